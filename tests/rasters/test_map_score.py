@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import shapely
 from helpers.pixel_segmentor import PixelSegmentor
-from helpers.raster_files import NORTH_UP, ROTATED, UTM, noise, save, write_shapes
+from helpers.raster_files import ROTATED, UTM, noise, save, write_shapes
 from rasterio.transform import Affine
 
 from xcit_mm import predict_raster, score_raster
@@ -16,17 +16,12 @@ from xcit_mm.prediction.seams import outline
 NAMES = ("background", "road", "house")
 
 
-@pytest.fixture(params=[NORTH_UP, ROTATED], ids=["north up", "rotated"])
-def transform(request) -> Affine:
-    return request.param
-
-
 @pytest.fixture
-def predicted(transform, tmp_path) -> tuple[Path, np.ndarray]:
-    """A map of three classes with 300 pixels without data, and its class numbers."""
+def predicted(tmp_path) -> tuple[Path, np.ndarray]:
+    """A map of three classes with 300 pixels without data, rotated, and its class numbers."""
     bands = noise(3, 12, 15, high=9).repeat(20, 1).repeat(20, 2)
     bands[:, :10, :30] = 0
-    place = dict(crs="EPSG:32633", transform=transform)
+    place = dict(crs="EPSG:32633", transform=ROTATED)
     raster = save(tmp_path / "a.tif", bands, nodata=0, **place)
     segmentor = PixelSegmentor(list(NAMES))
     out = predict_raster(raster, segmentor, tmp_path / "map.tif", tile=128)
@@ -34,30 +29,30 @@ def predicted(transform, tmp_path) -> tuple[Path, np.ndarray]:
     return out, np.where(bands[0], classes, 255)
 
 
-def write_polygons(out: Path, transform: Affine, classes: np.ndarray, shift: int = 0) -> Path:
+def write_polygons(out: Path, classes: np.ndarray, shift: int = 0) -> Path:
     """Write each class of a map, moved to the right by some pixels, as a polygon."""
     shapes = [outline(classes == number, (shift, 0)) for number in (1, 2)]
     path = out.with_name("labels.gpkg")
-    return write_shapes(path, shapes, "EPSG:3857", transform, label=NAMES[1:])
+    return write_shapes(path, shapes, "EPSG:3857", ROTATED, label=NAMES[1:])
 
 
-def write_classes(out: Path, transform: Affine, classes: np.ndarray, **profile: Any) -> Path:
+def write_classes(out: Path, classes: np.ndarray, **profile: Any) -> Path:
     """Write a raster of classes with pixels of half the size and a margin."""
     fine = np.pad(classes, 3, constant_values=1).repeat(2, 0).repeat(2, 1).astype(np.uint8)
-    place = transform * Affine.translation(-3, -3) * Affine.scale(0.5)
+    place = ROTATED * Affine.translation(-3, -3) * Affine.scale(0.5)
     return save(out.with_name("l.tif"), fine, crs="EPSG:32633", transform=place, **profile)
 
 
 @pytest.mark.parametrize("labels", ["polygons", "raster"])
-def test_iou_is_that_of_the_pixels(labels, predicted, transform):
+def test_iou_is_that_of_the_pixels(labels, predicted):
     out, classes = predicted
     moved = np.roll(classes, 7, axis=1)
     moved[:, :7] = 255
     if labels == "polygons":
-        path = write_polygons(out, transform, classes, shift=7)
+        path = write_polygons(out, classes, shift=7)
         moved = np.where(moved == 255, 0, moved)  # the rest is background
     else:
-        path = write_classes(out, transform, moved)
+        path = write_classes(out, moved)
     scores = score_raster(out, path)
     assert list(scores.index) == [*NAMES, "mean"]
     counted = (moved != 255) & (classes != 255)
@@ -71,18 +66,18 @@ def test_iou_is_that_of_the_pixels(labels, predicted, transform):
 
 
 @pytest.mark.parametrize(("nodata", "counted"), [(None, [1, 2]), (2, [1])])
-def test_nodata_and_255_of_a_raster_of_classes_do_not_count(nodata, counted, predicted, transform):
+def test_nodata_and_255_of_a_raster_of_classes_do_not_count(nodata, counted, predicted):
     out, classes = predicted
     stored = np.where(classes == 0, 255, classes)
-    scores = score_raster(out, write_classes(out, transform, stored, nodata=nodata))
+    scores = score_raster(out, write_classes(out, stored, nodata=nodata))
     assert scores.loc["mean", "pixels"] == np.isin(classes, counted).sum()
 
 
-def test_an_area_limits_the_pixels(predicted, transform, tmp_path):
+def test_an_area_limits_the_pixels(predicted, tmp_path):
     out, classes = predicted
     area = [shapely.box(100, 50, 180, 90)]
-    aoi = write_shapes(tmp_path / "area.gpkg", area, "EPSG:32633", transform)
-    scores = score_raster(out, write_polygons(out, transform, classes), aoi)
+    aoi = write_shapes(tmp_path / "area.gpkg", area, "EPSG:32633", ROTATED)
+    scores = score_raster(out, write_polygons(out, classes), aoi)
     assert scores.loc["mean", "pixels"] == 80 * 40
 
 
@@ -96,10 +91,10 @@ def test_the_smaller_of_two_polygons_counts(order, tmp_path):
     assert pixels == dict(road=800, house=100, mean=900)
 
 
-def test_classes_that_the_map_does_not_have_are_missed(predicted, transform, tmp_path):
+def test_classes_that_the_map_does_not_have_are_missed(predicted, tmp_path):
     out, _ = predicted
     river = [shapely.box(100, 20, 110, 40)]
-    labels = write_shapes(tmp_path / "l.gpkg", river, transform=transform, label=["river"])
+    labels = write_shapes(tmp_path / "l.gpkg", river, transform=ROTATED, label=["river"])
     scores = score_raster(out, labels)
     assert scores.loc["river", "IoU"] == 0 and scores.loc["river", "pixels"] > 0
 
@@ -114,15 +109,15 @@ def test_classes_that_the_map_does_not_have_are_missed(predicted, transform, tmp
         ("column", r"--class-column kind: --labels .*l\.tif is a raster"),
     ],
 )
-def test_labels_that_do_not_match_are_one_line(labels, message, predicted, transform, tmp_path):
+def test_labels_that_do_not_match_are_one_line(labels, message, predicted, tmp_path):
     out, classes = predicted
     path = tmp_path / "gone.tif"
     if labels == "number":
-        path = write_classes(out, transform, np.where(classes == 1, 7, classes))
+        path = write_classes(out, np.where(classes == 1, 7, classes))
     elif labels == "nothing":
-        path = write_classes(out, transform, np.where(classes == 255, 0, 255))
+        path = write_classes(out, np.where(classes == 255, 0, 255))
     elif labels == "column":
-        path = write_classes(out, transform, classes)
+        path = write_classes(out, classes)
     elif labels == "place":
         path = save(tmp_path / "b.tif", np.zeros((9, 9), np.uint8))
     with pytest.raises((ValueError, OSError), match=message) as error:
