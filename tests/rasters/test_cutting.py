@@ -27,6 +27,7 @@ from xcit_mm.rasters.cutting import cut_rasters
 class TestObjects:
     def test_polygons_laid_over_the_raster_are_those_of_the_labels(self, scene, tiles, capsys):
         cut_scene(scene, tiles, hold_out=False)  # whose border cuts objects
+        assert not (tiles / "val").exists()
         lines = capsys.readouterr().err
         total = sum(map(len, scene.shapes)) + scene.outside
         assert f"{scene.outside} of {total} polygons lie outside" in lines
@@ -128,16 +129,13 @@ class TestReading:
         np.testing.assert_allclose(mean, np.concatenate(pixels, axis=1).mean(axis=1), rtol=1e-4)
         np.testing.assert_allclose(deviation, np.concatenate(pixels, axis=1).std(axis=1), rtol=1e-4)
 
-    def test_larger_pixels_halve_the_shapes(self, scene, tiles):
-        result = cut_scene(scene, tiles, gsd=1.0, tile=128, hold_out=False)
-        assert result.settings["gsd"] == 1.0
+    def test_all_rasters_have_one_size_of_pixels_and_one_scale(self, scene, tiles):
+        settings = cut_scene(scene, tiles, gsd=1.0, tile=128, hold_out=False).settings
         areas = [annotation["area"] for *_, annotation in read_objects(tiles)]
         largest = max(shapely.area(shapes).max() for shapes in scene.shapes)
-        assert max(areas) == pytest.approx(largest / 4, rel=0.01)
-
-    def test_all_rasters_have_one_scale(self, scene, tiles):
-        low, high = np.reshape(cut_scene(scene, tiles).settings["bounds"], (3, 2)).T
-        assert (low > 2500).all() and (low < 2800).all() and (high > 4000).all()
+        assert settings["gsd"] == 1.0 and max(areas) == pytest.approx(largest / 4, rel=0.01)
+        low, high = np.reshape(settings["bounds"], (3, 2)).T
+        assert (low > 2500).all() and (low < 2900).all() and (high > 4000).all()
 
     def test_rasters_of_8_and_of_16_bits_need_bounds(self, scene, tmp_path):
         folder = tmp_path / "rasters"

@@ -35,34 +35,32 @@ def faults(table: Any, scene: Scene, transform: Affine = NORTH_UP) -> Any:
     return judge(scene, masks, [CLASSES.index(name) for name in table["class"]])
 
 
-def areas(scene: Scene) -> np.ndarray:
-    """Return the areas of the objects in square metres, in ascending order."""
-    return np.sort(np.bincount(scene.numbers.ravel())[1:]) / 4
-
-
-@pytest.mark.parametrize(("tile", "overlap"), [(96, 24), (96, 0), (157, 30), (1000, 100)])
-@pytest.mark.parametrize("suffix", [".gpkg", ".parquet"])
-def test_each_object_is_found_once_and_whole_in_tiles_of_any_size(tile, overlap, suffix, predict):
+@pytest.mark.parametrize(
+    ("suffix", "tile", "overlap", "transform"),
+    [
+        (".gpkg", 96, 24, NORTH_UP),
+        (".parquet", 157, 30, ROTATED),
+        (".parquet", 96, 0, TURNED),
+        (".gpkg", 1000, 100, SOUTH_UP),
+    ],
+)
+def test_each_object_is_found_once_and_whole_in_its_place(
+    suffix, tile, overlap, transform, predict
+):
     scene = Scene(400, 500).add_random(12, 60, 160).add_random(150, 8, 40)
-    table = predict(scene, suffix, tile=tile, overlap=overlap)
-    assert faults(table, scene) == NO_FAULTS
+    place = dict(transform=transform)
+    table = predict(scene, suffix, tile=tile, overlap=overlap, place=place)
+    assert faults(table, scene, transform) == NO_FAULTS
     assert list(table.columns) == ["class", "score", "area", "cut", "geometry"]
     assert table.crs.to_epsg() == 32633 and (table.score.diff().dropna() <= 0).all()
-    np.testing.assert_allclose(np.sort(table.area), areas(scene), rtol=1e-6)
-
-
-@pytest.mark.parametrize("transform", [ROTATED, SOUTH_UP, TURNED])
-def test_rotated_and_south_up_rasters_keep_place_and_area(transform, predict):
-    scene = Scene(200, 150).add_random(30, 8, 60)
-    table = predict(scene, place=dict(transform=transform))
-    assert faults(table, scene, transform) == NO_FAULTS
     assert all(shape.exterior.is_ccw for shape in table.explode().geometry)
-    np.testing.assert_allclose(np.sort(table["area"]), areas(scene), rtol=0.002)
+    areas = np.bincount(scene.numbers.ravel())[1:] / 4
+    np.testing.assert_allclose(np.sort(table.area), np.sort(areas), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("left", "right", "is_cut"),
-    [(0, 30, True), (1, 30, False), (170, 199, True), (170, 198, False), (80, 120, False)],
+    [(0, 30, True), (1, 30, False), (170, 199, True), (170, 198, False)],
 )
 def test_only_what_the_raster_s_edge_cuts_is_marked_as_cut(left, right, is_cut, predict):
     scene = Scene(200, 200)
@@ -72,7 +70,7 @@ def test_only_what_the_raster_s_edge_cuts_is_marked_as_cut(left, right, is_cut, 
 
 @pytest.mark.parametrize(
     ("crs", "side", "lon", "lat"),
-    [(32633, 0.5, 15, 52), (4326, 5e-6, 15, 52), (3857, 0.5, 15, 52), (2263, 1.64, -74, 40.7)],
+    [(4326, 5e-6, 15, 52), (3857, 0.5, 15, 52), (2263, 1.64, -74, 40.7)],
 )
 def test_areas_equal_those_on_the_ellipsoid_in_every_coordinate_system(
     crs, side, lon, lat, predict
@@ -82,7 +80,8 @@ def test_areas_equal_those_on_the_ellipsoid_in_every_coordinate_system(
     """
     x, y = pyproj.Transformer.from_crs(4326, crs, always_xy=True).transform(lon, lat)
     place = dict(crs=f"EPSG:{crs}", transform=Affine(side, 0, x, 0, -side, y))
-    table = predict(Scene(150, 200).add_random(30, 8, 60), place=place)
+    table = predict(Scene(150, 200).add_random(30, 8, 60), place=place, crs="EPSG:4087")
+    assert table.crs.to_epsg() == 4087
     measure = pyproj.Geod(ellps="WGS84").geometry_area_perimeter
     expected = [abs(measure(shape)[0]) for shape in table.to_crs(4326).geometry]
     np.testing.assert_allclose(table["area"], expected, rtol=0.005)
@@ -121,13 +120,6 @@ def test_a_system_that_ends_within_the_raster_is_refused(place, crs, predict, fe
     assert detector.seen == 0
 
 
-@pytest.mark.parametrize(
-    ("place", "crs", "expected"), [({}, "EPSG:3857", 3857), (DEGREES, "EPSG:4326", 4326)]
-)
-def test_other_formats_have_the_raster_s_system_or_that_of_crs(place, crs, expected, predict, few):
-    assert predict(few, place=place, crs=crs).crs.to_epsg() == expected
-
-
 def test_without_a_coordinate_system_coordinates_are_pixels_without_an_area(predict):
     scene = Scene(150, 100).add_random(9, 8, 30)
     table = predict(scene, place=NO_PLACE)
@@ -144,13 +136,6 @@ def test_boxes_alone(predict):
     np.testing.assert_allclose(np.sort(table.area), np.sort(shapely.area(expected)) / 4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".parquet"])
-def test_a_raster_without_objects_has_an_empty_table(suffix, predict):
-    table = predict(Scene(100, 100), suffix)
-    assert len(table) == 0 and table.crs is not None
-    assert suffix == ".geojson" or {"class", "score", "area", "cut"} < set(table.columns)
-
-
 @pytest.mark.parametrize("nodata", [0, None])
 def test_tiles_of_nodata_or_of_a_single_color_are_not_predicted(nodata, predict):
     """A black collar without a nodata tag is no image."""
@@ -162,25 +147,20 @@ def test_tiles_of_nodata_or_of_a_single_color_are_not_predicted(nodata, predict)
 
 
 class Hallucinating(PerfectDetector):
-    """A detector that finds two more objects in every tile."""
-
-    BOXES = ((2, 2, 12, 12), (30, 2, 70, 22))
+    """A detector that finds an object in every tile."""
 
     def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
-        masks = np.zeros((2, *images[0].shape[:2]), bool)
-        for mask, (left, top, right, bottom) in zip(masks, self.BOXES, strict=True):
-            mask[top:bottom, left:right] = True
-        return [predicted(image, self.BOXES, [0.9, 0.8], [0, 1], masks) for image in images]
+        masks = np.zeros((1, 100, 100), bool)
+        masks[0, 2:22, 30:70] = True
+        return [predicted(image, (30, 2, 70, 22), [0.9], [0], masks) for image in images]
 
 
-@pytest.mark.parametrize("first_valid", [20, 40, 55])
-def test_objects_without_data_are_dropped_and_masks_are_cut(first_valid, predict):
-    scene = Scene(100, 100).add_random(9, 8, 24)
-    scene.numbers[:, first_valid:] += 1
-    scene.numbers[:, :first_valid] = 0
+@pytest.mark.parametrize(("first_valid", "areas"), [(40, [30 * 20 / 4]), (55, [])])
+def test_objects_without_data_are_dropped_and_masks_are_cut(first_valid, areas, predict):
+    scene = Scene(100, 100)
+    scene.numbers[:, first_valid:] = 1
     table = predict(scene, detector=Hallucinating(), place=dict(nodata=0), tile=100)
-    expected = [] if first_valid > 50 else [(70 - max(30, first_valid)) * 20 / 4]
-    assert table.geometry.area.tolist() == expected
+    assert table.geometry.area.tolist() == areas
 
 
 class Tiling(PerfectDetector):
@@ -205,7 +185,6 @@ class Tiling(PerfectDetector):
         (dict(), 64, 32),
         (dict(overlap=8), 64, 8),
         (dict(tile=80), 80, 20),
-        (dict(tile=80, overlap=40), 80, 40),
     ],
 )
 def test_tiles_of_the_predictor_are_those_of_the_raster(options, tile, overlap, predict):
@@ -246,6 +225,7 @@ def test_a_small_raster_is_padded_to_a_tile_if_the_pipeline_resizes(predict):
         (".gpkg", dict(tile=0), "tiles of 0 pixels"),
         (".gpkg", dict(aoi="text.gpkg"), r"text\.gpkg' not recognized"),
         (".gpkg", dict(aoi="points.gpkg"), r"--aoi points\.gpkg has no polygons"),
+        (".gpkg", dict(aoi="area.gpkg", place=NO_PLACE), "the raster has no coordinate system"),
         (".gpkg", dict(bands=[1, 2, 9]), "has no band 9"),
     ],
 )
@@ -255,6 +235,7 @@ def test_options_that_do_not_match_are_one_line(
     monkeypatch.chdir(tmp_path)
     Path("text.gpkg").write_text("text")
     in_pixels([shapely.Point(1, 2)]).to_file("points.gpkg")
+    in_pixels([shapely.box(0, 0, 50, 50)]).to_file("area.gpkg")
     with pytest.raises((ValueError, OSError, RuntimeError), match=message) as error:
         predict(few, suffix, **options)
     assert "\n" not in str(error.value)

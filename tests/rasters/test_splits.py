@@ -32,12 +32,6 @@ class TestSplits:
             np.testing.assert_array_equal(mask, pixels)
             assert 0.1 < mask.mean() < 0.4
 
-    def test_the_split_is_the_same_in_every_run(self, scene, tmp_path):
-        for name in ("a", "b"):
-            cut_scene(scene, tmp_path / name)
-        for path in (tmp_path / "a").glob("*.json"):
-            assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
-
     @pytest.mark.parametrize(
         ("count", "first", "held_out"), [(5, 0, {4}), (6, 1, {5}), (5, 1, {1, 2, 3, 4})]
     )
@@ -50,11 +44,6 @@ class TestSplits:
         assert {int(stem[-1]) for stem, *_ in tile_places(tiles, "val")} == held_out
         trained = {int(stem[-1]) for stem, *_ in tile_places(tiles, "train")}
         assert trained == set(range(first, count)) - (held_out if len(held_out) == 1 else set())
-
-    def test_without_validation_all_trains(self, scene, tiles):
-        cut_scene(scene, tiles, hold_out=False)
-        assert not (tiles / "val").exists()
-        assert covered_pixels(tile_places(tiles, "train")).all()
 
     def test_a_raster_at_the_same_place_shows_nothing_that_is_held_out(self, tiles, tmp_path):
         folder = tmp_path / "rasters"
