@@ -57,3 +57,11 @@ def few():
     from helpers.perfect_detector import Scene
 
     return Scene(100, 100).add_random(5, 8, 30)
+
+
+@pytest.fixture(params=["map.tif", "objects.gpkg"])
+def run(request, tmp_path):
+    """A `RasterRun` of a segmentor, and one of a detector."""
+    from helpers.raster_runs import RasterRun
+
+    return RasterRun(tmp_path, request.param)

@@ -1,7 +1,6 @@
 """Labelled rasters as tiles: each label in its place, each value as stored."""
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +50,8 @@ class TestObjects:
     def test_boxes_have_no_masks(self, raster, tiles, tmp_path):
         labels = write_labels(tmp_path, *(shapely.box(x, 20, x + 30, 60) for x in (0, 110, 220)))
         cut(raster, labels)
+        with pytest.raises(FileExistsError, match="tiles exists: remove it"):
+            cut(raster, labels)
         objects = [annotation for *_, annotation in read_objects(tiles)]
         assert not any(annotation["segmentation"] for annotation in objects)
         assert [30.0, 40.0] in [annotation["bbox"][2:] for annotation in objects]
@@ -103,10 +104,11 @@ class TestMaps:
         lines = (tiles / "classes.txt").read_text().splitlines()
         assert lines == [f"class {number}" for number in range(4)]
 
-    def test_class_numbers_beyond_8_bits_are_refused(self, raster, tmp_path):
+    def test_class_numbers_beyond_8_bits_leave_no_tiles(self, raster, tiles, tmp_path):
         classes = save(tmp_path / "classes.tif", np.full((200, 500), 300, np.uint16), **UTM)
         with pytest.raises(ValueError, match="classes from 300 to 300: give 0 to 254"):
             cut(raster, classes, is_detector=False)
+        assert not tiles.exists()
 
 
 class TestReading:
@@ -160,21 +162,3 @@ def test_folders_that_cannot_be_cut_are_one_line(names, place, message, tmp_path
         save(tmp_path / "rasters" / name, noise(3, 20, 50), **place)
     with pytest.raises((ValueError, OSError), match=message):
         cut(tmp_path / "rasters", tmp_path / "labels.gpkg")
-
-
-def test_a_kill_leaves_nothing_that_looks_whole(scene, tiles, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    def kill(*_: Any) -> None:
-        raise Killed
-
-    monkeypatch.setattr("xcit_mm.utils.atomic.shutil.rmtree", kill)
-    monkeypatch.setattr("xcit_mm.rasters.cutting.ObjectTiles.finish", kill)
-    with pytest.raises(Killed):
-        cut_scene(scene, tiles)
-    monkeypatch.undo()
-    assert not tiles.exists()
-    cut_scene(scene, tiles)
-    with pytest.raises(FileExistsError, match=r"tiles exists: remove it"):
-        cut_scene(scene, tiles)

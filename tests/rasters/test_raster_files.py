@@ -19,7 +19,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:(Dataset has no geotransform|The given matrix is equal)"
 )
 NOISE = noise(4, 70, 90)
-MASKED = np.concatenate([NOISE[:3], 255 * (NOISE[3:] > 99).astype(np.uint8)])  # the alpha of a mask
 
 
 @pytest.fixture

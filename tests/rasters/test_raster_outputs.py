@@ -15,15 +15,7 @@ from helpers.pixel_segmentor import PixelSegmentor
 from helpers.raster_files import write_shapes
 from helpers.raster_runs import TILES, RasterRun
 
-from xcit_mm import Predictor
-
 AREA = [shapely.box(-9, -9, 300, 300)]
-
-
-@pytest.fixture(params=["map.tif", "objects.gpkg"])
-def run(request, tmp_path) -> RasterRun:
-    """A run of a segmentor, and a run of a detector."""
-    return RasterRun(tmp_path, request.param)
 
 
 @pytest.fixture
@@ -54,18 +46,15 @@ class TestSettings:
         table.predict(**{name: option}, overwrite=True)
         assert table.out.exists() and not table.rows
 
-    @pytest.mark.parametrize("name", ["config", "weights", "dtype", "min_score", "torch", "mmdet"])
-    def test_rows_of_another_model_are_refused_by_name(self, name, models, table, monkeypatch):
-        settings = Predictor.from_config(*models["det"]).settings
-        monkeypatch.setattr(PerfectDetector, "settings", settings)
+    @pytest.mark.parametrize("name", ["weights", "modified"])
+    def test_rows_of_another_model_or_raster_are_refused_by_name(self, name, table, monkeypatch):
+        monkeypatch.setattr(PerfectDetector, "settings", dict(weights="a"))
         table.interrupt()
-        monkeypatch.setattr(PerfectDetector, "settings", settings | {name: "other"})
+        if name == "weights":
+            monkeypatch.setattr(PerfectDetector, "settings", dict(weights="b"))
+        else:
+            os.utime(table.raster, (1, 1))
         self.assert_refused(table, name)
-
-    def test_rows_of_another_raster_are_refused_by_name(self, table):
-        table.interrupt()
-        os.utime(table.raster, (1, 1))
-        self.assert_refused(table, "modified")
 
     def assert_refused(self, run: RasterRun, name: str, **options: Any) -> None:
         rows = run.rows
