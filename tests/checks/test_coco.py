@@ -1,7 +1,5 @@
 """The doctor reports errors of a COCO json, and annotations that mmdet drops without a message."""
 
-import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,10 +17,7 @@ from helpers.doctor_data import (
     failures,
     findings,
     make_crowds,
-    write_image,
 )
-from helpers.pages import blocks
-from helpers.paths import ROOT
 from mmdet.datasets import CocoDataset
 
 from xcit_mm.checks.findings import Finding
@@ -129,21 +124,12 @@ def test_ids_that_score_correctly_pass(value):
     assert failures(MASK_RCNN) == []
 
 
-@pytest.mark.parametrize(
-    "break_data",
-    [
-        lambda content: content["categories"].reverse(),
-        lambda content: (content["categories"].pop(79), content["annotations"].pop(79)),
-    ],
-    ids=["another order", "a class less"],
-)
-def test_fix_of_other_categories_in_the_validation_works(break_data):
-    edit_json(VAL_JSON, break_data)
+def test_fix_of_other_categories_in_the_validation_works():
+    edit_json(VAL_JSON, lambda content: content["categories"].reverse())
     (failure,) = failures(MASK_RCNN)
     classes = CocoDataset.METAINFO["classes"]
     assert str(VAL_JSON) in failure.fix and str(classes) in failure.fix
-    ids = {name: 2 * number + 1 for number, name in enumerate(classes)}
-    listed = [dict(id=number, name=name) for name, number in ids.items()]
+    listed = [dict(id=2 * number + 1, name=name) for number, name in enumerate(classes)]
     edit_json(VAL_JSON, lambda content: content.update(categories=listed))
     assert failures(MASK_RCNN) == []
 
@@ -159,40 +145,6 @@ def test_ids_of_the_json_that_scores_are_checked_too():
     copy.write_text(VAL_JSON.read_text())
     change_second("annotations", copy, id=0)()
     assert_named(failures(MASK_RCNN, f"val_evaluator.ann_file={copy}"), [("D418", "val", copy)])
-
-
-def write_perfect(first: int, number: int) -> None:
-    """Write a json of one image, and perfect predictions."""
-    boxes = [
-        dict(
-            id=k + first,
-            image_id=1,
-            category_id=1,
-            bbox=[k % 20 * 20, k // 20 * 20, 14, 14],
-            area=196,
-            iscrowd=0,
-        )
-        for k in range(number)
-    ]
-    image = dict(id=1, file_name="a", width=400, height=400)
-    content = dict(info={}, images=[image], annotations=boxes, categories=[dict(id=1, name="o")])
-    Path("annotations.json").write_text(json.dumps(content))
-    Path("predictions").mkdir(exist_ok=True)
-    Path("predictions/predictions.json").write_text(
-        json.dumps([dict(box, score=0.9) for box in boxes])
-    )
-
-
-@pytest.mark.parametrize("first, number, scores", [(0, 2, (0.25, 0.25)), (1, 300, (0.34, 1))])
-def test_scores_of_the_page_show_why_ids_and_numbers_of_objects_are_checked(
-    first, number, scores, capsys
-):
-    write_perfect(first, number)
-    (code,) = (code for _, code in blocks(ROOT / "docs" / "prediction.md") if "COCOeval" in code)
-    exec(code, {})
-    printed = capsys.readouterr().out
-    at_100, at_1000 = re.search(r"maxDets=100 \] = ([\d.]+)", printed)[1], printed.split()[-1]
-    assert (float(at_100), float(at_1000)) == pytest.approx(scores, abs=0.01)
 
 
 def noted(code: str) -> list[Finding]:
@@ -239,16 +191,6 @@ def test_crowds_are_a_note_unless_they_are_cocos_own():
     assert noted("D409") == []
     edit_json(TRAIN_JSON, lambda content: content.pop("info"))
     assert_named(noted("D409"), [("D409", "train", "1 of 80", TRAIN_JSON)])
-
-
-def test_images_in_the_current_folder_are_found():
-    for number in range(3):
-        write_image(Path(f"{number}.jpg"))
-    options = ["data_root=None", f"ann_file={TRAIN_JSON}", "data_prefix.img=''"]
-    options = [f"train_dataloader.dataset.{option}" for option in options]
-    assert failures(MASK_RCNN, *options) == []
-    Path("1.jpg").unlink()
-    assert_named(failures(MASK_RCNN, *options), [("D314", "train", "1 of 3", "1.jpg")])
 
 
 @pytest.mark.parametrize(
