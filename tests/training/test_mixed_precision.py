@@ -49,11 +49,6 @@ def test_recipe_trains_in_mixed_precision(leaf: Path, device: str, dtype: str, s
     assert losses[0] == pytest.approx(exact[0], rel=0.05)
     assert losses[0] != exact[0]  # another precision
     assert losses[-1] < losses[0]
-    moved = [
-        not torch.equal(p.cpu(), q)
-        for p, q in zip(trained.parameters(), model.parameters(), strict=True)
-    ]
-    assert sum(moved) > 0.9 * len(moved)
     assert all(p.isfinite().all() for p in trained.parameters())
 
 

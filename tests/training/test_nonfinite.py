@@ -1,15 +1,19 @@
-"""NonFiniteHook names the source of a non-finite value, and protects the weights."""
+"""NonFiniteHook names the source of a non-finite value, and protects the weights, in all processes
+alike.
+"""
 
 import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers.demo_runs import DEMO, SCORES, cfg_options
-from helpers.devices import allow_mixed_precision, on_each_device
-from helpers.processes import run_tool
-from mmengine.model import BaseModel
+from helpers.devices import DEVICES, allow_mixed_precision, on_each_device
+from helpers.processes import in_two_processes, run_tool
+from mmengine.model import BaseModel, MMDistributedDataParallel
+from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
@@ -18,7 +22,7 @@ from torch.utils.data import DataLoader
 from xcit_mm import NonFiniteHook, XCiT
 
 TINY = dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)
-SEG, DET = SCORES
+SEG, _ = SCORES
 NUMBERS = itertools.count()  # of trainings, for mmengine's names
 
 
@@ -32,6 +36,8 @@ class Probe(BaseModel):
 
     def forward(self, inputs, fault, data_samples=None, mode="loss"):
         x = self.head(self.backbone(inputs)[1])
+        if torch.distributed.is_initialized():  # as SyncBN communicates
+            torch.distributed.all_reduce(x.detach().clone())
         if fault == "bug" or (fault == "matching" and not x.isfinite().all()):
             raise ValueError("matrix contains invalid numeric entries")
         loss = x.square().mean()
@@ -75,7 +81,7 @@ class Training(Runner):
         work_dir: Path,
         data: list[dict],
         optim_wrapper: dict | None = None,
-        hooks: tuple = (dict(type="NonFiniteHook"),),
+        **hook: object,
     ) -> None:
         torch.manual_seed(0)
         clipped = dict(optimizer=dict(type="AdamW", lr=1e-3), clip_grad=dict(max_norm=1.0))
@@ -85,7 +91,7 @@ class Training(Runner):
             train_dataloader=DataLoader(data, collate_fn=lambda batch: batch[0]),
             optim_wrapper=optim_wrapper or clipped,
             train_cfg=dict(type="IterBasedTrainLoop", max_iters=6),
-            custom_hooks=[*hooks],
+            custom_hooks=[dict(type="NonFiniteHook", **hook)],
             experiment_name=f"{work_dir.name}{next(NUMBERS)}",
         )
         self.states: list[list[Tensor]] = []
@@ -95,16 +101,8 @@ class Training(Runner):
     def remember(self, *_: object) -> None:
         self.states.append([parameter.detach().clone() for parameter in self.model.parameters()])
 
-    def has_moved(self, first: int, last: int) -> bool:
-        """Return whether a parameter differs between the states after two steps."""
-        return not all(map(torch.equal, self.states[first], self.states[last]))
-
     def is_finite(self) -> bool:
         return all(value.isfinite().all() for value in self.model.state_dict().values())
-
-
-def skipping(max_skips: int) -> tuple:
-    return (dict(type="NonFiniteHook", action="skip", max_skips=max_skips),)
 
 
 MESSAGES = dict(
@@ -126,25 +124,24 @@ def test_stop_names_the_module_and_the_images_and_keeps_the_weights(fault, tmp_p
 
 
 def test_skip_leaves_out_the_step_and_continues(tmp_path, capfd):
-    runner = Training(tmp_path, batches("gradient", 1, 3, 5), hooks=skipping(1))
+    runner = Training(tmp_path, batches("gradient", 1, 3, 5), action="skip", max_skips=1)
     runner.train()
     assert runner.is_finite()
-    moves = [runner.has_moved(step - 1, step) for step in range(1, 6)]
-    assert moves == [False, True, False, True, False]
+    equal = [all(map(torch.equal, *states)) for states in itertools.pairwise(runner.states)]
+    assert equal == [True, False, True, False, True]
     assert "skipped (1 of at most 1 in a row)" in capfd.readouterr().out
 
 
-def test_batch_that_broke_the_statistics_is_not_skipped(tmp_path):
-    runner = Training(tmp_path, batches("input", 3), hooks=skipping(10))
-    with pytest.raises(FloatingPointError, match=r"^iteration 3: .*buffer backbone\."):
+@pytest.mark.parametrize(
+    "fault, bad, max_skips, cause",
+    [("input", [3], 10, r".*buffer backbone\."), ("gradient", [2, 3], 1, "")],
+    ids=["broken statistics", "too many in a row"],
+)
+def test_skipping_ends(fault, bad, max_skips, cause, tmp_path):
+    runner = Training(tmp_path, batches(fault, *bad), action="skip", max_skips=max_skips)
+    with pytest.raises(FloatingPointError, match=f"^iteration 3: {cause}"):
         runner.train()
-
-
-def test_more_than_max_skips_in_a_row_stop_training(tmp_path):
-    runner = Training(tmp_path, batches("gradient", 2, 3), hooks=skipping(1))
-    with pytest.raises(FloatingPointError, match=r"^iteration 3: "):
-        runner.train()
-    assert runner.is_finite()
+    assert all(value.isfinite().all() for value in runner.model.parameters())
 
 
 def test_unknown_action_is_named():
@@ -162,32 +159,16 @@ def test_error_of_the_forward_pass_is_explained_if_a_value_is_not_finite(
     assert bool(re.search(explanation, capfd.readouterr().out)) == explained
 
 
-def test_gradient_accumulation_names_the_batch(tmp_path):
-    wrapper = dict(optimizer=dict(type="AdamW", lr=1e-3), accumulative_counts=2)
-    runner = Training(tmp_path, batches("input", 2), wrapper)  # the first of two that make a step
-    with pytest.raises(FloatingPointError, match=r"iteration 2: the input .* at 2a\.jpg"):
-        runner.train()
-
-
-def test_finite_training_is_bit_identical(tmp_path):
-    with_hook = Training(tmp_path, batches("none"))
-    without = Training(tmp_path, batches("none"), hooks=())
-    for runner in (with_hook, without):
-        torch.manual_seed(0)
-        runner.train()
-    torch.testing.assert_close(with_hook.states, without.states, rtol=0, atol=0)
-
-
 @pytest.fixture
 def scaled(device, monkeypatch):
     """An optim_wrapper config for mixed precision with a loss scaler."""
     allow_mixed_precision(device, monkeypatch)
 
-    def config(scale: float, fused: bool, clip: bool) -> dict:
+    def config(scale: float, fused: bool) -> dict:
         return dict(
             type="AmpOptimWrapper",
             optimizer=dict(type="AdamW", lr=1e-3, fused=fused),
-            clip_grad=dict(max_norm=1.0) if clip else None,
+            clip_grad=None if fused else dict(max_norm=1.0),
             loss_scale=dict(init_scale=scale),
             dtype="bfloat16",
         )
@@ -196,38 +177,92 @@ def scaled(device, monkeypatch):
 
 
 @on_each_device
-@pytest.mark.parametrize("fused, clip", [(False, True), (True, False)])
+@pytest.mark.parametrize("fused", [False, True])
 class TestLossScaling:
-    def test_overflow_is_left_to_the_scaler(self, fused, clip, device, scaled, tmp_path):
-        runner = Training(tmp_path, batches("large", 3), scaled(2.0**127, fused, clip))
+    def test_overflow_is_left_to_the_scaler(self, fused, device, scaled, tmp_path):
+        runner = Training(tmp_path, batches("large", 3), scaled(2.0**127, fused))
         runner.train()
         assert next(runner.model.parameters()).device.type == device
         assert runner.optim_wrapper.loss_scaler.get_scale() == 2.0**126  # it has overflowed once
         assert runner.is_finite()
 
-    def test_small_scale_without_overflow_is_not_reported(
-        self, fused, clip, device, scaled, tmp_path
-    ):
-        wrapper = dict(scaled(0.5, fused, clip), accumulative_counts=2)
+    def test_small_scale_without_overflow_is_not_reported(self, fused, device, scaled, tmp_path):
+        wrapper = dict(scaled(0.5, fused), accumulative_counts=2)
         runner = Training(tmp_path, batches("none"), wrapper)
         runner.train()
-        assert runner.has_moved(0, -1)
+        assert not all(map(torch.equal, runner.states[0], runner.states[-1]))
         assert runner.is_finite()
 
-    @pytest.mark.parametrize("fault", ["input", "gradient"])
-    def test_nan_at_scale_1_stops_training(self, fault, fused, clip, device, scaled, tmp_path):
-        runner = Training(tmp_path, batches(fault, 3), scaled(1.0, fused, clip))
+    def test_nan_at_scale_1_stops_training(self, fused, device, scaled, tmp_path):
+        runner = Training(tmp_path, batches("gradient", 3), scaled(1.0, fused))
         with pytest.raises(FloatingPointError, match="iteration 3: "):
             runner.train()
         assert all(value.isfinite().all() for value in runner.model.parameters())
 
 
-@pytest.mark.parametrize("config", [SEG, pytest.param(DET, marks=pytest.mark.slow)])
-def test_stopped_run_names_the_module_and_the_images_in_one_line(config, shapes, tmp_path):
-    options = cfg_options(config, shapes, 4)
+def test_stopped_run_names_the_module_and_the_images_in_one_line(shapes, tmp_path):
+    options = cfg_options(SEG, shapes, 4)
     options += ["optim_wrapper.optimizer.lr=1e30", "param_scheduler=None"]
-    arguments = (DEMO / f"{config}.py", "--work-dir", tmp_path / "work", *options)
+    arguments = (DEMO / f"{SEG}.py", "--work-dir", tmp_path / "work", *options)
     run = run_tool("train", *arguments, cwd=tmp_path)
     assert run.returncode == 1
     message = r"iteration 1: the output of [a-z]\S+ \(\w+\) .* at \S+\.jpg"
     assert re.match(f"FloatingPointError: {message}", run.stderr.splitlines()[-1])
+
+
+# By action and fault: the error, and whether the weights stay the same.
+CASES = {
+    ("stop", "input"): ("the input", True),
+    ("stop", "gradient"): (r"gradient of head\.(weight|bias)", True),
+    ("skip", "gradient"): ("", True),
+    ("skip", "none"): ("", False),
+}
+
+
+def train_one_step(rank: int, device: str, action: str, fault: str) -> tuple[str, bool]:
+    """Train on a batch that has the fault in the second process only.
+
+    Return the error, and whether the weights are the same.
+    """
+    torch.manual_seed(0)
+    probe = Probe().train().to(device)
+    model = MMDistributedDataParallel(probe, find_unused_parameters=True)
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
+    hook = NonFiniteHook(action)
+    hook.before_train(SimpleNamespace(model=model, optim_wrapper=wrapper, iter=0))
+    initial = [parameter.detach().clone() for parameter in model.parameters()]
+    batch = batches(fault if rank == 1 else "none", 0)[0]
+    error = ""
+    try:
+        model.train_step(dict(batch, inputs=batch["inputs"].to(device)), wrapper)
+    except FloatingPointError as raised:
+        error = str(raised)
+    return error, all(map(torch.equal, initial, model.parameters()))
+
+
+def run_process(rank: int, device: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    if device == "cuda":  # with gloo two processes share a GPU
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    store = f"file://{folder / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    outcomes = {case: train_one_step(rank, device, *case) for case in CASES}
+    torch.save(outcomes, folder / f"{rank}.pth")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def outcomes(request, tmp_path_factory) -> list[dict]:
+    """What happened in each process, by the case. One pair of processes runs all cases."""
+    folder = tmp_path_factory.mktemp("processes")
+    start_method = "forkserver" if request.param == "cpu" else "spawn"
+    in_two_processes(run_process, request.param, folder, start_method=start_method)
+    return [torch.load(folder / f"{rank}.pth") for rank in range(2)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_processes_stop_and_skip_as_one(case, outcomes):
+    first, second = (process[case] for process in outcomes)
+    error, stays = CASES[case]
+    assert first == second == (first[0], stays)
+    assert re.search(error, first[0]) if error else first[0] == ""
