@@ -11,7 +11,7 @@ from mmengine.registry import MODELS, init_default_scope
 from xcit_mm import XCiT
 
 RATE = 0.8
-# By frozen_stages=2.
+# What frozen_stages=2 freezes.
 FROZEN_PARTS = ("patch_embed.", "pos_embeder.", "blocks.0.", "blocks.1.")
 FROZEN = tuple(f"backbone.{part}" for part in FROZEN_PARTS)
 CONFIG = dict(
@@ -41,20 +41,22 @@ def expected_scale(name: str) -> float:
     return 1.0
 
 
-@pytest.mark.parametrize("task", CONFIG)
-def test_every_parameter_has_the_rate_of_its_layer(task):
-    model, wrapper = build(task, frozen_stages=2)
+@pytest.mark.parametrize(
+    "task, frozen_stages, frozen", [("mask_rcnn", 2, FROZEN), ("upernet", -1, ())]
+)
+def test_every_parameter_has_the_rate_of_its_layer(task, frozen_stages, frozen):
+    model, wrapper = build(task, frozen_stages=frozen_stages)
     groups = wrapper.optimizer.param_groups
     group_of = {id(parameter): group for group in groups for parameter in group["params"]}
     for name, (parameter, decay) in decays(task, model).items():
-        if name.startswith(FROZEN):
+        if name.startswith(frozen):
             assert id(parameter) not in group_of and not parameter.requires_grad, name
             continue
         group = group_of[id(parameter)]
         assert group["weight_decay"] == decay, name
         assert group["lr"] == pytest.approx(LEARNING_RATE[task] * expected_scale(name)), name
-    # Two for each of ten blocks and two for the other parameters.
-    assert len(groups) <= 22
+    # Two for each of twelve blocks, for the patch embedding and for the other parameters.
+    assert len(groups) <= 28
     assert groups[0]["lr"] == LEARNING_RATE[task]  # the log shows it
 
 

@@ -159,6 +159,13 @@ def test_error_of_the_forward_pass_is_explained_if_a_value_is_not_finite(
     assert bool(re.search(explanation, capfd.readouterr().out)) == explained
 
 
+def test_gradient_accumulation_names_the_batch(tmp_path):
+    wrapper = dict(optimizer=dict(type="AdamW", lr=1e-3), accumulative_counts=2)
+    runner = Training(tmp_path, batches("input", 2), wrapper)  # the first of two that make a step
+    with pytest.raises(FloatingPointError, match=r"iteration 2: the input .* at 2a\.jpg"):
+        runner.train()
+
+
 @pytest.fixture
 def scaled(device, monkeypatch):
     """An optim_wrapper config for mixed precision with a loss scaler."""
