@@ -130,10 +130,11 @@ def merge(shape: tuple[int, int], *tiles: Prediction) -> Prediction:
 
 
 def test_boxes_are_joined_to_the_box_that_agrees_best():
-    """The boxes of two objects overlap by 60 %, and both tiles report both objects."""
-    boxes = np.array([(70, 10, 90, 30), (75, 10, 95, 30)], float)
-    tiles = [boxes_of(*(boxes - (start, 0, start, 0)).tolist()) for start in (0, 64)]
-    assert sorted(merge((96, 160), *tiles).boxes.tolist()) == boxes.tolist()
+    """Two thirds of the boxes of two objects overlap. The second tile reports one of them."""
+    boxes = [[68, 10, 88, 30], [72, 10, 92, 30]]
+    second = boxes_of((72 - 64, 10, 92 - 64, 30), score=0.9)
+    merged = merge((96, 160), boxes_of(*boxes, score=0.5), second)
+    assert sorted(merged.boxes.tolist()) == boxes
 
 
 @pytest.mark.parametrize(("shift", "other_label", "count"), [(-1, 0, 1), (1, 0, 1), (0, 1, 2)])
