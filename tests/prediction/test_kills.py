@@ -1,5 +1,6 @@
 """Killed, hung and crashed processes: the next start completes the folder, each image once."""
 
+import multiprocessing
 import os
 import random
 import shutil
@@ -109,6 +110,7 @@ def run_fatal(arguments: list[str], log: Path) -> None:
         return read(self, image)
 
     Preprocessing.read = read_or_die
+    multiprocessing.set_start_method("fork", force=True)  # so that workers have it too
     run_infer(arguments, log, {})
 
 
