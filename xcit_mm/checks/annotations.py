@@ -14,6 +14,7 @@ _NO_CATEGORY = -2  # label of a category that the json does not list
 _BACKGROUND = -1  # label of a category that is not a class
 _MANY = 20  # boxes that cannot be alike by chance
 _SLACK = 2  # pixels by which a box may reach beyond its image
+_MIN_FAR = 0.05  # share of boxes that start too far right or down to be as large as they state
 _MAX_SCORED = 100  # objects of an image that COCO's mAP counts
 
 
@@ -139,15 +140,17 @@ def check_boxes(annotations: Annotations, classes: Sequence[str]) -> Iterator[Fi
 
 
 def _check_borders(annotations: Annotations, is_trained: np.ndarray) -> Iterator[Finding]:
-    """Check that boxes are inside their images, also if their values were corners."""
+    """Check that boxes are inside their images. If some are not, the reason may be that `bbox`
+    holds two corners, x1, y1, x2, y2.
+    """
     starts = annotations.corners[is_trained, :2]
     ends = annotations.corners[is_trained, 2:]
-    extents = ends - starts
+    last_values = ends - starts  # of bbox: width and height, or the second corner
     sizes = annotations.sizes[is_trained]
-    are_valid_corners = (extents > starts).all() and (extents <= sizes + _SLACK).all()
-    # As a width and height, the values of these would reach far beyond the image.
+    are_valid_ends = (last_values > starts).all() and (last_values <= sizes + _SLACK).all()
+    # If a box starts beyond half of its image, a width or height above x or y reaches beyond it.
     is_far = (starts > sizes / 2).any(axis=1)
-    are_corners = len(starts) >= _MANY and are_valid_corners and is_far.mean() > 0.05
+    are_corners = len(starts) >= _MANY and are_valid_ends and is_far.mean() > _MIN_FAR
     is_beyond = is_trained.copy()
     is_beyond[is_trained] = ((starts < -_SLACK) | (ends > sizes + _SLACK)).any(axis=1)
     yield from report(_CORNERS if are_corners else _CUT_OFF, annotations, is_beyond)

@@ -13,7 +13,7 @@ from .annotations import Annotations, check_boxes, check_counts
 from .findings import Finding, fail, note, ok
 from .images import STORED, Photos, check_images, sample
 from .masks import check_masks, compact
-from .orientation import draw_objects, fit_stored
+from .orientation import draw_objects, labels_match_stored
 
 
 def check_coco(cfg: Config, split: str, dataset: dict) -> Iterator[Finding]:
@@ -100,7 +100,7 @@ def _check_orientation(
         objects = [annotations.entries[row] for row in rows]
         side = max(photos.infos[path].shape(is_turned=False))  # enough for both orientations
         drawn.append((path, draw_objects(objects, (side, side))))
-    if fit_stored(drawn):
+    if labels_match_stored(drawn):
         problem = f"boxes of {annotations.path} were drawn over photos as stored, but mmcv turns"
         yield fail("D315", f"{problem} {len(turned)} by EXIF: {preview(turned)}", STORED)
 

@@ -15,7 +15,7 @@ from ..utils.errors import preview
 from .files import ImageInfo, read_infos
 from .findings import Finding, fail, listed, note, ok
 from .images import STORED, Photos, build_dataset, check_images, sample
-from .orientation import fit_stored
+from .orientation import labels_match_stored
 
 IGNORED = 255  # the label to which reduce_zero_label changes label 0 in mmseg
 _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
@@ -78,11 +78,11 @@ def check_maps(
 
 
 def _has_own_step(dataset: dict) -> bool:
-    """Return whether a step of the user may read or correct the maps."""
+    """Return whether a transform of the user, from another library, may read or change the maps."""
     if find_step(dataset["pipeline"], "LoadAnnotations") is None:
         return True
-    types = [part_class(step, TRANSFORMS) for step in dataset["pipeline"]]
-    libraries = {step.__module__.partition(".")[0] for step in types if step}
+    transforms = [part_class(step, TRANSFORMS) for step in dataset["pipeline"]]
+    libraries = {transform.__module__.partition(".")[0] for transform in transforms if transform}
     return not libraries <= _LIBRARIES
 
 
@@ -110,7 +110,7 @@ def _check_places(
     stored = [p for p in turned if photos.infos[p].shape(is_turned=False) == shapes[p]]
     # If a photo is stored upside down, the sizes are the same and the content decides.
     opened = ((photo, np.asarray(Image.open(pairs[photo]))) for photo in sample(stored))
-    if not misfits.keys().isdisjoint(stored) or fit_stored(opened):
+    if not misfits.keys().isdisjoint(stored) or labels_match_stored(opened):
         problem = "maps were drawn over photos as stored, but mmcv turns them by EXIF"
         fix = f"{STORED}, or turn these maps as EXIF turns the photos"
         yield from listed("FAIL", "D511", stored, problem, fix)

@@ -18,8 +18,8 @@ _DENSE_HEADS = ("decode_head", "auxiliary_head", "rpn_head", "bbox_head")  # of 
 
 
 def build_checked_model(cfg: Config) -> tuple[nn.Module, list[Finding]]:
-    """Build the model of a config, without memory where possible. If it fails, return an empty
-    module and a failure.
+    """Return the model that `build_model` builds and no finding, or an empty module and a failure
+    with the reason why it cannot be built.
     """
     init_default_scope(cfg.default_scope)
     try:
@@ -31,7 +31,7 @@ def build_checked_model(cfg: Config) -> tuple[nn.Module, list[Finding]]:
 
 
 def build_model(cfg: Config) -> nn.Module:
-    """Build the model of a config, on the meta device where possible."""
+    """Build the model of a config, on the meta device, without memory, where possible."""
     try:
         with torch.device("meta"):
             return MODELS.build(model_config(cfg))

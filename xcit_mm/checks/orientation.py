@@ -13,18 +13,17 @@ from .masks import is_polygon
 _CLEAR = 1.2  # times as strong are the edges at the outlines of labels in the right orientation
 
 
-def fit_stored(pairs: Iterable[tuple[str, np.ndarray]]) -> bool:
-    """Return whether labels clearly fit photos as they are stored.
+def labels_match_stored(pairs: Iterable[tuple[str, np.ndarray]]) -> bool:
+    """Return whether labels were clearly drawn over photos as stored, without turning by EXIF.
 
     Args:
-        pairs: Paths of photos that EXIF turns, each with an array of labels (H, W).
+        pairs: Paths of photos that EXIF turns, each with its labels (H, W) as drawn.
     """
     stored = 0.0
     turned = 0.0
     for path, labels in pairs:
         with Image.open(path) as image:
-            photo = image.convert("L")
-            photo.info["exif"] = image.getexif().tobytes()
+            photo = image.convert("L")  # keeps the EXIF
         stored += _edges_at_outlines(photo, labels)
         turned += _edges_at_outlines(ImageOps.exif_transpose(photo), labels)
     return stored > _CLEAR * turned

@@ -146,15 +146,17 @@ def decode(anchors: Tensor, deltas: Tensor, coder: Any, size: tuple[int, int]) -
 def candidates(
     head: Any, maps: tuple[Tensor, ...], cfg: Any, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the best `nms_pre` pairs of anchor and class of each level, by sigmoid scores.
+    """Return the best candidates of an anchor head, RPN or RetinaNet, before suppression: the
+    `nms_pre` pairs of anchor and class of each level that have the highest sigmoid scores.
 
     Args:
+        cfg: The head's test_cfg.
         maps: Feature maps of padded images.
         size: Height and width of the images without padding.
 
     Returns:
-        Boxes (B, n, 4); scores (B, n), -1 for boxes smaller than `min_bbox_size`; labels and levels
-        (B, n).
+        Boxes (B, n, 4); scores (B, n), -1 unless both sides of the box exceed `min_bbox_size`;
+        labels and levels (B, n).
     """
     logits, deltas = head(maps)
     grids = [level.shape[-2:] for level in logits]
@@ -170,8 +172,8 @@ def candidates(
             count = torch.sym_min(cfg.nms_pre, count)
         score, index = score.topk(count)
         cell = index // classes
-        image = torch.arange(score.shape[0], device=score.device)[:, None]
-        boxes = decode(anchor[cell], delta[image, cell], head.bbox_coder, size)
+        images = torch.arange(score.shape[0], device=score.device)[:, None]
+        boxes = decode(anchor[cell], delta[images, cell], head.bbox_coder, size)
         selected.append((boxes, score, index % classes, torch.full_like(index, level)))
     columns = zip(*selected, strict=True)
     boxes, scores, labels, levels = (torch.cat(column, dim=1) for column in columns)

@@ -75,12 +75,12 @@ def export_model(
     channels = cfg.model.backbone.get("in_channels", 3)
     with quiet(), TemporaryDirectory() as folder, torch.no_grad():
         model: Any = load_model(cfg, checkpoint, part)
-        traced = _traceable(cfg, model)
-        metadata = model_metadata(cfg, model, traced.outputs)
+        module = _traceable(cfg, model)
+        metadata = model_metadata(cfg, model, module.outputs)
         file = Path(folder, "float32.onnx")
         files = {"float32": file}
         try:
-            lines = _write_equal(file, traced, channels, metadata)
+            lines = _write_and_compare(file, module, channels, metadata)
             if images:
                 file = files["int8"] = Path(folder, "int8.onnx")
                 with timed_step(f"calibrate with {len(images)} images"):
@@ -99,14 +99,18 @@ def export_model(
     return lines
 
 
-def _write_equal(path: Path, traced: Any, channels: int, metadata: dict[str, str]) -> list[str]:
-    """Write a file that agrees with a traceable module, and return a report, or raise."""
+def _write_and_compare(
+    path: Path, module: Any, channels: int, metadata: dict[str, str]
+) -> list[str]:
+    """Write a traceable module to an ONNX file, and return the lines of `compare`, which raises if
+    their outputs deviate.
+    """
     with timed_step("trace"):
-        program = _trace(traced, channels)
+        program = _trace(module, channels)
     with timed_step("optimise"):
-        _write_onnx(program, path, traced.outputs, metadata)
+        _write_onnx(program, path, module.outputs, metadata)
     with timed_step("compare"):
-        return compare(path, traced, channels)
+        return compare(path, module, channels)
 
 
 def _check_target(out: Path, part: str) -> None:
@@ -123,13 +127,17 @@ def _check_target(out: Path, part: str) -> None:
 
 
 def _traceable(cfg: Config, model: nn.Module) -> Any:
-    """Return a module for tracing, with the names of its outputs."""
-    if hasattr(model, "backbone"):
-        wrapper = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
-        return exportable(wrapper(model))
-    traced: Any = exportable(model)
-    traced.outputs = [f"stride{stride}" for stride in traced.strides]
-    return traced
+    """Return the module to trace for a segmentor, a detector or a backbone alone.
+
+    Its attribute `outputs` holds the names of the outputs.
+    """
+    is_backbone = not hasattr(model, "backbone")
+    if is_backbone:
+        backbone: Any = exportable(model)
+        backbone.outputs = [f"stride{stride}" for stride in backbone.strides]
+        return backbone
+    wrapper = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
+    return exportable(wrapper(model))
 
 
 def _trace(model: nn.Module, channels: int) -> ExportedProgram:

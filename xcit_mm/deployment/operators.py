@@ -14,10 +14,16 @@ from torch import Tensor
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, max_num: int) -> Tensor:
-    """Select boxes (B, n, 4) of each image that overlap no better box by more than the threshold.
+    """Select the boxes of each image whose IoU with each better selected box is at most the
+    threshold.
 
-    Boxes of a negative score (B, n) are left out. Returns the indices (kept, 2) of images and their
-    boxes, at most `max_num` for an image, the best first.
+    Args:
+        boxes: (B, n, 4), as x1, y1, x2, y2.
+        scores: (B, n). A box with a negative score is never selected.
+
+    Returns:
+        Index of the image and index of the box (kept, 2), image by image, the best box first, at
+        most `max_num` of an image.
     """
     from mmcv.ops import nms as suppress
 

@@ -23,7 +23,12 @@ from .run import to_objects
 def evaluate_files(
     cfg: Config, model: Any, files: Mapping[str, Path], count: int | None
 ) -> list[str]:
-    """Return a line for each metric of a model and its files on `count` images, or on all."""
+    """Return a line for each metric with the scores of a model and of its ONNX files, on the first
+    `count` images of each test set, or on all.
+
+    Args:
+        files: The paths of the files, by the names that the lines give them.
+    """
     scores = {"torch": _score(cfg, model, count)}
     for name, path in files.items():
         scores[name] = _score(cfg, _file_model(cfg, model, path), count)

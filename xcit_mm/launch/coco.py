@@ -116,7 +116,7 @@ def _read_id(value: Any) -> str:
 def _read_shapes(
     coco: Coco, classes: Collection[str], left_out: Counter[str]
 ) -> dict[str, list[Shape]]:
-    """Return the objects of each image id."""
+    """Return the objects of each image, by its id, and count the others in `left_out`."""
     labels = {category["id"]: category["name"] for category in coco["categories"]}
     shapes: dict[str, list[Shape]] = {image["id"]: [] for image in coco["images"]}
     for annotation in coco["annotations"]:

@@ -49,7 +49,7 @@ def find_photos(folder: Path) -> list[Path]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines that are not empty of a text in UTF-8, or in UTF-16 with its mark."""
+    """Read the non-empty lines of a text file in UTF-8, or in UTF-16 with a byte order mark."""
     encoded = path.read_bytes()
     is_utf16 = encoded.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:

@@ -37,7 +37,8 @@ def read_maps(data: Path) -> Dataset[Maps]:
     maps = [path for path in files if _is_map(path, data)]
     photos = sorted(set(files).difference(maps))
     left_out: Counter[str] = Counter()
-    pairs = pair_splits(divide_photos(photos, data, "Segmentation"), maps, data, left_out)
+    photos_of_splits = divide_photos(photos, data, "Segmentation")
+    pairs = pair_splits(photos_of_splits, maps, data, left_out)
     labelled = drop_unlabelled(pairs, data, left_out)
     classes = _read_classes(data, [label for _, label in labelled["train"]])
     if len(classes) < 2:

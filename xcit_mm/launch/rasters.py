@@ -73,7 +73,8 @@ def adapt_to_tiles(adapted: Adapted, cfg: Config, tiles: "Tiles") -> None:
     """Adapt a model to tiles: their bands, and objects that a tile's edge cuts to a small part,
     which count neither as objects nor as background.
     """
-    _ignore_cut_objects(adapted.model.get("train_cfg"))
+    # A part of an object is iscrowd, see `cut_rasters`.
+    _ignore_proposals_on_crowds(adapted.model.get("train_cfg"))
     if tiles.statistics is None:  # they are images of three bands and 8 bits
         return
     adapt: Callable[[dict], list[dict]] = _load_raster
@@ -83,16 +84,16 @@ def adapt_to_tiles(adapted: Adapted, cfg: Config, tiles: "Tiles") -> None:
     adapted.pipelines = [map_steps(steps, adapt) for steps in adapted.pipelines]
 
 
-def _ignore_cut_objects(part: Any) -> None:
-    """Let all assigners of a training ignore proposals on ignored objects."""
-    if isinstance(part, list):
-        for element in part:
-            _ignore_cut_objects(element)
-    elif isinstance(part, dict):
-        for value in part.values():
-            _ignore_cut_objects(value)
-        if "ignore_iof_thr" in part:
-            part["ignore_iof_thr"] = _IGNORED_OVERLAP
+def _ignore_proposals_on_crowds(config: Any) -> None:
+    """Set all assigners in a train_cfg to ignore proposals on objects with iscrowd."""
+    if isinstance(config, list):
+        for element in config:
+            _ignore_proposals_on_crowds(element)
+    elif isinstance(config, dict):
+        for value in config.values():
+            _ignore_proposals_on_crowds(value)
+        if "ignore_iof_thr" in config:
+            config["ignore_iof_thr"] = _IGNORED_OVERLAP
 
 
 def _set_bands(model: dict[str, Any], bands: int) -> None:

@@ -71,11 +71,11 @@ def describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
 
 
 def draw_held_out(path: Path, cfg: Config, checkpoint: str) -> None:
-    """Draw some held-out photos, each with its labels at the left and with the predictions of a
-    checkpoint at the right.
+    """Draw some held-out photos into one JPEG, each with its labels at the left and with the
+    predictions of a checkpoint at the right.
 
     Raises:
-        ValueError: If the images have other bands than photos.
+        ValueError: If the images are not of three bands and 8 bits.
     """
     predictor = Predictor(load_model(cfg, checkpoint), cfg, get_device())
     rows = []

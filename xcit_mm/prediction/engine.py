@@ -111,9 +111,12 @@ class Engine:
         return [result for image in batch for result in self._predict_batch([image])]
 
     def _predict_video(self, item: Item) -> Item:
-        """Predict a video. A failure keeps the records of the frames before it."""
+        """Predict a video: draw its frames, and record each of them and then the video.
+
+        If it fails, the records of the frames before the failure are kept.
+        """
         self._start(item)
-        stamp = file_stamp(item.path)
+        stamp = file_stamp(item.path)  # before reading, as it may be replaced meanwhile
         try:
             count = self.results.draw_video(item, self._iter_recorded(item))
         except InputError as error:

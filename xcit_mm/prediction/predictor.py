@@ -121,7 +121,7 @@ class Predictor:
         device: str | None = None,
         **options: Any,
     ) -> "Predictor":
-        """Build the predictor of a config, with all weights from a checkpoint.
+        """Build the predictor of a config and a checkpoint, which must have all of its weights.
 
         Args:
             checkpoint: A path, a URL or `xcit://NAME`.
@@ -245,7 +245,7 @@ class Predictor:
                 if limit == 0:
                     raise
                 self._limits[size] = limit
-                line = f"out of memory: from now on, {limit} images of {_pixels(size)} go together"
+                line = f"out of memory: from now on, {limit} images of {_pixels(size)} per batch"
                 print_log(line, "current", logging.WARNING)
         return samples
 

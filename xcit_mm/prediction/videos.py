@@ -13,8 +13,8 @@ from ..utils.cli import print_line
 from ..utils.images import URL_PREFIXES
 
 MIN_SHARE = 0.9  # of the number of frames in a header, which may be an estimate
-RATES = (1, 240)  # plausible frames per second
-TIMED = 100  # first frames, whose times give the rate if the header's is not plausible
+PLAUSIBLE_RATES = (1, 240)  # frames per second
+TIMED_FRAMES = 100  # first frames, whose times give the rate if the header's is not plausible
 
 
 def iter_frames(path: str) -> Iterator[np.ndarray]:
@@ -47,12 +47,15 @@ def iter_frames(path: str) -> Iterator[np.ndarray]:
 
 
 def frame_rate(path: str) -> float:
-    """Return the frames per second of a video, by the times of frames if the header is wrong."""
+    """Return the frames per second of a video: those of its header if plausible, else those by the
+    times of its first frames, else 25.
+    """
     video = cv2.VideoCapture(path)
     rate = video.get(cv2.CAP_PROP_FPS)
-    if not RATES[0] <= rate <= RATES[1]:
+    lowest, highest = PLAUSIBLE_RATES
+    if not lowest <= rate <= highest:
         seconds: list[float] = []
-        while len(seconds) < TIMED and video.grab():
+        while len(seconds) < TIMED_FRAMES and video.grab():
             seconds.append(video.get(cv2.CAP_PROP_POS_MSEC) / 1000)
         duration = seconds[-1] - seconds[0] if seconds else 0
         rate = (len(seconds) - 1) / duration if duration else 25.0

@@ -115,9 +115,11 @@ def estimate_bounds(
 
 
 def to_bytes(pixels: np.ndarray, valid: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Scale pixels (n, h, w) to uint8: the lower bound and below to 0, the upper and above to 255,
-    invalid to 0.
+    """Scale pixels (n, h, w) to uint8 by the bounds (n, 2) of their bands.
+
+    Values up to the lower bound become 0, those from the upper bound on 255, and pixels that are
+    not valid 0.
     """
     low, high = bounds.T[..., None, None]
-    floats = np.where(valid, pixels, low)  # in the type of the bounds, float64
+    floats = np.where(valid, pixels, low)  # float64, as the bounds are
     return np.rint((floats - low) / (high - low) * 255).clip(0, 255).astype(np.uint8)

@@ -96,7 +96,7 @@ def write_table(path: Path, folder: Path, table: Any, crs: str | None) -> None:
 
 
 def read_table(path: Path) -> tuple[Any, list[str]]:
-    """Read what `write_table` wrote, and the names of the layers that were added.
+    """Read a table that `write_table` wrote, and the names of the layers added to its file.
 
     Raises:
         ValueError: If the file is no such table.
@@ -110,7 +110,8 @@ def read_table(path: Path) -> tuple[Any, list[str]]:
 
 
 def add_layers(path: Path, layers: dict[str, Any]) -> None:
-    """Add GeoDataFrames of polygons as layers to a GeoPackage, in place of former ones.
+    """Add GeoDataFrames of polygons, by name, as layers to a GeoPackage. A layer of the same name
+    is replaced.
 
     Raises:
         WriteError: If the disk is full.

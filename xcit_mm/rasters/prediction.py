@@ -179,7 +179,12 @@ def _has_result(out: Path, is_detector: bool, overwrite: bool) -> bool:
 
 
 def _open_raster(path: str | Path, cfg: Config, options: dict[str, Any]) -> Raster:
-    """Open a raster as the model's config reads it. Options are those of `Raster`, or None."""
+    """Open a raster for a model.
+
+    Args:
+        options: Options of `Raster`. For those that are None, the values are those of the training
+            or of the loading step, as far as the config states them.
+    """
     model_input = ModelInput(cfg)
     step = model_input.raster_step
     chosen = {name: option for name, option in options.items() if option is not None}
@@ -189,12 +194,12 @@ def _open_raster(path: str | Path, cfg: Config, options: dict[str, Any]) -> Rast
     defaults: dict[str, Any] = dict(bands=step.get("bands")) if step else {}
     trained = _trained_options(cfg)
     defaults |= {name: trained[name] for name in LOADING if name in trained}
-    if "percentiles" in chosen:
+    if "percentiles" in chosen:  # they replace the bounds
         defaults.pop("bounds", None)
     channels = model_input.bands or 3
     raster = Raster(path, channels=channels, raw=step is not None, **defaults | chosen)
-    has_trained_bounds = step is None and "bounds" not in chosen and raster.bounds is not None
-    if raster.dtype == "uint8" and has_trained_bounds:
+    has_trained_bounds = "bounds" not in chosen and defaults.get("bounds") is not None
+    if raster.dtype == "uint8" and step is None and has_trained_bounds:
         problem = "its 8 bits are scaled by the bounds of the training"
         raster.notes.append(f"{problem}: give --bounds 0 255 to keep its values")
     return raster

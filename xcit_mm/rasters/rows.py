@@ -113,13 +113,24 @@ class Rows:
                 bar.update(len(self.columns))
 
     def join(self, crs: str | None) -> None:
-        """Write the result of all rows. `crs` is the coordinate system of a table."""
-        if not self.predictor.is_detector:
-            tops = [window.inside.start for window in self.windows]
-            palette = self.predictor.metainfo.get("palette")
-            files = dict(zip(tops, self.files, strict=True))
-            maps.join_maps(self.out, files, self.raster, self.classes, palette)
-            return
+        """Join the files of all rows to the result, a map or a table of objects.
+
+        Args:
+            crs: Coordinate system of a table. Default: the raster's.
+        """
+        if self.predictor.is_detector:
+            self._join_objects(crs)
+        else:
+            self._join_maps()
+
+    def _join_maps(self) -> None:
+        tops = [window.inside.start for window in self.windows]
+        files = dict(zip(tops, self.files, strict=True))
+        palette = self.predictor.metainfo.get("palette")
+        maps.join_maps(self.out, files, self.raster, self.classes, palette)
+
+    def _join_objects(self, crs: str | None) -> None:
+        """Write the objects of all rows, each once, whose boxes have their centre in the area."""
         merged = merge_objects(concatenate(map(objects.read_objects, self.files)))
         if self.area is not None:
             centres = (merged.boxes[:, :2] + merged.boxes[:, 2:]) / 2
