@@ -35,10 +35,12 @@ def first_pixel(path: Path, **options) -> list[int]:
 @pytest.mark.parametrize("suffix", ["png", "tif", "jp2"])
 def test_pixels_of_8_bits_are_those_of_a_training_image(mode, suffix, tmp_path):
     path = tmp_path / f"a.{suffix}"
-    Image.fromarray(MASKED.transpose(1, 2, 0).copy()).convert(mode).save(path)
+    photo = tmp_path / "photo.png"  # TIFFs with opacity are for rasters alone
+    for file in (path, photo):
+        Image.fromarray(MASKED.transpose(1, 2, 0).copy()).convert(mode).save(file)
     image, valid = read_raster(path)
     assert image.dtype == np.uint8 and valid.any()
-    np.testing.assert_array_equal(image[valid], read_image(path)[valid])
+    np.testing.assert_array_equal(image[valid], read_image(photo)[valid])
 
 
 class TestBands:
@@ -137,9 +139,10 @@ class TestScale:
             *(dict(bounds=bounds) for bounds in ((5, 5), (9, 1), (1,), (0, np.nan))),
             *(dict(percentiles=percentiles) for percentiles in ((98, 2), (-1, 50))),
             dict(percentiles=(2, 98), bounds=(0, 9)),
+            dict(gsd=0.5),  # of a file without a place
         ],
     )
-    def test_invalid_bounds_and_percentiles_raise(self, options, path):
+    def test_options_that_do_not_match_raise(self, options, path):
         save(path, NOISE[:3].astype(np.uint16))
         with pytest.raises(ValueError, match=f"--{next(iter(options))} "):
             Raster(path, **options)

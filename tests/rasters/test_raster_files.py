@@ -19,6 +19,11 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:(Dataset has no geotransform|The given matrix is equal)"
 )
 NOISE = noise(4, 70, 90)
+POINTS = [
+    GroundControlPoint(*corner)
+    for corner in ((0, 0, 10.0, 50.0), (0, 90, 10.1, 50.02), (70, 0, 10.02, 49.9))
+]
+LINE = [1.0] + [0.0] * 19
 
 
 @pytest.fixture
@@ -95,10 +100,6 @@ class TestGroundResolution:
         image, _ = read_raster(save(path, self.NOISE, **UTM), gsd=0.502)
         np.testing.assert_array_equal(image, self.NOISE[::-1].transpose(1, 2, 0))
 
-    def test_without_a_place_pixels_have_no_size(self, path):
-        with pytest.raises(ValueError, match=r"^--gsd 0\.5: .*a\.tif has no coordinate system"):
-            Raster(save(path, self.NOISE), gsd=0.5)
-
 
 class TestFiles:
     def test_a_remote_cloud_optimized_geotiff_is_read_by_windows(self, path):
@@ -114,19 +115,15 @@ class TestFiles:
                 Raster(f"{server.url}/gone.tif")
         np.testing.assert_array_equal(image, stored[::-1, 600:700, 900:1000].transpose(1, 2, 0))
 
-    @pytest.mark.parametrize("place", ["points", "rpcs"])
-    def test_places_that_are_no_transform_raise_with_the_command_that_rectifies(self, place, path):
-        if place == "points":
-            corners = [(0, 0, 10.0, 50.0), (0, 90, 10.1, 50.02), (70, 0, 10.02, 49.9)]
-            points = [GroundControlPoint(*corner) for corner in corners]
-            profile = dict(gcps=points, crs="EPSG:4326")
-        else:
-            line = [1.0] + [0.0] * 19
-            profile = dict(
-                rpcs=RPC(0, 1, 50, 1, line, line, 3, 6, 10, 1, line, line, 5, 10, 0.1, 0.1)
-            )
-        save(path, NOISE[0], **profile)
-        option = "" if place == "points" else "-rpc "
+    @pytest.mark.parametrize(
+        ("option", "place"),
+        [
+            ("", dict(gcps=POINTS, crs="EPSG:4326")),
+            ("-rpc ", dict(rpcs=RPC(0, 1, 50, 1, LINE, LINE, 3, 6, 10, 1, LINE, LINE, 5, 10))),
+        ],
+    )
+    def test_places_that_are_no_transform_raise_with_the_command(self, option, place, path):
+        save(path, NOISE[0], **place)
         with pytest.raises(ValueError, match=rf"`gdalwarp {option}-r bilinear .*a\.tif OUT.tif`$"):
             Raster(path)
 
