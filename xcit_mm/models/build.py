@@ -194,7 +194,7 @@ def _check_is_model(name: str) -> None:
     if not (is_path or name.startswith(HUB_PREFIX) or name in models):
         similar = similar_names(name, {**models, **PUBLISHED})
         raise ValueError(
-            f"{name} is not a model or weights: try {', '.join(similar) or 'tools/weights.py list'}"
+            f"{name} is not a model or weights: try {', '.join(similar) or 'xcit-mm weights list'}"
         )
 
 

@@ -86,9 +86,8 @@ def _check_rois(rois: Tensor, images: int, aligned: bool) -> None:
         valid &= (rois[:, 1:3] <= rois[:, 3:]).all(1)
     if not valid.all():
         roi = f"RoI {rois[~valid][0].tolist()} (image, x1, y1, x2, y2)"
-        raise ValueError(
-            f"{roi}: must be finite, of one of {images} images, with x1 <= x2 and y1 <= y2"
-        )
+        order = ", with x1 <= x2 and y1 <= y2" if aligned else ""
+        raise ValueError(f"{roi}: must be finite and of one of {images} images{order}")
 
 
 def _windows(

@@ -102,8 +102,10 @@ class NonFiniteHook(Hook):
         norm = get_total_norm(gradients)
         if not norm.isfinite():
             norm = get_total_norm(gradients, torch.inf)
-        if self._check(norm.isfinite()):
+        if self._is_step_finite(norm.isfinite()):
             self.skips = 0
+        else:
+            self._stop_or_skip()
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         if self._checked_iteration == runner.iter:
@@ -111,24 +113,24 @@ class NonFiniteHook(Hook):
         # There was no step: gradients accumulate, or the loss scaler skipped it.
         wrapper: Any = runner.optim_wrapper
         scaler = getattr(wrapper, "loss_scaler", None)
+        # A scale below 1 that still overflows is no fault of the scale.
         overflows_unscaled = scaler and wrapper.should_update() and scaler.get_scale() < 1
-        self._check(torch.tensor(not overflows_unscaled))
+        if not self._is_step_finite(torch.tensor(not overflows_unscaled)):
+            self._stop_or_skip()
 
     @torch.no_grad()
-    def _check(self, are_gradients_finite: Tensor) -> bool:
-        """Stop or skip in all processes if a value of one process is not finite.
-
-        Return whether gradients, loss and running statistics are finite in all processes.
-        """
+    def _is_step_finite(self, are_gradients_finite: Tensor) -> bool:
+        """Return whether gradients, loss and running statistics are finite in all processes."""
         self._checked_iteration = self._runner.iter
         loss = self._model.parse_losses(self._losses)[0]
         largest = get_total_norm(list(self._statistics.values()), torch.inf)
         checks = (loss.isfinite(), are_gradients_finite, largest.isfinite())
         all_finite = torch.stack([check.to(loss.device) for check in checks]).all().float()
         all_reduce(all_finite, op="min")
-        if all_finite:
-            return True
+        return bool(all_finite)
 
+    def _stop_or_skip(self) -> None:
+        """Raise FloatingPointError, or leave out the step, in all processes alike."""
         causes_here = (self._describe_batch(*self._batch), self._describe_statistics())
         reports = all_gather_object(causes_here)
         self._optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
@@ -141,7 +143,6 @@ class NonFiniteHook(Hook):
             raise FloatingPointError(message)
         skips = f"skipped ({self.skips} of at most {self.max_skips} in a row)"
         print_log(f"{message}; {skips}", "current", logging.ERROR)
-        return False
 
     def _describe_batch(self, args: tuple, kwargs: dict[str, Any]) -> str:
         """Describe the first value of a batch that is not finite, in the precision of training."""

@@ -64,8 +64,8 @@ def reads_all_bands(color_type: str, imdecode_backend: str | None) -> bool:
 
 
 def count_dropped_bands(file: BinaryIO) -> int:
-    """Return the number of bands of a TIFF of which OpenCV drops some, or darkens three by a
-    fourth. It is 0 for a photo, and for other formats, which have transparency but no other bands.
+    """Return the number of bands of a TIFF if OpenCV would drop some of them, or multiply three by
+    a fourth, else 0. Other formats have transparency, but no other bands.
     """
     header = file.read(16)
     if header[:4] not in _TIFF:

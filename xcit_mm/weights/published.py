@@ -81,7 +81,7 @@ def local_path(name: str) -> Path:
         file = Path(urlparse(name).path)
         return folder / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
     if name not in PUBLISHED:
-        raise ValueError(f"{name!r} is not a published name: run python tools/weights.py list")
+        raise ValueError(f"{name!r} is not a published name: run xcit-mm weights list")
     return folder / f"{name}.pth"
 
 
