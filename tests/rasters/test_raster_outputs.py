@@ -10,10 +10,13 @@ from typing import Any
 import geopandas
 import pytest
 import shapely
+import torch
 from helpers.perfect_detector import PerfectDetector
 from helpers.pixel_segmentor import PixelSegmentor
 from helpers.raster_files import write_shapes
 from helpers.raster_runs import TILES, RasterRun
+
+from xcit_mm import Predictor
 
 AREA = [shapely.box(-9, -9, 300, 300)]
 
@@ -46,15 +49,29 @@ class TestSettings:
         table.predict(**{name: option}, overwrite=True)
         assert table.out.exists() and not table.rows
 
-    @pytest.mark.parametrize("name", ["weights", "modified"])
-    def test_rows_of_another_model_or_raster_are_refused_by_name(self, name, table, monkeypatch):
-        monkeypatch.setattr(PerfectDetector, "settings", dict(weights="a"))
+    @pytest.mark.parametrize("name", ["config", "weights", "dtype", "min_score", "torch", "mmdet"])
+    def test_rows_of_another_model_are_refused_by_name(self, name, models, table, monkeypatch):
+        detector = Predictor.from_config(*models["det"])
+        monkeypatch.setattr(PerfectDetector, "settings", detector.settings)
         table.interrupt()
-        if name == "weights":
-            monkeypatch.setattr(PerfectDetector, "settings", dict(weights="b"))
+        if name == "config":
+            detector.cfg.model.test_cfg.rcnn.score_thr = 0.9
+        elif name == "weights":
+            next(detector.model.parameters()).data += 1
+            detector = Predictor(detector.model, detector.cfg)
+        elif name == "dtype":
+            detector.dtype = torch.bfloat16
+        elif name == "min_score":
+            detector.min_score = 0.5
         else:
-            os.utime(table.raster, (1, 1))
+            monkeypatch.setattr(f"{name}.__version__", "9.9")
+        monkeypatch.setattr(PerfectDetector, "settings", detector.settings)
         self.assert_refused(table, name)
+
+    def test_rows_of_a_changed_raster_are_refused(self, table):
+        table.interrupt()
+        os.utime(table.raster, (1, 1))
+        self.assert_refused(table, "modified")
 
     def assert_refused(self, run: RasterRun, name: str, **options: Any) -> None:
         rows = run.rows
