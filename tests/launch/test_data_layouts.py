@@ -164,6 +164,9 @@ def test_maps_of_one_class_are_one_line_with_the_remedy(folder):
     Image.new("L", (32, 32), 255).save(folder / "masks/0.png")
     with pytest.raises(ValueError, match=r"has one class, .*: write the labels 0, 1"):
         read_maps(folder)
+    (folder / "classes.txt").write_text("")
+    with pytest.raises(ValueError, match=r"classes.txt is empty"):
+        read_maps(folder)
 
 
 def test_the_copy_follows_corrected_labels(trained, start, folder, capsys):

@@ -92,7 +92,8 @@ class Fault(NamedTuple):
 _CORRECT = "correct or remove them: mmdet drops them, and a score counts them as missed"
 _PIXELS = "bbox=[x, y, width, height] in pixels"
 _SINGLE = (
-    "iscrowd=0 for single objects that CVAT exports as crowds; the edge of a tile makes others"
+    "iscrowd=0 for single objects that CVAT exports as crowds. Objects that the edge of a raster's "
+    "tile cuts are right"
 )
 _BORDER = f"{_PIXELS}, if the border of the image does not cut off objects"
 _NEVER = 2  # above every share

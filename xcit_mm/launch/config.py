@@ -13,6 +13,7 @@ from ..utils.scripts import shipped_folder
 from ..weights.zoo import find_model
 from .copies import write_copies
 from .dataset import Dataset, check_bands
+from .files import check_is_new
 from .formats import read_objects
 from .maps import read_maps
 from .model import (
@@ -80,8 +81,7 @@ def write_finetuning_config(
         FileNotFoundError: If files are missing.
         ValueError: If the model is another, or the data cannot train it.
     """
-    if config.exists():
-        raise FileExistsError(f"{config} exists: train it, or name another by --config")
+    check_is_new(config)
     base, checkpoint = find_start(model)
     cfg = read_config(base)
     find_pipelines(model, cfg)  # raises before the data are read

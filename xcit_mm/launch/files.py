@@ -30,6 +30,13 @@ _NO_LABELS = {"classes", "readme", *SPLITS}  # texts that list classes or photos
 _ENDINGS = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
 
 
+def check_is_new(config: Path) -> None:
+    """Raise FileExistsError if a config exists that is to be written."""
+    if config.exists():
+        resume = f"resume by `xcit-mm train {config} --resume`"
+        raise FileExistsError(f"{config} exists: {resume}, or name another by --config")
+
+
 def list_files(folder: Path, *endings: str) -> list[Path]:
     """List the files below a folder, by default all, also behind links, without hidden files and
     folders.

@@ -75,7 +75,10 @@ def _read_classes(data: Path, maps: list[Path]) -> list[str]:
     """Read the names of the labels, or number the labels of the training maps."""
     file = data / "classes.txt"
     if file.is_file():
-        return read_lines(file)
+        names = read_lines(file)
+        if not names:
+            raise ValueError(f"{file} is empty: write the name of a label on each line")
+        return names
     labels: set[int] = set()
     for path in maps:
         with _open(path) as image:

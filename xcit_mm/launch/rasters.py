@@ -11,6 +11,7 @@ from mmengine.config import Config
 from ..rasters.options import LOADING
 from ..utils.configs import ModelInput, read_config, type_name
 from ..weights.zoo import find_config
+from .files import check_is_new
 from .model import Adapted, map_steps
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ def cut(options: argparse.Namespace, config: Path) -> "Tiles":
     """
     from ..rasters.cutting import cut_rasters  # needs the extra `raster`
 
-    if config.exists():
-        raise FileExistsError(f"{config} exists: train it, or name another by --config")
+    check_is_new(config)
     cfg = read_config(find_config(options.model))
     model_input = ModelInput(cfg)
     settings = cfg.get("raster") or {}  # of a model that was trained on rasters

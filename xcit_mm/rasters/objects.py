@@ -5,6 +5,7 @@ for a GIS.
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,4 +124,5 @@ def add_layers(path: Path, layers: dict[str, Any]) -> None:
         for name, layer in layers.items():
             options = dict(geometry_type="MultiPolygon", promote_to_multi=True)
             layer.to_file(unfinished, layer=name, engine="pyogrio", driver="GPKG", **options)
-    folder.rmdir()
+    with suppress(OSError):  # it may hold rows of a run that was stopped
+        folder.rmdir()
