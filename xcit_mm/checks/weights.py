@@ -26,10 +26,10 @@ def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
         init = next((part for part in init if "checkpoint" in part), {})
     if init.get("checkpoint"):
         yield from _check_file(cfg, "init_cfg", init, model, is_whole=False)
-    strict = None
-    for hook in cfg.get("custom_hooks") or []:
-        if part_class(hook, HOOKS, cfg.default_scope) is StrictLoadHook:
-            strict = hook
+    hooks = cfg.get("custom_hooks") or []
+    scope = cfg.default_scope
+    strict_hooks = [hook for hook in hooks if part_class(hook, HOOKS, scope) is StrictLoadHook]
+    strict = strict_hooks[0] if strict_hooks else None
     if cfg.get("load_from"):
         load_from = dict(strict or {}, checkpoint=cfg.load_from)
         is_whole = strict is not None and strict.get("strict_heads", True)

@@ -87,8 +87,7 @@ def _check_state(path: str, content: Any) -> None:
         folder = Path(path).parent
         names = (f"iter_{meta['iter']}.pth", f"epoch_{meta['epoch']}.pth")
         whole = [str(folder / name) for name in names if (folder / name).is_file()]
-        instead = [*whole, _find_last_checkpoint(folder) or "a checkpoint of iterations or epochs"][
-            0
-        ]
+        last = _find_last_checkpoint(folder) or "a checkpoint of iterations or epochs"
+        instead = whole[0] if whole else last
         problem = f"it holds no optimizer, as the best checkpoints: take {instead}"
         raise ValueError(f"cannot resume from {path}: {problem}")

@@ -138,7 +138,8 @@ def _read_labels(file: Path, size: tuple[int, int], classes: Mapping[int, str]) 
         try:
             class_number, *coordinates = map(float, line.split())
         except ValueError:
-            class_number, coordinates = np.nan, []
+            class_number = np.nan
+            coordinates = []
         if len(coordinates) < 4 or class_number not in classes:
             expected = f"a class of {min(classes)} to {max(classes)} with a box or a polygon"
             raise ValueError(f"{file} has {line!r} in line {number}: expected {expected}")

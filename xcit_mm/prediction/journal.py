@@ -139,17 +139,25 @@ class Progress:
                 self.names.add(line["name"])
             elif "path" in line:
                 item = Item(line["path"], line["name"], line["id"])
-                result = line["stamp"], line.get("error"), line["drawing"]
-                start = starts.pop(item.path, offset)
-                self.entries[item.path] = Entry(item, *result, journal, start, offset)
+                self.entries[item.path] = Entry(
+                    item,
+                    stamp=line["stamp"],
+                    error=line.get("error"),
+                    drawing=line["drawing"],
+                    journal=journal,
+                    start=starts.pop(item.path, offset),
+                    offset=offset,
+                )
                 self.deaths.pop(item.path, None)
             elif "drawn" in line and line["drawn"] in self.entries:
                 self.entries[line["drawn"]].drawing = line["drawing"]
             elif "end" in line:
                 starts.clear()
+        is_alone = len(starts) == 1
         for path in starts:
-            is_alone = len(starts) == 1
-            self.deaths[path] = self.deaths.get(path, 0) + int(is_alone)
+            self.deaths.setdefault(path, 0)
+            if is_alone:
+                self.deaths[path] += 1
 
 
 def _iter_lines(journal: Path) -> Iterator[tuple[int, dict[str, Any]]]:

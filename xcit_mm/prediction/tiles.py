@@ -164,9 +164,8 @@ def _iter_predicted(
 
 def _rasterize(polygons: shapely.Geometry) -> Crop:
     """Return the mask of polygons along the edges of pixels."""
-    left, top, right, bottom = (0, 0, 1, 1)
-    if not polygons.is_empty:
-        left, top, right, bottom = map(int, polygons.bounds)
+    box = (0, 0, 1, 1) if polygons.is_empty else polygons.bounds
+    left, top, right, bottom = map(int, box)
     shapely.prepare(polygons)
     y, x = np.mgrid[top:bottom, left:right] + 0.5
     return Crop(left, top, shapely.contains_xy(polygons, x, y))
