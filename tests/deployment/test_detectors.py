@@ -128,7 +128,8 @@ def test_mask_rcnn_is_one_portable_file_that_describes_itself(mask_rcnn_file):
     ],
 )
 def test_other_models_have_standard_operators_and_agree_with_torch(recipe, write_trained, export):
-    load_standard(export(write_trained(recipe())))  # the export compares the file with torch
+    file = load_standard(export(write_trained(recipe())))  # the export compares it with torch
+    assert [output.name for output in file.graph.output] == metadata(file)["outputs"]
 
 
 def test_float16_detector_finds_what_float32_finds(mask_rcnn_file, tmp_path):

@@ -115,21 +115,20 @@ def _read_file(path: str, is_map: bool) -> ImageInfo:
             return ImageInfo(problem="the file is empty")
         with open(path, "rb") as file:
             info = ImageInfo(dropped_bands=count_dropped_bands(file))
-        with Image.open(path) as image:
-            width, height = image.size
-            channels = len(image.getbands())
-            bits = _count_bits(path, image)
-            info = info._replace(
-                width=width,
-                height=height,
-                orientation=read_orientation(image),
-                channels=channels,
-                bits=bits,
-            )
-            if is_map or not _has_end(path, image.format):
-                image.load()
-            if is_map and channels == 1:
-                info = info._replace(labels=_count_labels(np.asarray(image)))
+            with Image.open(file) as image:
+                width, height = image.size
+                channels = len(image.getbands())
+                info = info._replace(
+                    width=width,
+                    height=height,
+                    orientation=read_orientation(image),
+                    channels=channels,
+                    bits=_count_bits(path, image),
+                )
+                if is_map or not _has_end(path, image.format):
+                    image.load()
+                if is_map and channels == 1:
+                    info = info._replace(labels=_count_labels(np.asarray(image)))
     except UnidentifiedImageError:
         return info._replace(problem="it is not an image")
     except Exception as error:  # every decoder has its own exceptions

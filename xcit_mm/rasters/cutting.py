@@ -106,6 +106,7 @@ def _write(
     tiles = []
     for split in ("train", "val"):
         tiles += _limit_background([tile for tile in planned if tile.split == split], writer)
+    tiles.sort(key=lambda tile: tile.raster)  # each raster is opened once
     if isinstance(writer, ObjectTiles):
         _note_ignored_objects(tiles)
     left_out = Counter({"without an object": len(planned) - len(tiles)})
