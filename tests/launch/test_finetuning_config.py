@@ -39,7 +39,13 @@ def test_a_json_alone_is_trained_without_validation_then_its_model_on_a_folder(
     trained, data, start, folder
 ):
     def add_images(coco: dict) -> None:
-        coco["images"] += [dict(coco["images"][0], id=1000 + number) for number in range(400)]
+        image = coco["images"][0]
+        for number in range(400):
+            name = f"copy{number}.jpg"
+            shutil.copy(
+                data / "images/training" / image["file_name"], data / "images/training" / name
+            )
+            coco["images"].append(dict(image, id=1000 + number, file_name=name))
 
     edit_json(data / TRAINING, add_images)
     cfg = start("--from", trained, "--data", data / TRAINING, "--config", "own.py")
@@ -76,7 +82,7 @@ def test_annotations_without_a_mask_are_named_and_the_user_chooses(trained, data
     edit_json(data / TRAINING, lambda coco: coco["annotations"][3].update(segmentation=[]))
     annotation = json.loads((data / TRAINING).read_text())["annotations"][3]
     message = refused("--from", trained, "--data", data)
-    assert "1 of " in message and f"have no mask: {annotation['id']} of 0000" in message
+    assert "1 of " in message and f"have no mask: id {annotation['id']} (image 0000" in message
     cfg = start("--from", trained, "--data", data, "--boxes")
     assert cfg.model.type == "FasterRCNN"
     for path in (data / "annotations").glob("*.json"):

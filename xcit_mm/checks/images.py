@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from mmengine.registry import DATASETS, TRANSFORMS
 
+from ..datasets.headers import ImageInfo, read_infos
 from ..utils.configs import loading_step, type_name
 from ..utils.errors import reason
 from ..utils.images import read_image, reads_all_bands
-from .files import ImageInfo, read_infos
 from .findings import Finding, listed
 
 Shape = tuple[int, int]  # height and width

@@ -10,9 +10,9 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 from torch import nn
 
+from ..datasets.headers import ImageInfo, read_infos
 from ..utils.configs import find_step, part_class
 from ..utils.errors import preview
-from .files import ImageInfo, read_infos
 from .findings import Finding, fail, listed, note, ok
 from .images import STORED, Photos, build_dataset, check_images, sample
 from .orientation import labels_match_stored

@@ -1,5 +1,6 @@
 """The config of a fine-tuning, written from a model and the description of a data set."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
@@ -7,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
+from ..checks.own_data import check_dataset, raise_failures
+from ..datasets import Dataset, read_maps, read_objects
+from ..datasets.writing import is_current, read_state, write_dataset
 from ..utils.atomic import atomic_write
 from ..utils.configs import read_config
 from ..utils.scripts import shipped_folder
 from ..weights.zoo import find_model
-from .copies import write_copies
-from .dataset import Dataset, check_bands
-from .files import check_is_new
-from .formats import read_objects
-from .maps import read_maps
 from .model import (
     Adapted,
     Pipeline,
@@ -26,7 +25,7 @@ from .model import (
     has_xcit,
     remove_pretrained,
 )
-from .rasters import adapt_to_tiles, has_other_bands
+from .rasters import adapt_to_tiles, check_is_new, has_other_bands
 
 if TYPE_CHECKING:
     from ..rasters.cutting import Tiles
@@ -85,17 +84,16 @@ def write_finetuning_config(
     base, checkpoint = find_start(model)
     cfg = read_config(base)
     find_pipelines(model, cfg)  # raises before the data are read
-    dataset: Dataset[Any]
-    if cfg.default_scope == "mmdet":
-        dataset = read_objects(data)
+    is_detector = cfg.default_scope == "mmdet"
+    dataset = read_objects(data) if is_detector else read_maps(data)
+    if tiles is None:
+        raise_failures(check_dataset(dataset))
+    if is_detector:
         adapted = adapt_detector(model, cfg, dataset, boxes)
         task = _describe_objects(adapted.masks)
     else:
-        dataset = read_maps(data)
         adapted = adapt_segmentor(model, cfg, len(dataset.classes))
         task = _MAPS
-    if tiles is None:
-        check_bands(dataset)
     if checkpoint:
         remove_pretrained(adapted.model)
     if tiles is not None:
@@ -107,7 +105,7 @@ def write_finetuning_config(
         model=model,
         description=description,
         source=to_code(dict(path=str(data), copies=str(copies))),
-        **_describe_data(dataset, write_copies(dataset, data, copies)),
+        **_describe_data(dataset, write_dataset(dataset, copies)),
         **_describe_start(base, checkpoint, cfg),
         **_describe_tiles(cfg, tiles),
         **_describe_adapted(adapted, cfg),
@@ -135,16 +133,14 @@ def _describe_objects(masks: bool) -> dict[str, str]:
     )
 
 
-def _describe_data(
-    dataset: Dataset[Any], arguments: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
+def _describe_data(dataset: Dataset, arguments: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     held_out = arguments.get("val")
     return dict(
         training=to_code(arguments["train"]),
         held_out=to_code(held_out) if held_out else "training",
         validation=_VALIDATION if held_out else _NO_VALIDATION,
         classes=dataset.classes,
-        iterations=max(1000, 12 * len(dataset.training) // _BATCH_SIZE),
+        iterations=max(1000, 12 * len(dataset.training.images) // _BATCH_SIZE),
         batch_size=_BATCH_SIZE,
     )
 
@@ -204,3 +200,29 @@ def to_code(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(to_code, value))}]"
     return repr(value.__name__ if isinstance(value, type) else value)
+
+
+def refresh_copies(cfg: Config) -> None:
+    """Write the copies of a config of `train --from` again if the source has changed, or if they
+    are missing.
+
+    Raises:
+        FileNotFoundError: If the source has moved.
+        ValueError: If its classes have changed, or it cannot be read.
+    """
+    source = cfg.get("source") or {}
+    if not source.get("copies"):
+        return
+    path = Path(source["path"])
+    copies = Path(source["copies"])
+    state = read_state(copies)
+    if state and is_current(state):
+        return
+    dataset = read_objects(path) if cfg.default_scope == "mmdet" else read_maps(path)
+    for key, now in (("classes", list(dataset.classes)), ("held_out", bool(dataset.held_out))):
+        if state and state[key] != now:
+            problem = f"{path} has {key}={now}, and had {state[key]} when the config was written"
+            raise ValueError(f"{problem}: write another config by --from")
+    write_dataset(dataset, copies)
+    reason = f"{path} has changed" if state else f"{copies} is missing"
+    print(f"{reason}; {copies} is written again: {dataset.describe()}", file=sys.stderr)

@@ -5,10 +5,10 @@ import re
 import sys
 from pathlib import Path
 
+from ..datasets import EXPECTED
 from ..rasters.options import LOADING, TILING, add_raster_options
 from ..utils.cli import cli_main
 from .config import write_finetuning_config
-from .formats import EXPECTED
 from .rasters import cut
 from .run import run_tool
 

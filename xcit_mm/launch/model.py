@@ -7,10 +7,10 @@ from typing import Any
 
 from mmengine.config import Config
 
+from ..datasets import IGNORED, Dataset
 from ..models import XCiT
 from ..utils.configs import backbone_class, leaf_datasets, type_name
-from .dataset import Dataset, Objects, check_masks
-from .maps import IGNORED
+from ..utils.errors import preview
 
 TAKEN = (
     "--from takes detectors and segmentors whose heads have num_classes, such as Mask R-CNN, "
@@ -67,7 +67,7 @@ class Adapted:
     masks: bool = False
 
 
-def adapt_detector(name: str, cfg: Config, dataset: Dataset[Objects], boxes: bool) -> Adapted:
+def adapt_detector(name: str, cfg: Config, dataset: Dataset, boxes: bool) -> Adapted:
     """Adapt a detector to a data set.
 
     Args:
@@ -78,7 +78,7 @@ def adapt_detector(name: str, cfg: Config, dataset: Dataset[Objects], boxes: boo
         ValueError: If some objects lack masks, or the model cannot be fine-tuned on the objects.
     """
     model = cfg.model.to_dict()
-    masks = _predicts_masks(model) and not boxes and check_masks(dataset)
+    masks = _predicts_masks(model) and not boxes and have_masks(dataset)
     if _predicts_masks(model) and not masks:
         _remove_masks(name, model)
     _set_classes(name, model, len(dataset.classes))
@@ -86,6 +86,23 @@ def adapt_detector(name: str, cfg: Config, dataset: Dataset[Objects], boxes: boo
     adapt = partial(_adapt_objects_step, masks=masks, background=background)
     training, test = (map_steps(steps, adapt) for steps in find_pipelines(name, cfg))
     return Adapted(model, [_resize_randomly(training), test], masks)
+
+
+def have_masks(dataset: Dataset) -> bool:
+    """Return whether the objects of a data set have masks.
+
+    Raises:
+        ValueError: If only some have masks. The message names those without.
+    """
+    without_mask = []
+    for split in filter(None, (dataset.training, dataset.held_out)):
+        masks = split.objects.masks if split.objects is not None else []
+        without_mask += [split.name_object(row) for row, mask in enumerate(masks) if not mask]
+    count = dataset.count_objects()
+    if 0 < len(without_mask) < count:
+        problem = f"{len(without_mask)} of {count} objects have no mask: {preview(without_mask)}"
+        raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
+    return not without_mask
 
 
 def adapt_segmentor(name: str, cfg: Config, classes: int) -> Adapted:

@@ -11,7 +11,6 @@ from mmengine.config import Config
 from ..rasters.options import LOADING
 from ..utils.configs import ModelInput, read_config, type_name
 from ..weights.zoo import find_config
-from .files import check_is_new
 from .model import Adapted, map_steps
 
 if TYPE_CHECKING:
@@ -19,6 +18,13 @@ if TYPE_CHECKING:
 
 # Share of a proposal above which it counts neither as object nor as background.
 _IGNORED_OVERLAP = 0.5
+
+
+def check_is_new(config: Path) -> None:
+    """Raise FileExistsError if a config exists that is to be written."""
+    if config.exists():
+        resume = f"resume by `xcit-mm train {config} --resume`"
+        raise FileExistsError(f"{config} exists: {resume}, or name another by --config")
 
 
 def cut(options: argparse.Namespace, config: Path) -> "Tiles":

@@ -26,7 +26,7 @@ from ..utils.scripts import find_script, load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model
-from .copies import refresh_copies
+from .config import refresh_copies
 from .report import report
 from .state import find_state, training_length
 

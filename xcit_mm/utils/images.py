@@ -15,6 +15,13 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 URL_PREFIXES = ("http://", "https://")
+PHOTO_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp"),
+    *(".ppm", ".pgm", ".jp2"),
+)
+"""Suffixes of the images that a training reads."""
+IMAGE_SUFFIXES = (*PHOTO_SUFFIXES, ".gif", ".avif", ".heic", ".heif")
+"""Suffixes of the images that prediction reads."""
 # Length of the header of a TIFF or BigTIFF, by its first bytes.
 _TIFF = {b"II*\0": 8, b"MM\0*": 8, b"II+\0": 16, b"MM\0+": 16}
 # Bands of a TIFF by its PhotometricInterpretation: RGB, CMYK, YCbCr and CIELab. Others have one.

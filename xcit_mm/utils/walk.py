@@ -10,16 +10,23 @@ def iter_files(root: Path) -> Iterator[Path]:
 
     Links to folders are followed last, so that files keep the names of their real folders.
     """
+    for path, _ in iter_real_files(root):
+        yield path
+
+
+def iter_real_files(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the files that `iter_files` yields, each with the real folder in which it lies."""
     searched = set()
     pending = [root]
     for top in pending:  # which grows by links
         for folder, folders, names in os.walk(top):
-            place = os.path.realpath(folder)
-            if place in searched:
+            real_folder = os.path.realpath(folder)
+            if real_folder in searched:
                 folders.clear()
                 continue
-            searched.add(place)
+            searched.add(real_folder)
             folders.sort()
-            yield from (Path(folder, name) for name in names)
+            for name in names:
+                yield Path(folder, name), real_folder
             paths = (Path(folder, name) for name in folders)
             pending += [path for path in paths if path.is_symlink()]

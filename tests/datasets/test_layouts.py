@@ -1,16 +1,13 @@
 """Layouts of data that people have: every image and label is used, or counted as left out."""
 
 import json
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
-from helpers.layouts import BOX, RECTANGLE, YOLO, coco, write_files
+from helpers.layouts import BOX, RECTANGLE, coco, write_files
 from PIL import Image
 
-from xcit_mm.launch.formats import read_objects
-from xcit_mm.launch.maps import read_maps
+from xcit_mm.datasets import read_maps, read_objects
 
 NAMES = "names: [thing]\n"
 PAIRS = "images/{0,1}.jpg labels/{0,1}.txt"
@@ -41,54 +38,57 @@ PLAIN = {
         "../elsewhere/images/train/{0,1}.jpg ../elsewhere/labels/train/{0,1}.txt",
         {"data.yaml": f"train: ../elsewhere/images/train\n{NAMES}"},
     ),
-    "YOLO of Label Studio": (PAIRS, {"classes.txt": "thing\n", "notes.json": "{}"}),
+    "YOLO of Label Studio": (PAIRS, {"classes.txt": "thing\n"}),
     "VOC in folders": ("train2017/{valley/1,b/1}.jpg train2017/{valley/1,b/1}.xml", {}),
     "COCO of another machine": (
         "images/{0,1}.jpg",
         {"result.json": coco("C:\\me\\0.jpg", "../../label-studio/1.jpg")},
     ),
+}
+DESCRIBED = {
     "COCO with captions, and one json of all images": (
         "trainval/{0,1}.jpg",
         {
             "annotations/instances_trainval.json": coco("0.jpg", "1.jpg"),
             "annotations/captions_trainval.json": '{"annotations": []}',
         },
+        "2 photos, 2 objects of 1 class; "
+        "left out: 1 other file (annotations/captions_trainval.json)",
     ),
-}
-DESCRIBED = {
     "YOLO in folders, with a photo and a label too many": (
         f"{IN_FOLDERS} labels/train/gone.txt images/extra/1.jpg",
         {"data.yaml": f"train: images/train\n{NAMES}"},
-        "3 photos, 3 objects of 1 classes; "
-        "left out: 1 labels without a photo, 1 photos in no split",
+        "3 photos, 3 objects of 1 class; left out: "
+        "1 label without a photo (labels/train/gone.txt), 1 photo in no split (images/extra/1.jpg)",
     ),
     "YOLO with a photo without a label": (
         "train/{0,1}.jpg train/0.txt",
         {"data.yaml": f"train: train\n{NAMES}"},
-        "2 photos, 1 without objects, 1 objects of 1 classes",
+        "2 photos, 1 without objects, 1 object of 1 class",
     ),
     "all suffixes, and files of systems": (
         "images/{1.jpg,2.JPG,3.jpeg,4.PNG,5.webp,6.bmp,7.tif} labels/{1,2,3,4,5,6,7}.txt",
         {"data.yaml": f"train: images\n{NAMES}"}
         | dict.fromkeys(("images/._1.jpg", "images/.DS_Store", "images/Thumbs.db"), "\0"),
-        "7 photos, 7 objects of 1 classes",
+        "7 photos, 7 objects of 1 class",
     ),
     "VOC of two years": (
         "{VOC2007,VOC2012}/JPEGImages/{0,1}.jpg map:{VOC2007,VOC2012}/SegmentationClass/{0,1}.png "
         "{VOC2007,VOC2012}/Annotations/{0,1}.xml",
         VOC_LISTS,
-        "2 photos, 2 objects of 1 classes; held out 2 photos",
+        "2 photos, 2 objects of 1 class; held out 2 photos; left out: "
+        "4 segmentation maps (such as VOC2007/SegmentationClass/0.png)",
     ),
     "VOC with val and test": (
         "{train,val,test}/0.jpg {train,val,test}/0.xml",
         {},
-        "1 photos, 1 objects of 1 classes; held out 1 photos; "
-        "left out: 1 photos of test, because val is held out",
+        "1 photo, 1 object of 1 class; held out 1 photo; "
+        "left out: 1 photo of test, because val is held out (test/0.jpg)",
     ),
     "labelme": (
         "train/{0,1}.jpg train/0.json",
         {"train/1.json": json.dumps(dict(shapes=[RECTANGLE, POINT]))},
-        "2 photos, 2 objects of 1 classes; left out: 1 shapes of the type point",
+        "2 photos, 2 objects of 1 class; left out: 1 shape of the type point (train/1.json)",
     ),
     "CVAT": (
         "images/{Train,Validation}/{0,1}.jpg",
@@ -96,17 +96,18 @@ DESCRIBED = {
             "annotations/instances_Train.json": coco("0.jpg", "1.jpg"),
             "annotations/instances_Validation.json": coco("0.jpg", "1.jpg"),
         },
-        "2 photos, 2 objects of 1 classes; held out 2 photos",
+        "2 photos, 2 objects of 1 class; held out 2 photos",
     ),
     "COCO with a missing image and a json of no split": (
         "images/0.jpg",
         {"train.json": coco("0.jpg", "none.jpg"), "all.json": coco("0.jpg")},
-        "1 photos, 1 objects of 1 classes; left out: 1 jsons of no split, "
-        "1 train images that are missing, such as none.jpg",
+        "1 photo, 1 object of 1 class; left out: "
+        "1 json of no split (all.json), 1 image of train that is missing (none.jpg), "
+        "1 object of an image that is missing (id 2 of train.json)",
     ),
 }
 OBJECTS = DESCRIBED | {
-    name: (*layout, "2 photos, 2 objects of 1 classes") for name, layout in PLAIN.items()
+    name: (*layout, "2 photos, 2 objects of 1 class") for name, layout in PLAIN.items()
 }
 
 
@@ -117,9 +118,9 @@ def test_all_photos_and_boxes_of_a_layout_are_used(
     write_files(folder / "data", patterns, texts)
     dataset = read_objects(folder / "data")
     assert dataset.describe() == description
-    for objects in filter(None, (dataset.training, dataset.held_out)):
-        assert all(photo.path.is_file() for photo in objects.photos)
-        assert all(list(shape.box) == BOX for photo in objects.photos for shape in photo.shapes)
+    for split in dataset.splits.values():
+        assert all(image.path.is_file() for image in split.images)
+        assert (split.objects.boxes == BOX).all()
 
 
 WITH_VAL = "2 photos with maps of 2 classes; held out 2 photos"
@@ -135,10 +136,12 @@ MAPS = {
 }
 COUNTED_MAPS = {
     "images/{train,val,test}/{0,1}.jpg map:masks/{train,val}/{0,1}.png": (
-        f"{WITH_VAL}; left out: 2 test photos without a label"
+        f"{WITH_VAL}; left out: 2 photos of test without a label (such as images/test/0.jpg)"
     ),
     "VOC2012/JPEGImages/{0,1,2}.jpg map:VOC2012/SegmentationClass/{0,1,2}.png": (
-        "1 photos with maps of 2 classes; held out 1 photos; left out: 1 photos in no split"
+        "1 photo with maps of 2 classes; held out 1 photo; left out: 1 photo in no split "
+        "(VOC2012/JPEGImages/2.jpg), "
+        "1 label of photos in no split (VOC2012/SegmentationClass/2.png)"
     ),
 }
 
@@ -155,8 +158,9 @@ def test_all_photos_with_maps_of_a_layout_are_used(patterns: str, description: s
         write_files(folder / "data/VOC2012/ImageSets/Segmentation", "", lists)
     dataset = read_maps(folder / "data")
     assert dataset.describe() == description
-    for photo, label in dataset.training.pairs:
-        assert Image.open(photo).mode == "RGB" and Image.open(label).mode == "L"
+    training = dataset.training
+    assert {Image.open(image.path).mode for image in training.images} == {"RGB"}
+    assert {Image.open(path).mode for path in training.maps} == {"L"}
 
 
 def test_maps_of_one_class_are_one_line_with_the_remedy(folder):
@@ -167,24 +171,3 @@ def test_maps_of_one_class_are_one_line_with_the_remedy(folder):
     (folder / "classes.txt").write_text("")
     with pytest.raises(ValueError, match=r"classes.txt is empty"):
         read_maps(folder)
-
-
-def test_the_copy_follows_corrected_labels(trained, start, folder, capsys):
-    names = "train: images/train\nnames: [thing, other]\n"
-    write_files(folder / "data", IN_FOLDERS, {"data.yaml": names})
-    start("--from", trained, "--data", folder / "data")
-    write_files(folder / "data", "", {"labels/train/top.txt": YOLO.replace("0", "1", 1)})
-    capsys.readouterr()
-    cfg = start(folder / "data.py")
-    copy = json.loads(Path(cfg.train_dataloader.dataset.ann_file).read_text())
-    assert sorted(entry["category_id"] for entry in copy["annotations"]) == [1, 1, 2]
-    assert "data has changed" in capsys.readouterr().err
-    start(folder / "data.py")
-    assert "has changed" not in capsys.readouterr().err
-    shutil.rmtree(folder / "data-coco")
-    start(folder / "data.py")
-    assert "data-coco is missing" in capsys.readouterr().err
-    write_files(folder / "data", "", {"data.yaml": f"train: images/train\n{NAMES}"})
-    write_files(folder / "data", "", {"labels/train/top.txt": YOLO})
-    with pytest.raises(SystemExit, match="write another config by --from"):
-        start(folder / "data.py")

@@ -9,8 +9,8 @@ from helpers.doctor_data import edit_json
 from helpers.layouts import VOC, coco, write_files, write_photo
 from PIL import Image
 
-from xcit_mm.launch.formats import read_objects
-from xcit_mm.launch.maps import read_maps
+from xcit_mm.datasets import read_maps, read_objects
+from xcit_mm.datasets.writing import write_dataset
 
 OUTLINE = [12, 12, 20, 12, 20, 20, 12, 20]
 PARTS = " ".join(str(value / 32) for value in OUTLINE)
@@ -30,17 +30,17 @@ def test_the_outline_of_an_object_is_kept(file, text, folder):
     write_files(folder, "0.jpg", {file: text})
     if file == "0.txt":
         (folder / "classes.txt").write_text("thing")
-    (photo,) = read_objects(folder).training.photos
-    (shape,) = photo.shapes
-    assert (shape.label, list(shape.box)) == ("thing", [12, 12, 8, 8])
-    assert [list(polygon) for polygon in shape.polygons] == [OUTLINE]
+    dataset = read_objects(folder)
+    assert dataset.classes == ("thing",)
+    objects = dataset.training.objects
+    assert objects.boxes.tolist() == [[12, 12, 8, 8]] and objects.areas.tolist() == [64]
+    assert [[list(part) for part in mask] for mask in objects.masks] == [[OUTLINE]]
 
 
 def test_shapes_of_a_group_of_labelme_are_one_object(folder):
     parts = [dict(SHAPE, group_id=7), dict(SHAPE, group_id=7), SHAPE]
     write_files(folder, "0.jpg", {"0.json": json.dumps(dict(shapes=parts))})
-    (photo,) = read_objects(folder).training.photos
-    assert [len(shape.polygons) for shape in photo.shapes] == [2, 1]
+    assert [len(mask) for mask in read_objects(folder).training.objects.masks] == [2, 1]
 
 
 def test_a_photo_that_exif_turns_has_the_size_that_mmcv_reads(folder):
@@ -48,7 +48,8 @@ def test_a_photo_that_exif_turns_has_the_size_that_mmcv_reads(folder):
     exif[0x0112] = 6
     write_files(folder, "0.txt", {"classes.txt": "thing"})
     Image.new("RGB", (96, 64)).save(folder / "0.jpg", exif=exif)
-    assert read_objects(folder).training.photos[0].size == (64, 96)
+    (image,) = read_objects(folder).training.images
+    assert (image.width, image.height) == (64, 96)
 
 
 def with_list(name: str, entries: list | None = ()) -> str:
@@ -63,7 +64,7 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
     "texts, message",
     [
         ({"data.yaml": "names: ["}, "data.yaml cannot be read (while parsing"),
-        ({"data.yaml": "train: ."}, "data.yaml cannot be read ('names'): expected names"),
+        ({"data.yaml": "train: ."}, "data.yaml cannot be read (it has no names): expected"),
         ({"data.yaml": "names: [a]\nval: ."}, "has no training images: expected 'train'"),
         ({"data.yaml": "names: [a]\ntrain: none"}, "none must be a folder or a list of images"),
         (
@@ -72,7 +73,7 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         ),
         (YAML | {"0.txt": "0 .1 .1 .2 .2\n0 a"}, "0.txt has '0 a' in line 2: expected a class of"),
         (YAML | {"0.txt": "2 .1 .1 .2 .2"}, "line 1: expected a class of 0 to 1 with a box"),
-        (YAML | {"0.jpg": "no image"}, "0.jpg cannot be read: cannot identify"),
+        (YAML | {"0.jpg": "no image"}, "0.jpg cannot be read: it is not an image"),
         (
             {"data.yaml": "names: [a]\ntrain: train.txt", "train.txt": "0.jpg", "a/0.jpg": ""},
             "0.jpg may be ",
@@ -86,9 +87,9 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         ({"result.json": with_list("categories")}, "has 0 categories and"),
         ({"result.json": with_list("images")}, "lists no images"),
         ({"result.json": coco("none.jpg")}, "none.jpg of"),
-        ({"a/train.json": '{"annotations"', "b/train.json": '{"annotations"'}, "must have one"),
-        ({"1.jpg": "", "a/classes.txt": "a", "b/classes.txt": "a"}, "give the folder of one"),
-        ({}, "has no labels: expected a COCO json"),
+        ({"a/train.json": coco("0.jpg"), "b/train.json": coco("0.jpg")}, "must have one"),
+        ({"a/classes.txt": "a", "b/classes.txt": "b"}, "is described by"),
+        ({}, "has no labels, but 1 .jpg: expected a COCO json"),
     ],
 )
 def test_what_is_wrong_in_a_data_set_is_one_line_with_the_file(texts, message, folder):
@@ -155,16 +156,14 @@ def numbered_otherwise(content: dict) -> None:
 def test_a_json_that_would_be_misread_is_read_as_it_is_meant(change: Callable, data, folder):
     def read() -> tuple:
         dataset = read_objects(data)
-        objects = [
-            (photo.path, photo.size, [(shape.label, shape.box) for shape in photo.shapes])
-            for photo in dataset.held_out.photos
-        ]
-        return dataset.classes, objects, dataset.held_out
+        split = dataset.held_out
+        columns = (split.objects.images, split.objects.labels, split.objects.boxes)
+        return dataset, (dataset.classes, split.images, [column.tolist() for column in columns])
 
-    classes, objects, _ = read()
+    _, meant = read()
     edit_json(data / "annotations/instances_validation.json", change)
-    changed_classes, changed_objects, held_out = read()
-    assert (changed_classes, changed_objects) == (classes, objects)
-    copy = held_out.write(folder, "val", classes)["ann_file"]
+    dataset, changed = read()
+    assert changed == meant
+    copy = write_dataset(dataset, folder)["val"]["ann_file"]
     ids = [annotation["id"] for annotation in json.loads(Path(copy).read_text())["annotations"]]
     assert len(set(ids)) == len(ids) and all(type(value) is int and value > 0 for value in ids)

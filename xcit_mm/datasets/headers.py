@@ -36,6 +36,8 @@ class ImageInfo(NamedTuple):
         problem: Why the file cannot be read, or ''.
         labels: Each label of a segmentation map with its number of pixels.
         dropped_bands: As `count_dropped_bands`.
+        colors: The colour (red, green, blue) of each label of a map with a palette.
+        is_lossy: Whether the file is a JPEG, which changes labels.
     """
 
     width: int = 0
@@ -46,6 +48,8 @@ class ImageInfo(NamedTuple):
     problem: str = ""
     labels: Sequence[tuple[int, int]] = ()
     dropped_bands: int = 0
+    colors: Sequence[tuple[int, int, int]] = ()
+    is_lossy: bool = False
 
     def shape(self, is_turned: bool) -> tuple[int, int]:
         """Return height and width, as stored or as EXIF turns the image."""
@@ -124,13 +128,16 @@ def _read_file(path: str, is_map: bool) -> ImageInfo:
                     orientation=read_orientation(image),
                     channels=channels,
                     bits=_count_bits(path, image),
+                    is_lossy=image.format == "JPEG",
                 )
                 if is_map or not _has_end(path, image.format):
                     image.load()
                 if is_map and channels == 1:
-                    info = info._replace(labels=_count_labels(np.asarray(image)))
+                    info = _with_labels(info, image)
     except UnidentifiedImageError:
         return info._replace(problem="it is not an image")
+    except Image.DecompressionBombError:
+        return info._replace(problem="it has more pixels than Pillow reads, 179 million")
     except Exception as error:  # every decoder has its own exceptions
         return info._replace(problem=" ".join(str(error).split()))
     return info
@@ -152,6 +159,14 @@ def _has_end(path: str, image_format: str | None) -> bool:
         return end in file.read()
 
 
-def _count_labels(labels: np.ndarray) -> list[tuple[int, int]]:
-    values, pixels = np.unique(labels, return_counts=True)
-    return list(zip(map(int, values), map(int, pixels), strict=True))
+def _with_labels(info: ImageInfo, image: Image.Image) -> ImageInfo:
+    """Return the properties of a segmentation map with its labels."""
+    if image.mode == "F":
+        return info._replace(problem="its labels are floats: write whole numbers of 8 bits")
+    values, pixels = np.unique(np.asarray(image), return_counts=True)
+    labels = list(zip(map(int, values), map(int, pixels), strict=True))
+    palette = image.getpalette() if image.mode == "P" else None
+    if palette is None:
+        return info._replace(labels=labels)
+    colors: Any = [palette[3 * label : 3 * label + 3] for label, _ in labels]
+    return info._replace(labels=labels, colors=colors)

@@ -1,0 +1,17 @@
+"""Images with labels: what a folder holds, read from any format, as columns that are checked and
+written once.
+"""
+
+from .dataset import IGNORED, Dataset, Image, Objects, Split
+from .formats import EXPECTED, read_maps, read_objects
+
+__all__ = [
+    "EXPECTED",
+    "IGNORED",
+    "Dataset",
+    "Image",
+    "Objects",
+    "Split",
+    "read_maps",
+    "read_objects",
+]

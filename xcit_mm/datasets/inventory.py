@@ -1,0 +1,156 @@
+"""The files of a data set, found by one walk, and what becomes of each."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath, PureWindowsPath
+
+from ..utils.errors import counted
+from ..utils.images import PHOTO_SUFFIXES
+from ..utils.texts import compose
+from ..utils.walk import iter_real_files
+
+_SYSTEM = ("Thumbs.db", "desktop.ini", "__MACOSX")  # written by systems beside files of the user
+
+
+@dataclass
+class LeftOut:
+    """What a data set holds and does not use.
+
+    Attributes:
+        root: Folder to which names of files are relative.
+        reasons: Names of what is left out, by (noun, reason): ("photo", "in no split").
+        files: Files that are left out as a whole.
+    """
+
+    root: Path
+    reasons: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    files: set[Path] = field(default_factory=set)
+
+    def add(self, noun: str, reason: str, name: str | Path | None, count: int = 1) -> None:
+        """Leave out something that is not a file, such as an object of a file."""
+        if isinstance(name, Path) and name.is_relative_to(self.root):
+            name = name.relative_to(self.root)
+        self.reasons.setdefault((noun, reason), []).extend([str(name)] * count)
+
+    def add_files(self, noun: str, reason: str, paths: Iterable[Path]) -> None:
+        """Leave out files."""
+        for path in paths:
+            self.files.add(path)
+            self.add(noun, reason, path)
+
+    def rename(self, path: Path, reason: str) -> None:
+        """Give a reason for a file that was left out as another file."""
+        names = self.reasons[("other file", "")]
+        names.remove(str(path.relative_to(self.root)))
+        if not names:
+            del self.reasons[("other file", "")]
+        self.add("file", reason, path)
+
+    def count(self, noun: str) -> int:
+        """Return how many of a noun are left out."""
+        return sum(len(names) for (other, _), names in self.reasons.items() if other == noun)
+
+    def __str__(self) -> str:
+        lines = []
+        for (noun, reason), names in self.reasons.items():
+            example = names[0] if len(names) == 1 else f"such as {names[0]}"
+            lines.append(
+                " ".join(filter(None, [counted(len(names), noun), reason, f"({example})"]))
+            )
+        return ", ".join(lines)
+
+
+class Inventory:
+    """The files below folders, without hidden files and those of systems.
+
+    Attributes:
+        root: The first folder.
+        roots: All folders.
+        files: All files, sorted.
+        photos: The files with a suffix of photos.
+    """
+
+    def __init__(self, *roots: Path) -> None:
+        self.root = roots[0]
+        self.roots = roots
+        self._folders: dict[str, list[Path]] = defaultdict(list)  # files by their real folder
+        for root in roots:
+            for path, real_folder in iter_real_files(root):
+                parts = path.relative_to(root).parts
+                if not any(part.startswith((".", *_SYSTEM)) for part in parts):
+                    self._folders[real_folder].append(path)
+        self.files = sorted(path for paths in self._folders.values() for path in paths)
+        self.photos = self.with_suffix(*PHOTO_SUFFIXES)
+        self._by_name: dict[str, list[Path]] = defaultdict(list)
+        for photo in self.photos:
+            self._by_name[compose(photo.name)].append(photo)
+
+    def covers(self, path: Path) -> bool:
+        """Return whether a path lies below one of the folders."""
+        return any(path.is_relative_to(root) for root in self.roots)
+
+    def relative(self, path: Path) -> PurePath:
+        """Return the path of a file or folder below the root in which it lies."""
+        root = next(root for root in self.roots if path.is_relative_to(root))
+        relative = path.relative_to(root)
+        return relative if root == self.root else PurePath(str(root).strip("/"), relative)
+
+    def with_suffix(self, *suffixes: str) -> list[Path]:
+        """List the files that have one of the suffixes, in small or capital letters."""
+        return [path for path in self.files if path.suffix.lower() in suffixes]
+
+    def photos_in(self, folder: Path) -> list[Path]:
+        """List the photos below a folder, also if links lead to it, by their paths below it."""
+        real_top = os.path.realpath(folder)
+        photos = [path for path in self.photos if folder in path.parents]
+        if photos:
+            return photos
+        for real_folder, paths in self._folders.items():
+            if real_folder == real_top or real_folder.startswith(f"{real_top}{os.sep}"):
+                place = folder / os.path.relpath(real_folder, real_top)
+                names = [path.name for path in paths if path.suffix.lower() in PHOTO_SUFFIXES]
+                photos += [Path(os.path.normpath(place / name)) for name in names]
+        return sorted(photos)
+
+    def without(self, used: Iterable[Path]) -> list[Path]:
+        """List the files that are not among others, by whatever links."""
+        paths = set(used)
+        others = [path for path in self.files if path not in paths]
+        if not others:
+            return []
+        real_paths = {os.path.realpath(path) for path in paths}
+        return [path for path in others if os.path.realpath(path) not in real_paths]
+
+    def find_photo(self, name: str) -> Path | None:
+        """Return the photo whose path shares the longest end with `name`, or None. The path may be
+        that of another machine.
+
+        Raises:
+            ValueError: If several photos share the end.
+        """
+        parts = tuple(compose(part) for part in PureWindowsPath(name).parts)  # also reads slashes
+        paths = self._by_name.get(parts[-1], []) if parts else []
+        longest = 0
+        best: list[Path] = []
+        for path in paths:
+            length = _shared_end(tuple(map(compose, path.parts)), parts)
+            if length > longest:
+                longest = length
+                best = []
+            if length == longest:
+                best.append(path)
+        if len(best) > 1:
+            raise ValueError(f"{name} may be {best[0]} or {best[1]}: write more of its path")
+        return best[0] if best else None
+
+
+def _shared_end(parts: Sequence[str], others: Sequence[str]) -> int:
+    """Return the number of last parts that two paths share."""
+    length = 0
+    for part, other in zip(reversed(parts), reversed(others), strict=False):
+        if part != other:
+            break
+        length += 1
+    return length

@@ -1,0 +1,128 @@
+"""Label files, one for each photo, read into the columns of a split."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .dataset import Image, NewObject, Objects, Split
+from .headers import read_infos
+from .inventory import LeftOut
+
+Size = tuple[int, int]  # width and height
+
+
+@dataclass
+class LabelFile:
+    """The content of a label file.
+
+    Attributes:
+        objects: Its objects.
+        size: Width and height of the photo that the file states, if it does.
+        unread: Objects that cannot be read, by reason. Their photo is left out, since they are not
+            background.
+        points: Shapes without an area, by reason.
+    """
+
+    objects: list[NewObject]
+    size: Size | None = None
+    unread: Counter[str] = field(default_factory=Counter)
+    points: Counter[str] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return len(self.objects) + self.unread.total() + self.points.total()
+
+
+def read_label_files(
+    pairs: Mapping[str, Sequence[tuple[Path, Path | None]]],
+    read: Callable[[Path, Size], LabelFile],
+    left_out: LeftOut,
+    classes: Sequence[str] | None = None,
+) -> tuple[tuple[str, ...], dict[str, Split]]:
+    """Read the labels of all photos into columns. A photo without a label file has no objects.
+
+    Args:
+        pairs: The photos of each split with their label files.
+        read: Function of a label file and the size of its photo.
+        classes: Names of the classes. Default: the labels of all splits, sorted, as one split may
+            lack a class.
+
+    Raises:
+        ValueError: If a photo or a label file cannot be read.
+    """
+    sizes = image_sizes(photo for photos in pairs.values() for photo, _ in photos)
+    labels: set[str] = set()
+    stated = 0
+    rows: dict[str, list[tuple[Image, Path | None, list[NewObject]]]] = {}
+    for split, photos in pairs.items():
+        rows[split] = []
+        for photo, path in photos:
+            label_file = read(path, sizes[photo]) if path else LabelFile([])
+            stated += len(label_file)
+            if _is_kept(label_file, photo, path, left_out):
+                image = Image(photo, *(label_file.size or sizes[photo]))
+                rows[split].append((image, path, label_file.objects))
+                labels.update(labelled.label for labelled in label_file.objects)
+    names = tuple(sorted(labels) if classes is None else dict.fromkeys(classes))
+    splits = {split: _to_split(rows[split], names) for split in rows if rows[split]}
+    used = sum(len(split.objects or ()) for split in splits.values())
+    if stated != used + left_out.count("object") + left_out.count("shape"):
+        raise RuntimeError(f"{stated} objects are stated, {used} used: this is an error of xcit_mm")
+    if "train" not in splits:
+        raise ValueError(f"no photo for training is left; left out: {left_out}")
+    return names, splits
+
+
+def box_around(points: np.ndarray) -> list[float]:
+    """Return x, y, width and height of the box around points (n, 2)."""
+    corner = points.min(axis=0)
+    return [*corner.tolist(), *(points.max(axis=0) - corner).tolist()]
+
+
+def image_sizes(paths: Iterable[Path]) -> dict[Path, Size]:
+    """Return width and height of photos as EXIF turns them.
+
+    Raises:
+        ValueError: If a file is not an image.
+    """
+    infos = read_infos([str(path) for path in paths])
+    for path, info in infos.items():
+        if not info.width:
+            raise ValueError(f"{path} cannot be read: {info.problem}")
+    return {Path(path): info.shape(is_turned=True)[::-1] for path, info in infos.items()}
+
+
+def _is_kept(label_file: LabelFile, photo: Path, path: Path | None, left_out: LeftOut) -> bool:
+    """Leave out what a label file has besides its objects. Return whether its photo stays."""
+    for reason, count in label_file.points.items():
+        left_out.add("shape", reason, path, count)
+    if not label_file.unread:
+        return True
+    reasons = ", ".join(label_file.unread)
+    left_out.add_files("photo", f"with {reasons}", [photo])
+    if path:
+        left_out.files.add(path)
+    for reason, count in label_file.unread.items():
+        left_out.add("object", f"that cannot be read: {reason}", path, count)
+    if label_file.objects:
+        left_out.add("object", "beside others that cannot be read", path, len(label_file.objects))
+    return False
+
+
+def _to_split(
+    rows: Sequence[tuple[Image, Path | None, Sequence[NewObject]]], classes: Sequence[str]
+) -> Split:
+    numbers = {name: number for number, name in enumerate(classes)}
+    labelled = [
+        (index, new) for index, (_, _, new_objects) in enumerate(rows) for new in new_objects
+    ]
+    objects = Objects(
+        [index for index, _ in labelled],
+        [numbers[new.label] for _, new in labelled],
+        [new.box for _, new in labelled],
+        [new.mask for _, new in labelled],
+        [new.name for _, new in labelled],
+    )
+    return Split([image for image, _, _ in rows], [path for _, path, _ in rows], objects)

@@ -1,0 +1,59 @@
+"""labelme's format: a json of shapes for each image."""
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..utils.texts import class_name
+from .dataset import NewObject
+from .label_files import LabelFile, box_around
+
+_READ = ("polygon", "rectangle")
+_WITHOUT_AREA = ("point", "points", "line", "linestrip")
+
+
+def is_labelme(content: Any) -> bool:
+    """Return whether the content of a json is of labelme."""
+    return isinstance(content, dict) and "shapes" in content
+
+
+def read_shapes(path: Path, content: dict[str, Any]) -> LabelFile:
+    """Read the polygons and rectangles of a photo. Those of one label and group are parts of one
+    object.
+
+    Raises:
+        ValueError: If the file has another structure.
+    """
+    parts: dict[tuple, list[dict]] = {}
+    unread: Counter[str] = Counter()
+    points: Counter[str] = Counter()
+    try:
+        for number, shape in enumerate(content["shapes"], start=1):
+            shape_type = shape.get("shape_type") or "polygon"
+            if shape_type in _READ:
+                group = shape.get("group_id")
+                key = (class_name(shape["label"]), number if group is None else f"group {group}")
+                parts.setdefault(key, []).append(shape)
+            elif shape_type in _WITHOUT_AREA:
+                points[f"of the type {shape_type}"] += 1
+            else:
+                unread[f"shapes of the type {shape_type}"] += 1
+        objects = [_join(label, f"shape {key}", shapes) for (label, key), shapes in parts.items()]
+        size = (content.get("imageWidth") or 0, content.get("imageHeight") or 0)
+        return LabelFile(objects, size if all(size) else None, unread, points)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} cannot be read ({error!r}): expected labelme's shapes") from None
+
+
+def _join(label: str, name: str, shapes: Sequence[dict]) -> NewObject:
+    """Join the parts of an object. A rectangle, given by two corners, makes it a box without a
+    mask.
+    """
+    parts = [np.asarray(shape["points"], float).reshape(-1, 2) for shape in shapes]
+    has_rectangle = any(shape.get("shape_type") == "rectangle" for shape in shapes)
+    outlines = None if has_rectangle else [array("d", part.ravel()) for part in parts]
+    return NewObject(label, box_around(np.concatenate(parts)), outlines, name)

@@ -1,0 +1,137 @@
+"""Folders of images and of segmentation maps, and perhaps the names of the classes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..utils.errors import preview
+from ..utils.texts import class_name, read_lines
+from .dataset import IGNORED, Dataset, Image, Split
+from .headers import ImageInfo, read_infos
+from .inventory import Inventory, LeftOut
+from .pairs import (
+    LABEL_FOLDERS,
+    PHOTO_FOLDERS,
+    divide_photos,
+    drop_unlabelled,
+    find_lists,
+    has_label_ending,
+    pair_labels,
+)
+
+_TASK = "Segmentation"
+_MIN_SOFT = 3  # labels between 0 and 255 of a map with soft edges
+
+
+def read_map_folders(data: Path, inventory: Inventory) -> Dataset:
+    """Read a folder with photos and segmentation maps.
+
+    Maps are recognised by the names of folders, by endings such as _mask, or by having one channel.
+    Splits are folders, or Pascal VOC's lists.
+
+    Raises:
+        ValueError: If a file cannot be read, no training photo has a map, the maps have one class,
+            or their labels have no certain meaning.
+    """
+    maps = _find_maps(inventory)
+    photos = sorted(set(inventory.photos).difference(maps))
+    left_out = LeftOut(inventory.root)
+    pairs = pair_labels(divide_photos(photos, inventory, _TASK), maps, inventory, left_out)
+    labelled = drop_unlabelled(pairs, inventory, left_out)
+    names = data / "classes.txt"
+    descriptions = find_lists(inventory, _TASK)
+    infos = read_infos([str(path) for rows in labelled.values() for _, path in rows], are_maps=True)
+    check_meaning(infos)
+    if names.is_file():
+        descriptions.append(names)
+        classes = list(map(class_name, read_lines(names)))
+        if not classes:
+            raise ValueError(f"{names} is empty: write the name of a label on each line")
+    else:
+        _check_edges(infos)
+        classes = _number_classes([infos[str(path)] for _, path in labelled["train"]])
+    if len(classes) < 2:
+        problem = f"{data} has one class, {classes[0]!r}"
+        fix = "write the labels 0, 1, ... into the maps, and their names into classes.txt"
+        raise ValueError(f"{problem}, besides the ignored label {IGNORED}: {fix}")
+    splits = {split: _to_split(rows) for split, rows in labelled.items()}
+    return Dataset(data, "maps", tuple(classes), splits, left_out, inventory, descriptions)
+
+
+def _to_split(rows: Sequence[tuple[Path, Path]]) -> Split:
+    infos = read_infos([str(photo) for photo, _ in rows])
+    shapes = [infos[str(photo)].shape(is_turned=True) for photo, _ in rows]
+    images = [
+        Image(photo, width, height)
+        for (photo, _), (height, width) in zip(rows, shapes, strict=True)
+    ]
+    return Split(images, [path for _, path in rows])
+
+
+def _find_maps(inventory: Inventory) -> list[Path]:
+    """List the images that are segmentation maps."""
+    maps = []
+    unnamed = []
+    for path in inventory.photos:
+        folders = [name.lower() for name in reversed(inventory.relative(path).parts[:-1])]
+        named = [name for name in folders if name in LABEL_FOLDERS | PHOTO_FOLDERS]
+        if (named and named[0] in LABEL_FOLDERS) or (not named and has_label_ending(path)):
+            maps.append(path)
+        elif not named:
+            unnamed.append(path)
+    infos = read_infos([str(path) for path in unnamed])
+    unreadable = [
+        f"{path} cannot be read: {info.problem}" for path, info in infos.items() if not info.width
+    ]
+    if unreadable:
+        raise ValueError(unreadable[0])
+    maps += [Path(path) for path, info in infos.items() if info.channels == 1 and not info.is_lossy]
+    return maps
+
+
+def check_meaning(infos: Mapping[str, ImageInfo]) -> None:
+    """Check that labels are stored as they were drawn, and mean the same in all maps.
+
+    Raises:
+        ValueError: If a map cannot be read, is a JPEG, or gives a colour to another label than
+            another map.
+    """
+    for path, info in infos.items():
+        if info.problem:
+            raise ValueError(f"{path} cannot be read: {info.problem}")
+        if info.channels > 1:
+            fix = "write maps of one channel, or with a palette, whose values are class numbers"
+            raise ValueError(f"{path} has colours instead of labels: {fix}")
+        if info.is_lossy:
+            raise ValueError(f"{path} is a JPEG, which changes labels: export the maps as PNG")
+    label_of_color: dict[tuple, tuple[int, str]] = {}
+    for path, info in infos.items():
+        labels: dict[tuple, list[int]] = {}
+        for (label, _), color in zip(info.labels, info.colors, strict=False):
+            labels.setdefault(tuple(color), []).append(label)
+        for color, (label, *others) in labels.items():
+            other, other_path = label_of_color.setdefault(color, (label, path))
+            if other != label and not others:
+                problem = f"the colour {color} has label {other} in {other_path}, {label} in {path}"
+                raise ValueError(f"{problem}: write all maps with one palette")
+
+
+def _check_edges(infos: Mapping[str, ImageInfo]) -> None:
+    """Raise ValueError if most maps have soft edges: labels between 0 and 255, each of fewer pixels
+    than both.
+    """
+    soft = []
+    for path, info in infos.items():
+        pixels = dict(info.labels)
+        least = min(pixels.pop(0, 0), pixels.pop(IGNORED, 0))
+        if len(pixels) >= _MIN_SOFT and max(pixels.values()) < least:
+            soft.append(path)
+    if len(soft) > len(infos) / 2:
+        problem = f"{len(soft)} of {len(infos)} maps have soft edges between 0 and 255"
+        fix = "write the labels 0 and 1, or the names of the labels into classes.txt"
+        raise ValueError(f"{problem}, such as {preview(soft[:1])}: {fix}")
+
+
+def _number_classes(infos: Sequence[ImageInfo]) -> list[str]:
+    """Number the labels of maps."""
+    labels = {label for info in infos for label, _ in info.labels}
+    return [f"class {label}" for label in range(max(labels - {IGNORED}, default=0) + 1)]

@@ -1,0 +1,177 @@
+"""The splits of a data set's photos, and which label belongs to which photo."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+
+from ..utils.texts import compose, read_lines
+from .dataset import LAYOUTS
+from .inventory import Inventory, LeftOut
+
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "trainval": "train",
+    "trainset": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "validate": "val",
+    "valset": "val",
+    "dev": "val",
+    "eval": "val",
+    "evaluation": "val",
+    "test": "test",
+    "testing": "test",
+    "testset": "test",
+}
+"""Names that people give to the splits of a data set."""
+PHOTO_FOLDERS = {"images", "image", "imgs", "img", "photos", "jpegimages", "leftimg8bit"}
+"""Names of folders in which photos lie apart from labels."""
+LABEL_FOLDERS = {"labels", "label", "annotations", "masks", "mask", "segmentationclass", "gtfine"}
+"""Names of folders in which labels lie apart from photos."""
+
+_ENDINGS = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
+_OTHER_TEXTS = {"classes", "readme", *SPLITS}  # stems of texts that list classes or photos
+
+Pairs = dict[str, list[tuple[Path, Path | None]]]
+"""The photos of each split, each with its label if it has one."""
+
+
+def split_of(path: PurePath) -> str | None:
+    """Return the split that the last folder with such a name has: 'val' of Validation/images."""
+    for part in reversed(path.parts):
+        for word in re.findall("[a-z]+", part.lower()):
+            if word in SPLITS:
+                return SPLITS[word]
+    return None
+
+
+def divide_photos(
+    photos: Iterable[Path], inventory: Inventory, task: str = "Main"
+) -> dict[str, list[Path]]:
+    """Return the photos of each split, by Pascal VOC's lists in ImageSets/TASK, or else by folder.
+
+    Photos that no list names are in the split ''. So are those of folders without a split, if
+    another folder is of training; otherwise they are of training.
+    """
+    listed = _read_lists(inventory, task)
+    splits: dict[str, list[Path]] = defaultdict(list)
+    for photo in photos:
+        split = split_of(inventory.relative(photo.parent))
+        if listed:
+            names = [parent / photo.stem for parent in photo.parents]
+            split = next((listed[name] for name in names if name in listed), None)
+        splits[split or ""].append(photo)
+    if "" in splits and "train" not in splits and not listed:
+        splits["train"] = splits.pop("")
+    return dict(splits)
+
+
+def find_lists(inventory: Inventory, task: str = "Main") -> list[Path]:
+    """List Pascal VOC's lists of the photos of splits."""
+    texts = [path for path in inventory.with_suffix(".txt") if path.stem in SPLITS]
+    return [path for path in texts if path.parts[-3:-1] == ("ImageSets", task)]
+
+
+def _read_lists(inventory: Inventory, task: str) -> dict[Path, str]:
+    """Return the split of each photo that Pascal VOC's lists name: its folder of the year, with
+    its stem.
+    """
+    splits = {}
+    # trainval.txt comes first: photos that val.txt names too are held out.
+    for path in sorted(find_lists(inventory, task), key=lambda path: path.stem != "trainval"):
+        for stem in read_lines(path):
+            splits[path.parents[2] / stem] = SPLITS[path.stem]
+    return splits
+
+
+def pair_labels(
+    splits: Mapping[str, Sequence[Path]],
+    labels: Sequence[Path],
+    inventory: Inventory,
+    left_out: LeftOut,
+) -> Pairs:
+    """Return the photos of each split with their labels.
+
+    A label has the stem of its photo, or adds an ending such as _mask. It is beside the photo, or
+    its path below the root differs only by a folder such as labels/ in place of images/. Labels
+    without a photo and photos of the split '' are left out.
+
+    Raises:
+        ValueError: If a photo has several labels, or no photo is in the split 'train'.
+    """
+    labels_by_key: dict[tuple, list[Path]] = defaultdict(list)
+    for label in labels:
+        for key in _keys(label, inventory):
+            labels_by_key[key].append(label)
+    pairs: Pairs = {}
+    for split, photos in splits.items():
+        pairs[split] = [(photo, _find_label(photo, inventory, labels_by_key)) for photo in photos]
+    used = {label for pairs_of_split in pairs.values() for _, label in pairs_of_split}
+    for label in labels:
+        if label not in used:
+            is_other = label.stem.split(".")[0].lower() in _OTHER_TEXTS
+            noun, reason = ("other file", "") if is_other else ("label", "without a photo")
+            left_out.add_files(noun, reason, [label])
+    in_no_split = pairs.pop("", [])
+    left_out.add_files("photo", "in no split", [photo for photo, _ in in_no_split])
+    unused_labels = [label for _, label in in_no_split if label]
+    left_out.add_files("label", "of photos in no split", unused_labels)
+    if not pairs.get("train"):
+        raise ValueError(f"{inventory.root} has no photos for training: {LAYOUTS}")
+    return pairs
+
+
+def _find_label(
+    photo: Path, inventory: Inventory, labels_by_key: Mapping[tuple, Sequence[Path]]
+) -> Path | None:
+    for key in _keys(photo, inventory):
+        labels = labels_by_key.get(key, ())
+        if len(labels) > 1:
+            raise ValueError(f"{photo} has the labels {labels[0]} and {labels[1]}: remove one")
+        if labels:
+            return labels[0]
+    return None
+
+
+def _keys(path: Path, inventory: Inventory) -> list[tuple]:
+    """Return the keys by which a photo finds its label, the surest first.
+
+    They are the folder with the stem; the parts of the path below the root, without folders such as
+    images/ and labels/; and these without an ending such as _mask. For example, train/images/a.jpg
+    and Training/masks/a_mask.png have the key ("train", "a").
+    """
+    names = map(compose, inventory.relative(path).parts[:-1])
+    apart = PHOTO_FOLDERS | LABEL_FOLDERS
+    folders = [SPLITS.get(name.lower(), name) for name in names if name.lower() not in apart]
+    stem = compose(path.stem)
+    short_stem = _ENDINGS.sub("", stem)
+    keys = [(path.parent, stem), (*folders, stem), (*folders, short_stem)]
+    return list(dict.fromkeys(keys))
+
+
+def drop_unlabelled(
+    pairs: Pairs, inventory: Inventory, left_out: LeftOut
+) -> dict[str, list[tuple[Path, Path]]]:
+    """Return the pairs of photos with labels, and leave out the other photos.
+
+    Raises:
+        ValueError: If no photo of training has a label.
+    """
+    splits: dict[str, list[tuple[Path, Path]]] = {}
+    for split, photos in pairs.items():
+        unlabelled = [photo for photo, label in photos if label is None]
+        left_out.add_files("photo", f"of {split} without a label", unlabelled)
+        labelled = [(photo, label) for photo, label in photos if label]
+        if labelled:
+            splits[split] = labelled
+    if "train" not in splits:
+        raise ValueError(f"{inventory.root} has no training images with labels: {LAYOUTS}")
+    return splits
+
+
+def has_label_ending(path: Path) -> bool:
+    """Return whether a file is named as a label: NAME_mask.png."""
+    return _ENDINGS.search(path.stem) is not None

@@ -1,0 +1,49 @@
+"""Pascal VOC's format: an xml file for each image, and perhaps lists of the images of a split."""
+
+from array import array
+from pathlib import Path
+from xml.etree import ElementTree
+
+from ..utils.texts import class_name
+from .dataset import NewObject
+from .label_files import LabelFile
+
+
+def is_voc(path: Path) -> bool:
+    """Return whether an xml file is one of Pascal VOC, or damaged. Other tools write others."""
+    try:
+        for _, element in ElementTree.iterparse(path, events=["start"]):
+            return element.tag == "annotation"
+    except ElementTree.ParseError:
+        pass
+    return True
+
+
+def read_xml(path: Path) -> LabelFile:
+    """Read objects. Pixels count from 1, and the last pixel of a box belongs to it.
+
+    Raises:
+        ValueError: If the file cannot be read, or an object has no box.
+    """
+    objects = []
+    try:
+        root = ElementTree.parse(path).getroot()
+        for number, element in enumerate(root.iter("object"), start=1):
+            name = class_name(element.findtext("name") or "")
+            left, right = sorted(_read_numbers(element, "xmin", "xmax"))
+            top, bottom = sorted(_read_numbers(element, "ymin", "ymax"))
+            box = [left - 1, top - 1, right - left + 1, bottom - top + 1]
+            outlines = [
+                array("d", [float(value.text or "") - 1 for value in polygon])
+                for polygon in element.iter("polygon")
+            ]
+            objects.append(NewObject(name, box, outlines or None, f"object {number}"))
+        width = int(float(root.findtext("size/width") or 0))
+        height = int(float(root.findtext("size/height") or 0))
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): expected objects with boxes") from None
+    return LabelFile(objects, (width, height) if width and height else None)
+
+
+def _read_numbers(element: ElementTree.Element, *sides: str) -> list[float]:
+    return [float(element.findtext(f"bndbox/{side}", "")) for side in sides]

@@ -1,0 +1,47 @@
+"""Texts and names of other tools, read alike wherever they come from."""
+
+import codecs
+import json
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def read_text(path: Path) -> str:
+    """Read a text in UTF-8, or in UTF-16 with a byte order mark.
+
+    Raises:
+        ValueError: If the text has another encoding.
+    """
+    encoded = path.read_bytes()
+    is_utf16 = encoded.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return encoded.decode("utf-16" if is_utf16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read ({error}): save it as UTF-8") from None
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a text that are not empty, as `read_text` does."""
+    lines = [line.strip() for line in read_text(path).splitlines()]
+    return [line for line in lines if line]
+
+
+def compose(name: str) -> str:
+    """Return a name with composed letters: a Mac writes `é` as two characters."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+def class_name(value: Any) -> str:
+    """Return the name of a class as it was written: `null`, `1` and `true` are texts too."""
+    return compose(value if isinstance(value, str) else json.dumps(value)).strip()
+
+
+def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """List the names that differ only in case, spaces, hyphens or underscores."""
+    groups = defaultdict(list)
+    for name in dict.fromkeys(names):
+        groups["".join(name.casefold().replace("-", " ").replace("_", " ").split())].append(name)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
