@@ -4,8 +4,9 @@ import json
 import os
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import class_name
-from .dataset import Dataset, Image, Mask, Objects, Split
+from .dataset import Candidate, Dataset, Image, Mask, Objects, Split
 from .inventory import Inventory, LeftOut
 from .label_files import image_sizes
 from .pairs import split_of
@@ -75,7 +76,21 @@ class CocoJson:
         return [class_name(category["name"]) for category in self.categories]
 
 
-def is_coco(content: Any) -> bool:
+def propose(inventory: Inventory) -> Candidate | None:
+    """Return this format if a folder has its jsons."""
+    annotated = [path for path, keys in inventory.keys_of_jsons.items() if "annotations" in keys]
+    # COCO also has captions and keypoints.
+    preferred = [path for path in annotated if path.name.startswith("instances")] or annotated
+    if inventory.given in annotated:
+        preferred = [inventory.given]
+    contents = {path: load_json(path) for path in preferred}
+    jsons = [read_coco(path, content) for path, content in contents.items() if _is_coco(content)]
+    if not jsons:
+        return None
+    return Candidate("COCO", jsons[0].path, partial(_read_jsons, jsons, inventory))
+
+
+def _is_coco(content: Any) -> bool:
     """Return whether a json has lists of images and annotations, as COCO's for detection."""
     if not isinstance(content, dict) or not isinstance(content.get("annotations"), list):
         return False
@@ -280,11 +295,41 @@ def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
     return None
 
 
-def choose_jsons(
+def _read_jsons(jsons: Sequence[CocoJson], inventory: Inventory) -> Dataset:
+    """Read the jsons of splits, whose images are in the inventory or where the jsons say.
+
+    The classes are the categories of the training, in their order. Each tool writes ids of its own;
+    here an object belongs to its photo, and its class is a name.
+
+    Raises:
+        ValueError: If a split has several jsons, nothing is annotated, or no image is found.
+    """
+    left_out = LeftOut(inventory.root)
+    paths = {coco.path for coco in jsons}
+    others = [path for path in inventory.with_suffix(".json") if path not in paths]
+    left_out.add_files("other file", "", others)
+    json_of_split = _choose_jsons(jsons, inventory, left_out)
+    training = json_of_split["train"]
+    classes = tuple(dict.fromkeys(training.category_names))
+    if not classes or not len(training.objects):
+        counts = f"{len(classes)} categories and {len(training.objects)} annotations"
+        raise ValueError(f"{training.path} has {counts}: annotate it")
+    splits = {}
+    for split, coco in json_of_split.items():
+        photos = _find_photos(coco, inventory)
+        splits[split] = _to_split(split, coco, photos, classes, left_out)
+    listed = [path for split in splits.values() for path in split.files]
+    unlisted = inventory.without([*listed, *left_out.files])
+    photos_of_no_json = [path for path in unlisted if path.suffix.lower() in PHOTO_SUFFIXES]
+    left_out.add_files("photo", "that no json lists", photos_of_no_json)
+    return Dataset("COCO", classes, splits, left_out, inventory)
+
+
+def _choose_jsons(
     jsons: Sequence[CocoJson], inventory: Inventory, left_out: LeftOut
 ) -> dict[str, CocoJson]:
     """Return the json of each split. A json of no split is that of training, or left out if another
-    is of training.
+    is of training. A json that was given is that of training.
 
     Raises:
         ValueError: If a split has several jsons, or none is of training.
@@ -292,7 +337,8 @@ def choose_jsons(
     splits: dict[str, list[CocoJson]] = defaultdict(list)
     for coco in jsons:
         name = inventory.relative(coco.path).with_suffix("")
-        splits[split_of(name) or ""].append(coco)
+        is_given = coco.path == inventory.given
+        splits["train" if is_given else split_of(name) or ""].append(coco)
     unnamed = splits.pop("", [])
     if "train" in splits:
         left_out.add_files("json", "of no split", [coco.path for coco in unnamed])
@@ -306,34 +352,6 @@ def choose_jsons(
                 f"{problem}, but has {', '.join(names) or 'none'}: give the json itself"
             )
     return {split: coco for split, (coco,) in splits.items()}
-
-
-def read_jsons(
-    jsons: Mapping[str, CocoJson], source: Path, inventory: Inventory, left_out: LeftOut
-) -> Dataset:
-    """Read the jsons of splits, whose images are in the inventory or where the jsons say.
-
-    The classes are the categories of the training, in their order. Each tool writes ids of its own;
-    here an object belongs to its photo, and its class is a name.
-
-    Raises:
-        ValueError: If nothing is annotated, or no image is found.
-    """
-    training = jsons["train"]
-    classes = tuple(dict.fromkeys(training.category_names))
-    if not classes or not len(training.objects):
-        counts = f"{len(classes)} categories and {len(training.objects)} annotations"
-        raise ValueError(f"{training.path} has {counts}: annotate it")
-    splits = {}
-    for split, coco in jsons.items():
-        photos = _find_photos(coco, inventory)
-        splits[split] = _to_split(split, coco, photos, classes, left_out)
-    listed = [path for split in splits.values() for path in split.files]
-    others = inventory.without([*listed, *left_out.files])
-    photos_of_no_json = [path for path in others if path.suffix.lower() in PHOTO_SUFFIXES]
-    left_out.add_files("photo", "that no json lists", photos_of_no_json)
-    paths = [coco.path for coco in jsons.values()]
-    return Dataset(source, "COCO", classes, splits, left_out, inventory, paths)
 
 
 def _find_photos(coco: CocoJson, inventory: Inventory) -> list[Path | None]:

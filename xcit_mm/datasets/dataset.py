@@ -5,7 +5,7 @@ and it is written once for mmdet or mmseg.
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -185,16 +185,14 @@ class Dataset:
     made.
 
     Attributes:
-        source: The file or folder that was read.
         data_format: COCO, YOLO, Pascal VOC, labelme, or maps.
         classes: Names of the labels 0, 1, ...
         splits: The split 'train', and perhaps 'val' and 'test'.
         left_out: What is not used.
-        inventory: The files among which the data set was found.
+        inventory: The files among which the data set was found, or None if they were made.
         descriptions: Files that describe the whole, such as data.yaml or a COCO json.
     """
 
-    source: Path
     data_format: str
     classes: tuple[str, ...]
     splits: dict[str, Split]
@@ -203,6 +201,8 @@ class Dataset:
     descriptions: Sequence[Path] = ()
 
     def __post_init__(self) -> None:
+        if not self.training.images:
+            raise ValueError(f"no photo for training is left; left out: {self.left_out}")
         if {"val", "test"} <= self.splits.keys():
             photos = [image.path for image in self.splits["test"].images]
             self.left_out.add_files("photo", "of test, because val is held out", photos)
@@ -215,7 +215,7 @@ class Dataset:
         for split in self.splits.values():
             explained |= split.files
         suffixes = {*PHOTO_SUFFIXES}
-        if self.source.is_dir():
+        if inventory.given.is_dir():
             suffixes |= {
                 path.suffix.lower() for split in self.splits.values() for path in split.files
             }
@@ -236,11 +236,13 @@ class Dataset:
         """What is not trained on, if there is anything."""
         return self.splits.get("val") or self.splits.get("test")
 
-    def count_objects(self) -> int:
-        """Return the number of objects in all splits."""
-        return sum(
-            len(split.objects) for split in self.splits.values() if split.objects is not None
-        )
+    def count_labels(self) -> int:
+        """Return the number of objects in all splits, or of maps."""
+        labels = [
+            split.objects if split.objects is not None else split.maps
+            for split in self.splits.values()
+        ]
+        return sum(map(len, labels))
 
     def describe(self) -> str:
         """Return what is trained on, held out and left out."""
@@ -250,3 +252,19 @@ class Dataset:
         if self.left_out.reasons:
             parts.append(f"left out: {self.left_out}")
         return "; ".join(parts)
+
+
+class Candidate(NamedTuple):
+    """A format that may explain a folder.
+
+    Attributes:
+        file: The first file that speaks for it.
+        read: Function that reads the folder in this format.
+    """
+
+    data_format: str
+    file: Path
+    read: Callable[[], Dataset]
+
+    def __str__(self) -> str:
+        return f"{self.data_format} ({self.file})"

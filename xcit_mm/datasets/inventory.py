@@ -4,6 +4,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePath, PureWindowsPath
 
 from ..utils.errors import counted
@@ -66,13 +67,15 @@ class Inventory:
     """The files below folders, without hidden files and those of systems.
 
     Attributes:
+        given: The file or folder that the user gave. Other files beside a file do not describe it.
         root: The first folder.
         roots: All folders.
         files: All files, sorted.
         photos: The files with a suffix of photos.
     """
 
-    def __init__(self, *roots: Path) -> None:
+    def __init__(self, given: Path, *roots: Path) -> None:
+        self.given = given
         self.root = roots[0]
         self.roots = roots
         self._folders: dict[str, list[Path]] = defaultdict(list)  # files by their real folder
@@ -87,6 +90,12 @@ class Inventory:
         for photo in self.photos:
             self._by_name[compose(photo.name)].append(photo)
 
+    @classmethod
+    def of(cls, data: Path) -> "Inventory":
+        """Find the files of a folder, or those around a file that describes a data set."""
+        folder = data.parent.parent if "ann" in data.parent.name else data.parent
+        return cls(data, data if data.is_dir() else folder)
+
     def covers(self, path: Path) -> bool:
         """Return whether a path lies below one of the folders."""
         return any(path.is_relative_to(root) for root in self.roots)
@@ -100,6 +109,28 @@ class Inventory:
     def with_suffix(self, *suffixes: str) -> list[Path]:
         """List the files that have one of the suffixes, in small or capital letters."""
         return [path for path in self.files if path.suffix.lower() in suffixes]
+
+    def describing(self, *suffixes: str) -> list[Path]:
+        """List the files with one of the suffixes that may describe the data set: the given file,
+        or all below the given folder.
+        """
+        if self.given.is_dir():
+            return self.with_suffix(*suffixes)
+        return [self.given] if self.given.suffix.lower() in suffixes else []
+
+    @cached_property
+    def keys_of_jsons(self) -> dict[Path, set[str]]:
+        """Which keys of COCO and labelme stand in each json that may describe the data set."""
+        encodings = ("utf-8", "utf-16-le", "utf-16-be")
+        keys = {}
+        for path in self.describing(".json"):
+            encoded = path.read_bytes()
+            keys[path] = {
+                key
+                for key in ("annotations", "shapes")
+                if any(f'"{key}"'.encode(encoding) in encoded for encoding in encodings)
+            }
+        return keys
 
     def photos_in(self, folder: Path) -> list[Path]:
         """List the photos below a folder, also if links lead to it, by their paths below it."""

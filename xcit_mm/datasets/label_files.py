@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .dataset import Image, NewObject, Objects, Split
+from .dataset import Dataset, Image, NewObject, Objects, Split
 from .headers import read_infos
-from .inventory import LeftOut
+from .inventory import Inventory, LeftOut
+from .pairs import divide_photos, drop_unlabelled, find_lists, pair_labels
 
 Size = tuple[int, int]  # width and height
 
@@ -66,12 +67,12 @@ def read_label_files(
                 rows[split].append((image, path, label_file.objects))
                 labels.update(labelled.label for labelled in label_file.objects)
     names = tuple(sorted(labels) if classes is None else dict.fromkeys(classes))
-    splits = {split: _to_split(rows[split], names) for split in rows if rows[split]}
+    splits = {
+        split: _to_split(rows[split], names) for split in rows if rows[split] or split == "train"
+    }
     used = sum(len(split.objects or ()) for split in splits.values())
     if stated != used + left_out.count("object") + left_out.count("shape"):
         raise RuntimeError(f"{stated} objects are stated, {used} used: this is an error of xcit_mm")
-    if "train" not in splits:
-        raise ValueError(f"no photo for training is left; left out: {left_out}")
     return names, splits
 
 
@@ -126,3 +127,24 @@ def _to_split(
         [new.name for _, new in labelled],
     )
     return Split([image for image, _, _ in rows], [path for _, path, _ in rows], objects)
+
+
+def read_folder(
+    data_format: str,
+    labels: Sequence[Path],
+    read: Callable[[Path], LabelFile],
+    inventory: Inventory,
+) -> Dataset:
+    """Read a folder with a file of labels for each photo. Other photos are left out."""
+    left_out = LeftOut(inventory.root)
+    others = set(inventory.with_suffix(labels[0].suffix.lower())).difference(labels)
+    left_out.add_files("other file", "", sorted(others))
+    # Pascal VOC's SegmentationClass and SegmentationObject hold maps.
+    maps = [path for path in inventory.photos if "segmentation" in path.parent.name.lower()]
+    left_out.add_files("segmentation map", "", maps)
+    photos = sorted(set(inventory.photos).difference(maps))
+    pairs = pair_labels(divide_photos(photos, inventory), labels, inventory, left_out)
+    labelled = drop_unlabelled(pairs, inventory, left_out)
+    classes, splits = read_label_files(labelled, lambda path, size: read(path), left_out)
+    lists = find_lists(inventory)
+    return Dataset(data_format, classes, splits, left_out, inventory, lists)

@@ -3,22 +3,33 @@
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..utils.texts import class_name
-from .dataset import NewObject
-from .label_files import LabelFile, box_around
+from .coco import load_json
+from .dataset import Candidate, NewObject
+from .inventory import Inventory
+from .label_files import LabelFile, box_around, read_folder
 
 _READ = ("polygon", "rectangle")
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
-def is_labelme(content: Any) -> bool:
-    """Return whether the content of a json is of labelme."""
-    return isinstance(content, dict) and "shapes" in content
+def propose(inventory: Inventory) -> Candidate | None:
+    """Return this format if a folder has its jsons."""
+    shapes = {}
+    for path, keys in inventory.keys_of_jsons.items():
+        content = load_json(path) if "shapes" in keys else None
+        if isinstance(content, dict) and "shapes" in content:
+            shapes[path] = read_shapes(path, content)
+    if not shapes:
+        return None
+    read = partial(read_folder, "labelme", list(shapes), shapes.__getitem__, inventory)
+    return Candidate("labelme", next(iter(shapes)), read)
 
 
 def read_shapes(path: Path, content: dict[str, Any]) -> LabelFile:

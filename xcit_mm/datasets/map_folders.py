@@ -1,11 +1,12 @@
 """Folders of images and of segmentation maps, and perhaps the names of the classes."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..utils.errors import preview
 from ..utils.texts import class_name, read_lines
-from .dataset import IGNORED, Dataset, Image, Split
+from .dataset import IGNORED, Candidate, Dataset, Image, Split
 from .headers import ImageInfo, read_infos
 from .inventory import Inventory, LeftOut
 from .pairs import (
@@ -22,22 +23,28 @@ _TASK = "Segmentation"
 _MIN_SOFT = 3  # labels between 0 and 255 of a map with soft edges
 
 
-def read_map_folders(data: Path, inventory: Inventory) -> Dataset:
-    """Read a folder with photos and segmentation maps.
+def propose(inventory: Inventory) -> Candidate | None:
+    """Return this format if a folder has segmentation maps. They are recognised by the names of
+    folders, by endings such as _mask, or by having one channel.
+    """
+    maps = _find_maps(inventory)
+    if not maps:
+        return None
+    return Candidate("maps", maps[0], partial(_read_map_folders, maps, inventory))
 
-    Maps are recognised by the names of folders, by endings such as _mask, or by having one channel.
-    Splits are folders, or Pascal VOC's lists.
+
+def _read_map_folders(maps: Sequence[Path], inventory: Inventory) -> Dataset:
+    """Read a folder with photos and segmentation maps. Splits are folders, or Pascal VOC's lists.
 
     Raises:
         ValueError: If a file cannot be read, no training photo has a map, the maps have one class,
             or their labels have no certain meaning.
     """
-    maps = _find_maps(inventory)
     photos = sorted(set(inventory.photos).difference(maps))
     left_out = LeftOut(inventory.root)
     pairs = pair_labels(divide_photos(photos, inventory, _TASK), maps, inventory, left_out)
     labelled = drop_unlabelled(pairs, inventory, left_out)
-    names = data / "classes.txt"
+    names = inventory.root / "classes.txt"
     descriptions = find_lists(inventory, _TASK)
     infos = read_infos([str(path) for rows in labelled.values() for _, path in rows], are_maps=True)
     check_meaning(infos)
@@ -50,11 +57,14 @@ def read_map_folders(data: Path, inventory: Inventory) -> Dataset:
         _check_edges(infos)
         classes = _number_classes([infos[str(path)] for _, path in labelled["train"]])
     if len(classes) < 2:
-        problem = f"{data} has one class, {classes[0]!r}"
+        problem = f"{inventory.root} has one class, {classes[0]!r}"
         fix = "write the labels 0, 1, ... into the maps, and their names into classes.txt"
         raise ValueError(f"{problem}, besides the ignored label {IGNORED}: {fix}")
+    if len(set(classes)) < len(classes):
+        repeated = next(name for name in classes if classes.count(name) > 1)
+        raise ValueError(f"{names} has {repeated!r} twice: give each label a name of its own")
     splits = {split: _to_split(rows) for split, rows in labelled.items()}
-    return Dataset(data, "maps", tuple(classes), splits, left_out, inventory, descriptions)
+    return Dataset("maps", tuple(classes), splits, left_out, inventory, descriptions)
 
 
 def _to_split(rows: Sequence[tuple[Path, Path]]) -> Split:

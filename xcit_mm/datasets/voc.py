@@ -1,15 +1,26 @@
 """Pascal VOC's format: an xml file for each image, and perhaps lists of the images of a split."""
 
 from array import array
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 from ..utils.texts import class_name
-from .dataset import NewObject
-from .label_files import LabelFile
+from .dataset import Candidate, NewObject
+from .inventory import Inventory
+from .label_files import LabelFile, read_folder
 
 
-def is_voc(path: Path) -> bool:
+def propose(inventory: Inventory) -> Candidate | None:
+    """Return this format if a folder has its xml files."""
+    paths = [path for path in inventory.describing(".xml") if _is_voc(path)]
+    if not paths:
+        return None
+    read = partial(read_folder, "Pascal VOC", paths, read_xml, inventory)
+    return Candidate("Pascal VOC", paths[0], read)
+
+
+def _is_voc(path: Path) -> bool:
     """Return whether an xml file is one of Pascal VOC, or damaged. Other tools write others."""
     try:
         for _, element in ElementTree.iterparse(path, events=["start"]):

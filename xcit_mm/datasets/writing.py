@@ -4,6 +4,7 @@ mmdet reads a COCO json, mmseg a list of photos and maps under the names of the 
 """
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -32,7 +33,7 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
     arguments = {}
     for name, split in splits.items():
         if split.objects is None:
-            arguments[name] = _write_maps(split, dataset.source, folder, name)
+            arguments[name] = _write_maps(split, folder, name)
         else:
             path = folder / f"{name}.json"
             write_coco(split, dataset.classes, path)
@@ -105,10 +106,11 @@ def _annotations(split: Split) -> Iterator[dict[str, Any]]:
         yield annotation
 
 
-def _write_maps(split: Split, root: Path, folder: Path, name: str) -> dict[str, Any]:
+def _write_maps(split: Split, folder: Path, name: str) -> dict[str, Any]:
     """Write a list of the photos, and links to the maps under the photos' names. Return the
     arguments by which mmseg's BaseSegDataset reads them.
     """
+    root = Path(os.path.commonpath([image.path.parent for image in split.images]))
     names = [image.path.relative_to(root).as_posix() for image in split.images]
     shutil.rmtree(folder / name, ignore_errors=True)
     for photo, label in zip(names, split.maps, strict=True):
@@ -164,7 +166,7 @@ def is_current(state: dict[str, Any]) -> bool:
     """Return whether the files of a data set are as they were when it was written."""
     roots = [Path(root) for root in state["roots"]]
     try:
-        now = _fingerprint(Inventory(*roots), state["elsewhere"])
+        now = _fingerprint(Inventory(roots[0], *roots), state["elsewhere"])
     except OSError:  # a file is missing
         return False
     return now == state["content"]

@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath, PureWindowsPath
 
 import numpy as np
@@ -14,12 +15,10 @@ import yaml
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import class_name, read_lines, read_text
 from ..utils.walk import iter_files
-from .dataset import Dataset, NewObject
+from .dataset import Candidate, Dataset, NewObject
 from .inventory import Inventory, LeftOut
 from .label_files import LabelFile, Size, box_around, read_label_files
 from .pairs import PHOTO_FOLDERS, SPLITS, divide_photos, pair_labels, split_of
-
-_NAMES = ("classes.txt", "obj.names")
 
 
 @dataclass
@@ -41,17 +40,31 @@ class Description:
     keypoints: int = 0
 
 
-def find_descriptions(inventory: Inventory) -> list[Path]:
-    """List the files that describe a data set of YOLO: every yaml with names, or else every .data,
-    or else every list of names.
+def propose(inventory: Inventory) -> Candidate | None:
+    """Return this format if a folder has a description: a yaml with names, or else a .data, or else
+    a list of names.
+
+    Raises:
+        ValueError: If several files describe it, and they are not lists of the same names.
     """
     yamls = [
         path
-        for path in inventory.with_suffix(".yaml", ".yml")
+        for path in inventory.describing(".yaml", ".yml")
         if path.stem == "data" or b"names" in path.read_bytes()
     ]
-    lists = [path for path in inventory.files if path.name in _NAMES or path.suffix == ".names"]
-    return yamls or inventory.with_suffix(".data") or lists
+    lists = [path for path in inventory.describing(".txt", ".names") if _is_list_of_names(path)]
+    descriptions = yamls or inventory.describing(".data") or lists
+    if not descriptions:
+        return None
+    first, *others = descriptions
+    for other in others:
+        if first not in lists or read_lines(first) != read_lines(other):
+            raise ValueError(f"{inventory.given} is described by {first} and {other}: remove one")
+    return Candidate("YOLO", first, partial(read_yolo, first, inventory))
+
+
+def _is_list_of_names(path: Path) -> bool:
+    return path.suffix == ".names" or path.name == "classes.txt"
 
 
 def read_description(path: Path) -> Description:
@@ -157,12 +170,8 @@ def _possible_paths(written: str, roots: Sequence[Path]) -> Iterator[Path]:
             yield root.joinpath(*parts[start:])
 
 
-def read_yolo(path: Path, source: Path, inventory: Inventory) -> Dataset:
+def read_yolo(path: Path, inventory: Inventory) -> Dataset:
     """Read the data set of a description. A photo without a label file has no objects.
-
-    Args:
-        source: What the user gave: the description or a folder.
-        inventory: The folder of the description.
 
     Raises:
         ValueError: If a file cannot be read, or there are no photos for training.
@@ -188,7 +197,7 @@ def read_yolo(path: Path, source: Path, inventory: Inventory) -> Dataset:
     names = list(description.classes.values())
     classes, splits = read_label_files(pairs, reader.read, left_out, names)
     reader.check_for_keypoints(path)
-    return Dataset(source, "YOLO", classes, splits, left_out, inventory, used)
+    return Dataset("YOLO", classes, splits, left_out, inventory, used)
 
 
 def _find_sources(path: Path, description: Description) -> dict[str, list[Path]]:
@@ -224,7 +233,7 @@ def _with_folders_elsewhere(
             folder = folder.parent
         if not any(folder.is_relative_to(root) for root in roots):
             roots = [root for root in roots if not root.is_relative_to(folder)] + [folder]
-    return inventory if roots == [inventory.root] else Inventory(*roots)
+    return inventory if roots == [inventory.root] else Inventory(inventory.given, *roots)
 
 
 def _photos_of(sources: Sequence[Path], inventory: Inventory) -> list[Path]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from mmengine.config import Config
 
 from ..checks.own_data import check_dataset, raise_failures
-from ..datasets import Dataset, read_maps, read_objects
+from ..datasets.dataset import Dataset
+from ..datasets.formats import read_maps, read_objects
 from ..datasets.writing import is_current, read_state, write_dataset
 from ..utils.atomic import atomic_write
 from ..utils.configs import read_config

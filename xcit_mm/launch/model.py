@@ -98,7 +98,7 @@ def have_masks(dataset: Dataset) -> bool:
     for split in filter(None, (dataset.training, dataset.held_out)):
         masks = split.objects.masks if split.objects is not None else []
         without_mask += [split.name_object(row) for row, mask in enumerate(masks) if not mask]
-    count = dataset.count_objects()
+    count = dataset.count_labels()
     if 0 < len(without_mask) < count:
         problem = f"{len(without_mask)} of {count} objects have no mask: {preview(without_mask)}"
         raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
