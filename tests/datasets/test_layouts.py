@@ -102,7 +102,7 @@ DESCRIBED = {
         "images/0.jpg",
         {"train.json": coco("0.jpg", "none.jpg"), "all.json": coco("0.jpg")},
         "1 photo, 1 object of 1 class; left out: "
-        "1 json of no split (all.json), 1 image of train that is missing (none.jpg), "
+        "1 json of no split (all.json), 1 image of train.json that is missing (none.jpg), "
         "1 object of an image that is missing (id 2 of train.json)",
     ),
 }

@@ -4,9 +4,11 @@ A reader for each format makes a `Dataset`, cutting of rasters makes one, checks
 and it is written once for mmdet or mmseg.
 """
 
+import copy
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,18 +101,15 @@ class Objects:
         starts = self.boxes[:, :2]
         return np.hstack([starts, starts + self.boxes[:, 2:]])
 
-    def select(self, rows: np.ndarray, images: np.ndarray, labels: np.ndarray) -> "Objects":
-        """Return some rows, with other indices of images and labels (n,)."""
-        chosen = rows.tolist()
-        selected = Objects.__new__(Objects)
+    def select(self, is_kept: np.ndarray, images: np.ndarray, labels: np.ndarray) -> "Objects":
+        """Return the rows that are kept (n,), with other indices of images and labels."""
+        selected = copy.copy(self)
         selected.images = images
         selected.labels = labels
-        selected.boxes = self.boxes[rows]
-        selected.areas = self.areas[rows]
-        selected.is_crowd = self.is_crowd[rows]
-        selected.is_ignored = self.is_ignored[rows]
-        selected.masks = [self.masks[row] for row in chosen]
-        selected.names = [self.names[row] for row in chosen]
+        for name in ("boxes", "areas", "is_crowd", "is_ignored"):
+            setattr(selected, name, getattr(self, name)[is_kept])
+        selected.masks = list(compress(self.masks, is_kept))
+        selected.names = list(compress(self.names, is_kept))
         return selected
 
 

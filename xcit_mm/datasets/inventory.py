@@ -78,13 +78,13 @@ class Inventory:
         self.given = given
         self.root = roots[0]
         self.roots = roots
-        self._folders: dict[str, list[Path]] = defaultdict(list)  # files by their real folder
+        self._real_paths: dict[Path, str] = {}
         for root in roots:
-            for path, real_folder in iter_real_files(root):
+            for path, real_path in iter_real_files(root):
                 parts = path.relative_to(root).parts
                 if not any(part.startswith((".", *_SYSTEM)) for part in parts):
-                    self._folders[real_folder].append(path)
-        self.files = sorted(path for paths in self._folders.values() for path in paths)
+                    self._real_paths[path] = real_path
+        self.files = sorted(self._real_paths)
         self.photos = self.with_suffix(*PHOTO_SUFFIXES)
         self._by_name: dict[str, list[Path]] = defaultdict(list)
         for photo in self.photos:
@@ -132,18 +132,18 @@ class Inventory:
             }
         return keys
 
+    def real_path(self, path: Path) -> str:
+        """Return the path of a file without links."""
+        return self._real_paths.get(path) or os.path.realpath(path)
+
     def photos_in(self, folder: Path) -> list[Path]:
         """List the photos below a folder, also if links lead to it, by their paths below it."""
-        real_top = os.path.realpath(folder)
         photos = [path for path in self.photos if folder in path.parents]
         if photos:
             return photos
-        for real_folder, paths in self._folders.items():
-            if real_folder == real_top or real_folder.startswith(f"{real_top}{os.sep}"):
-                place = folder / os.path.relpath(real_folder, real_top)
-                names = [path.name for path in paths if path.suffix.lower() in PHOTO_SUFFIXES]
-                photos += [Path(os.path.normpath(place / name)) for name in names]
-        return sorted(photos)
+        real_folder = os.path.realpath(folder)
+        real_paths = [os.path.relpath(self._real_paths[path], real_folder) for path in self.photos]
+        return sorted(folder / path for path in real_paths if not path.startswith(".."))
 
     def without(self, used: Iterable[Path]) -> list[Path]:
         """List the files that are not among others, by whatever links."""
@@ -151,8 +151,8 @@ class Inventory:
         others = [path for path in self.files if path not in paths]
         if not others:
             return []
-        real_paths = {os.path.realpath(path) for path in paths}
-        return [path for path in others if os.path.realpath(path) not in real_paths]
+        real_paths = set(map(self.real_path, paths))
+        return [path for path in others if self._real_paths[path] not in real_paths]
 
     def find_photo(self, name: str) -> Path | None:
         """Return the photo whose path shares the longest end with `name`, or None. The path may be

@@ -4,10 +4,13 @@ names the classes: data.yaml, Darknet's obj.data, or a list of names such as cla
 
 import os
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from math import prod
 from pathlib import Path, PurePath, PureWindowsPath
+from typing import Any
 
 import numpy as np
 import yaml
@@ -22,22 +25,20 @@ from .pairs import PHOTO_FOLDERS, SPLITS, divide_photos, pair_labels, split_of
 
 
 @dataclass
-class Description:
+class _Description:
     """What a description says about a data set.
 
     Attributes:
         files: The file, and those that it names.
         classes: Names of the classes by number.
-        splits: Folders and lists of photos of each split, as written. Empty if it names none.
-        base: Folder to which they are relative, as written.
+        sources: Folders and lists of photos of each split. Empty if it names none.
         keypoints: Number of values of a line's keypoints.
     """
 
     files: list[Path]
     classes: dict[int, str]
-    splits: dict[str, list[str]]
-    base: str = ""
-    keypoints: int = 0
+    sources: dict[str, list[Path]]
+    keypoints: int
 
 
 def propose(inventory: Inventory) -> Candidate | None:
@@ -60,137 +61,120 @@ def propose(inventory: Inventory) -> Candidate | None:
     for other in others:
         if first not in lists or read_lines(first) != read_lines(other):
             raise ValueError(f"{inventory.given} is described by {first} and {other}: remove one")
-    return Candidate("YOLO", first, partial(read_yolo, first, inventory))
+    return Candidate("YOLO", first, partial(_read_yolo, first, inventory))
 
 
 def _is_list_of_names(path: Path) -> bool:
     return path.suffix == ".names" or path.name == "classes.txt"
 
 
-def read_description(path: Path) -> Description:
+def _read_entries(path: Path) -> dict[str, Any]:
+    """Return the entries of a description, all values as they were written."""
+    if path.suffix in (".yaml", ".yml"):
+        return yaml.load(read_text(path), yaml.BaseLoader)
+    if path.suffix == ".data":
+        pairs = [line.partition("=") for line in read_lines(path)]
+        return {key.strip(): value.strip() for key, _, value in pairs}
+    entries = {
+        stem: f"{stem}.txt" for stem in SPLITS if _lists_photos(path.with_name(f"{stem}.txt"))
+    }
+    return dict(entries, names=path.name)
+
+
+def _lists_photos(path: Path) -> bool:
+    lines = read_lines(path) if path.is_file() else []
+    return bool(lines) and all(line.lower().endswith(PHOTO_SUFFIXES) for line in lines)
+
+
+def _read_description(path: Path) -> _Description:
     """Read a description.
 
     Raises:
         ValueError: If it cannot be read, or names no classes.
-        FileNotFoundError: If it names a file that does not exist.
+        FileNotFoundError: If it names a file or folder that does not exist.
     """
-    if path.suffix in (".yaml", ".yml"):
-        return _read_yaml(path)
-    if path.suffix == ".data":
-        return _read_darknet(path)
-    return Description(
-        [path], dict(enumerate(map(class_name, read_lines(path)))), _find_lists(path)
-    )
-
-
-def _read_yaml(path: Path) -> Description:
     try:
-        entries = yaml.load(read_text(path), yaml.BaseLoader)  # every value as it was written
-        if not isinstance(entries, dict):
-            raise ValueError(f"it holds {entries!r}")
-        if not entries.get("names"):
+        entries = _read_entries(path)
+        if not isinstance(entries, dict) or not entries.get("names"):
             raise ValueError("it has no names")
-        files = [path]
-        names = entries["names"]
-        if isinstance(names, str):
-            names, named_file = _names_of_text(path, names)
-            files += named_file
+        names, named_files = _read_names(path, entries["names"])
         numbered = names.items() if isinstance(names, dict) else enumerate(names)
         classes = {int(number): class_name(name) for number, name in numbered}
         count = int(entries.get("nc") or len(classes))
         if count != len(classes):
             raise ValueError(f"nc is {count}, and there are {len(classes)} names")
-        keypoints = int(np.prod([int(side) for side in entries.get("kpt_shape") or [0]]))
+        keypoints = prod(map(int, entries.get("kpt_shape") or [0]))
     except (yaml.YAMLError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read ({reason}): expected names: [...]") from None
-    splits: dict[str, list[str]] = {}
+    roots = [path.parent.joinpath(*_parts(entries.get("path") or "")), path.parent]
+    sources: dict[str, list[Path]] = {}
     for key, split in SPLITS.items():
-        paths = entries.get(key) or []
-        splits.setdefault(split, []).extend([paths] if isinstance(paths, str) else paths)
-    splits = {split: paths for split, paths in splits.items() if paths}
-    return Description(
-        files, dict(sorted(classes.items())), splits, entries.get("path") or "", keypoints
-    )
+        written = entries.get(key) or []
+        for name in [written] if isinstance(written, str) else written:
+            sources.setdefault(split, []).append(_find_source(path, name, roots))
+    return _Description([path, *named_files], dict(sorted(classes.items())), sources, keypoints)
 
 
-def _names_of_text(path: Path, names: str) -> tuple[list[str], list[Path]]:
+def _read_names(path: Path, names: Any) -> tuple[Any, list[Path]]:
     """Return the names of `names: TEXT`, which is a file or a single class, and the file."""
-    file = path.parent / PureWindowsPath(names).as_posix()
-    if file.is_file():
-        return read_lines(file), [file]
+    if not isinstance(names, str):
+        return names, []
+    for file in _possible_paths(names, [path.parent]):
+        if file.is_file():
+            return read_lines(file), [file]
     if PurePath(names).suffix in (".names", ".txt", ".yaml"):
         raise ValueError(f"the file {names} does not exist")
     return [names], []
 
 
-def _read_darknet(path: Path) -> Description:
-    """Read lines of KEY = VALUE."""
-    pairs = [line.partition("=") for line in read_lines(path)]
-    entries = {key.strip(): value.strip() for key, _, value in pairs}
-    names = entries.get("names", "")
-    file = _find_file(path.parent, names) if names else None
-    if file is None:
-        raise ValueError(f"{path} cannot be read: the file names = {names} does not exist")
-    splits: dict[str, list[str]] = {}
-    for key, split in SPLITS.items():
-        if _find_file(path.parent, entries.get(key, "")):
-            splits.setdefault(split, []).append(entries[key])
-    return Description([path, file], dict(enumerate(map(class_name, read_lines(file)))), splits)
-
-
-def _find_lists(names: Path) -> dict[str, list[str]]:
-    """Find the lists of photos of splits beside a list of names."""
-    splits: dict[str, list[str]] = {}
-    for stem, split in SPLITS.items():
-        path = names.with_name(f"{stem}.txt")
-        if path.is_file() and _lists_photos(path):
-            splits.setdefault(split, []).append(path.name)
-    return splits
-
-
-def _lists_photos(path: Path) -> bool:
-    lines = read_lines(path)
-    return bool(lines) and all(line.lower().endswith(PHOTO_SUFFIXES) for line in lines)
-
-
-def _find_file(folder: Path, written: str) -> Path | None:
-    paths = _possible_paths(written, [folder]) if written else iter(())
-    return next((path for path in paths if path.is_file()), None)
+def _find_source(path: Path, name: str, roots: Sequence[Path]) -> Path:
+    """Return the folder or the list of photos that a description names."""
+    for source in _possible_paths(name, roots):
+        is_list = source.suffix == ".txt" and source.is_file()
+        if is_list or any(file.suffix.lower() in PHOTO_SUFFIXES for file in iter_files(source)):
+            return source
+    raise FileNotFoundError(f"{path}: {name} must be a folder or a list of images")
 
 
 def _possible_paths(written: str, roots: Sequence[Path]) -> Iterator[Path]:
     """Iterate over a path below each root, and its ends: it may be that of another machine, or, as
     Roboflow writes it, begin with ../ though the folder is in the root.
     """
-    parts = PureWindowsPath(written).parts
+    parts = _parts(written)
     for root in roots:
         yield Path(os.path.normpath(root.joinpath(*parts)))  # labels are sought where ../ leads to
         for start in range(1, len(parts)):
             yield root.joinpath(*parts[start:])
 
 
-def read_yolo(path: Path, inventory: Inventory) -> Dataset:
+def _parts(written: str) -> tuple[str, ...]:
+    return PureWindowsPath(written).parts  # of any system
+
+
+def _read_yolo(path: Path, inventory: Inventory) -> Dataset:
     """Read the data set of a description. A photo without a label file has no objects.
 
     Raises:
         ValueError: If a file cannot be read, or there are no photos for training.
         FileNotFoundError: If a folder, list or photo that it names does not exist.
     """
-    description = read_description(path)
+    description = _read_description(path)
+    sources = description.sources
     left_out = LeftOut(inventory.root)
-    sources = _find_sources(path, description)
-    inventory = _with_folders_elsewhere(inventory, sources)
-    photos = {split: _photos_of(paths, inventory) for split, paths in sources.items()}
+    inventory = _with_folders_elsewhere(inventory, list(chain(*sources.values())))
+    photos = {split: _find_photos(paths, inventory) for split, paths in sources.items()}
     if not photos:  # supervision names no splits
         photos = divide_photos(inventory.photos, inventory)
     if "train" not in photos:
         raise ValueError(f"{path} has no training images: expected 'train'")
-    listed = {photo for paths in photos.values() for photo in paths}
-    unlisted = [path for path in inventory.without(listed) if path.suffix.lower() in PHOTO_SUFFIXES]
-    photos.setdefault("", []).extend(unlisted)
-    lists = [source for paths in sources.values() for source in paths if source.is_file()]
-    used = [*description.files, *lists]
+    unlisted = inventory.without(chain(*photos.values()))
+    in_no_split = [file for file in unlisted if file.suffix.lower() in PHOTO_SUFFIXES]
+    photos.setdefault("", []).extend(in_no_split)
+    used = [
+        *description.files,
+        *(source for source in chain(*sources.values()) if source.is_file()),
+    ]
     texts = [text for text in inventory.with_suffix(".txt") if text not in used]
     pairs = pair_labels(photos, texts, inventory, left_out)
     reader = _LineReader(description, left_out)
@@ -200,34 +184,10 @@ def read_yolo(path: Path, inventory: Inventory) -> Dataset:
     return Dataset("YOLO", classes, splits, left_out, inventory, used)
 
 
-def _find_sources(path: Path, description: Description) -> dict[str, list[Path]]:
-    """Return the folders and lists of photos of each split.
-
-    Raises:
-        FileNotFoundError: If one does not exist, or a folder has no photos.
-    """
-    roots = [path.parent / PureWindowsPath(description.base).as_posix(), path.parent]
-    sources: dict[str, list[Path]] = {}
-    for split, names in description.splits.items():
-        for name in names:
-            sources.setdefault(split, []).append(_find_source(path, name, roots))
-    return sources
-
-
-def _find_source(path: Path, name: str, roots: Sequence[Path]) -> Path:
-    for candidate in _possible_paths(name, roots):
-        is_list = candidate.suffix == ".txt" and candidate.is_file()
-        if is_list or any(file.suffix.lower() in PHOTO_SUFFIXES for file in iter_files(candidate)):
-            return candidate
-    raise FileNotFoundError(f"{path}: {name} must be a folder or a list of images")
-
-
-def _with_folders_elsewhere(
-    inventory: Inventory, sources: Mapping[str, Sequence[Path]]
-) -> Inventory:
+def _with_folders_elsewhere(inventory: Inventory, sources: Sequence[Path]) -> Inventory:
     """Return an inventory that also has the folders of photos, and their labels, elsewhere."""
     roots = [inventory.root]
-    for source in (source for paths in sources.values() for source in paths):
+    for source in sources:
         folder = source.parent if source.is_file() else source
         while folder.name.lower() in PHOTO_FOLDERS or split_of(PurePath(folder.name)):
             folder = folder.parent
@@ -236,21 +196,21 @@ def _with_folders_elsewhere(
     return inventory if roots == [inventory.root] else Inventory(inventory.given, *roots)
 
 
-def _photos_of(sources: Sequence[Path], inventory: Inventory) -> list[Path]:
+def _find_photos(sources: Sequence[Path], inventory: Inventory) -> list[Path]:
+    """List the photos of folders and lists.
+
+    Raises:
+        FileNotFoundError: If a photo of a list is not found.
+    """
     photos: list[Path] = []
     for source in sources:
-        photos += inventory.photos_in(source) if source.is_dir() else _read_list(source, inventory)
+        names = read_lines(source) if source.is_file() else []
+        listed = [inventory.find_photo(name) for name in names]
+        if None in listed:
+            missing = names[listed.index(None)]
+            raise FileNotFoundError(f"{source} lists {missing}, which is not found")
+        photos += filter(None, listed) if names else inventory.photos_in(source)
     return list(dict.fromkeys(photos))
-
-
-def _read_list(path: Path, inventory: Inventory) -> list[Path]:
-    photos = []
-    for name in read_lines(path):
-        photo = inventory.find_photo(name)
-        if photo is None:
-            raise FileNotFoundError(f"{path} lists {name}, which is not found")
-        photos.append(photo)
-    return photos
 
 
 class _LineReader:
@@ -258,7 +218,7 @@ class _LineReader:
     parts of the photo's width and height. A last value without a partner is a score.
     """
 
-    def __init__(self, description: Description, left_out: LeftOut) -> None:
+    def __init__(self, description: _Description, left_out: LeftOut) -> None:
         self._classes = description.classes
         self._keypoints = description.keypoints
         self._left_out = left_out

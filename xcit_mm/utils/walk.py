@@ -15,7 +15,7 @@ def iter_files(root: Path) -> Iterator[Path]:
 
 
 def iter_real_files(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files that `iter_files` yields, each with the real folder in which it lies."""
+    """Yield the files that `iter_files` yields, each with its real path."""
     searched = set()
     pending = [root]
     for top in pending:  # which grows by links
@@ -27,6 +27,8 @@ def iter_real_files(root: Path) -> Iterator[tuple[Path, str]]:
             searched.add(real_folder)
             folders.sort()
             for name in names:
-                yield Path(folder, name), real_folder
+                path = Path(folder, name)
+                is_link = path.is_symlink()
+                yield path, os.path.realpath(path) if is_link else os.path.join(real_folder, name)
             paths = (Path(folder, name) for name in folders)
             pending += [path for path in paths if path.is_symlink()]

@@ -1,0 +1,279 @@
+"""COCO jsons: ids, names and numbers of any tool, read into columns."""
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..utils.texts import class_name
+from .dataset import Objects
+
+_READ = {
+    "images": ("id", "file_name"),
+    "categories": ("id", "name"),
+    "annotations": ("image_id", "category_id"),
+}
+_READ_BY_MMDET = {
+    "images": (*_READ["images"], "height", "width"),
+    "categories": _READ["categories"],
+    "annotations": (*_READ["annotations"], "area", "iscrowd"),
+}
+_SAMPLE = 100  # images of a json that are looked for in each folder
+
+
+class _Annotation(NamedTuple):
+    """An annotation, in a quarter of the memory of its dict. What it lacks is None."""
+
+    id: Any
+    image_id: Any
+    category_id: Any
+    bbox: Any
+    area: Any
+    iscrowd: Any
+    ignore: Any
+    segmentation: Any
+    rotation: Any
+    origin: Any  # in jsons that `write_coco` wrote
+
+
+@dataclass
+class CocoJson:
+    """A COCO json.
+
+    Attributes:
+        images: Its images, each a dict with `id` and `file_name`.
+        categories: Its categories, each a dict with `id` and `name`.
+        objects: Its annotations. Images and labels are indices in the lists, or -1 if an annotation
+            has another id.
+        ids: The ids of the annotations, of any type.
+        info: What the file says about itself.
+        is_rotated: Which annotations are rotated boxes without an outline.
+    """
+
+    path: Path
+    images: list[dict[str, Any]]
+    categories: list[dict[str, Any]]
+    objects: Objects
+    ids: list[Any]
+    info: Any
+    is_rotated: np.ndarray
+
+    @property
+    def category_names(self) -> list[str]:
+        """Names of the categories in their order."""
+        return [class_name(category["name"]) for category in self.categories]
+
+
+def is_coco(content: Any) -> bool:
+    """Return whether a json has lists of images and annotations, as COCO's for detection."""
+    if not isinstance(content, dict) or not isinstance(content.get("annotations"), list):
+        return False
+    annotations = content["annotations"]
+    return "images" in content and all(isinstance(entry, _Annotation) for entry in annotations[:1])
+
+
+def load_json(path: Path) -> Any:
+    """Read a json with or without a byte order mark. Annotations become tuples.
+
+    Raises:
+        ValueError: If the file is not JSON.
+    """
+    encoded = path.read_bytes()
+    try:
+        return json.loads(encoded, object_hook=_pack)
+    except (ValueError, RecursionError) as error:
+        problem = "is not in COCO's format" if b"annotations" in encoded else "cannot be read"
+        raise ValueError(f"{path} {problem}: {error}") from None
+
+
+def _pack(entry: dict[str, Any]) -> Any:
+    """Return an annotation of a detector's json as a tuple, and other dicts as they are."""
+    if "image_id" not in entry or not ("bbox" in entry or "category_id" in entry):
+        return entry
+    mask = entry.get("segmentation")
+    if isinstance(mask, list):
+        mask = [_to_array(part) for part in mask]
+    attributes = entry.get("attributes")
+    return _Annotation(
+        entry.get("id"),
+        entry["image_id"],
+        entry.get("category_id"),
+        entry.get("bbox"),
+        entry.get("area"),
+        entry.get("iscrowd"),
+        entry.get("ignore"),
+        mask,
+        attributes.get("rotation") if isinstance(attributes, dict) else None,
+        entry.get("origin"),
+    )
+
+
+def _to_array(part: Any) -> Any:
+    try:
+        return array("d", part) if isinstance(part, list) else part
+    except TypeError:  # not of numbers, which a check reports
+        return part
+
+
+def read_coco(path: Path, content: Any = None, exact: bool = False) -> CocoJson:
+    """Read a COCO json.
+
+    Args:
+        content: The content of the file, if `load_json` has read it.
+        exact: Whether ids and numbers must be as mmdet reads them. Otherwise numbers may be texts,
+            and areas, crowds and sizes of images may lack.
+
+    Raises:
+        ValueError: If the file is not in COCO's format.
+    """
+    content = load_json(path) if content is None else content
+    try:
+        _check(content, _READ_BY_MMDET if exact else _READ, exact)
+        return _to_columns(path, content, exact)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not in COCO's format: {error}") from None
+
+
+def read_images(path: Path) -> dict[str, Any]:
+    """Read a COCO json whose annotations, if it has any, do not matter.
+
+    Raises:
+        ValueError: If it lists no images, an image has no `id` or `file_name`, or two images share
+            one of these.
+    """
+    content = load_json(path)
+    try:
+        _check(content, {"images": _READ["images"]}, exact=True)
+        _check_unique("images", "file_name", [image["file_name"] for image in content["images"]])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not in COCO's format: {error}") from None
+    return content
+
+
+def _check(content: Any, required: Mapping[str, Sequence[str]], exact: bool) -> None:
+    """Raise ValueError unless all lists exist, their entries have the keys, and ids differ."""
+    for name, keys in required.items():
+        entries = content.get(name) if isinstance(content, dict) else None
+        if not isinstance(entries, list):
+            raise ValueError(f"it has no list {name!r}")
+        for number, entry in enumerate(entries):
+            missing = [key for key in keys if _lacks(entry, key)]
+            if missing:
+                raise ValueError(f"{name}[{number}] has no {', '.join(sorted(missing))}")
+        if name != "annotations":
+            _check_unique(name, "id", [_identifier(exact)(entry["id"]) for entry in entries])
+    if not content["images"]:
+        raise ValueError("it lists no images")
+
+
+def _lacks(entry: Any, key: str) -> bool:
+    if isinstance(entry, _Annotation):
+        return getattr(entry, key) is None
+    return not isinstance(entry, dict) or key not in entry
+
+
+def _check_unique(name: str, key: str, values: Sequence[Any]) -> None:
+    for value, count in Counter(values).most_common(1):
+        if count > 1:
+            raise ValueError(f"{count} {name} with the {key} {value}: keep one of them")
+
+
+def _identifier(exact: bool) -> Callable[[Any], Any]:
+    return (lambda value: value) if exact else _read_id
+
+
+def _read_id(value: Any) -> str:
+    """Return the same text for the ids 1, 1.0, '1' and '1.0'."""
+    if type(value) is int:
+        return str(value)
+    try:
+        return str(int(value)) if float(value).is_integer() else str(value)
+    except (ValueError, TypeError, OverflowError):
+        return str(value)
+
+
+def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
+    annotations: list[_Annotation] = content["annotations"]
+    identify = _identifier(exact)
+    images = {identify(image["id"]): index for index, image in enumerate(content["images"])}
+    labels = {identify(entry["id"]): index for index, entry in enumerate(content["categories"])}
+    for annotation in annotations:
+        _check_box(annotation, exact)
+    objects = Objects(
+        [images.get(identify(annotation.image_id), -1) for annotation in annotations],
+        [labels.get(identify(annotation.category_id), -1) for annotation in annotations],
+        [annotation.bbox for annotation in annotations],
+        [annotation.segmentation or None for annotation in annotations],
+        [annotation.origin or annotation.id for annotation in annotations],
+        [annotation.area for annotation in annotations],
+    )
+    objects.is_crowd = np.array([_is_set(entry.iscrowd) for entry in annotations], bool)
+    objects.is_ignored = np.array([_is_set(entry.ignore) for entry in annotations], bool)
+    is_rotated = np.array([_is_set(entry.rotation) for entry in annotations], bool)
+    has_mask = np.array([bool(mask) for mask in objects.masks], bool)
+    return CocoJson(
+        path,
+        content["images"],
+        content["categories"],
+        objects,
+        [annotation.id for annotation in annotations],
+        content.get("info"),
+        is_rotated & ~has_mask,
+    )
+
+
+def _check_box(annotation: _Annotation, exact: bool) -> None:
+    box = annotation.bbox
+    numbers = box if exact or not isinstance(box, list) else list(map(_to_number, box))
+    try:
+        is_valid = len(numbers) == 4 and all(map(isfinite, numbers))
+    except TypeError:
+        is_valid = False
+    if not is_valid:
+        owner = f"annotation {annotation.id}"
+        raise ValueError(f"the bbox of {owner} is {box}, not [x, y, width, height]")
+
+
+def _to_number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def _is_set(value: Any) -> bool:
+    """Return whether a number, which may be a text, is not 0."""
+    return bool(value) and _to_number(value) != 0
+
+
+def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
+    """Find the folder to which the file names of a COCO json are relative.
+
+    It is the first folder with some of the images: the json's folder, `images` in it, a folder
+    named as the json without `instances_`, and that folder in `images`; then the same in the folder
+    above.
+    """
+    name = path.stem.removeprefix("instances_")
+    candidates = [
+        parent / folder
+        for parent in (path.parent, path.parent.parent)
+        for folder in ("", "images", name, f"images/{name}")
+    ]
+    sample = file_names[:: max(1, len(file_names) // _SAMPLE)]
+    for folder in candidates:
+        if any((folder / file_name).is_file() for file_name in sample):
+            return folder
+    return None
+
+
+def read_stated_size(image: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return width and height of an image of a json, or None if it does not state both."""
+    width = int(_to_number(image.get("width") or 0))
+    height = int(_to_number(image.get("height") or 0))
+    return (width, height) if width and height else None
