@@ -84,11 +84,16 @@ def load_json(path: Path) -> Any:
     Raises:
         ValueError: If the file is not JSON.
     """
-    encoded = path.read_bytes()
+    with path.open("rb") as file:
+        encoding = json.detect_encoding(file.read(4))
     try:
-        return json.loads(encoded, object_hook=_pack)
+        text = path.read_text(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    try:
+        return json.loads(text, object_hook=_pack)
     except (ValueError, RecursionError) as error:
-        problem = "is not in COCO's format" if b"annotations" in encoded else "cannot be read"
+        problem = "is not in COCO's format" if '"annotations"' in text else "cannot be read"
         raise ValueError(f"{path} {problem}: {error}") from None
 
 
