@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from math import prod
+from math import isfinite, nan, prod
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
@@ -227,15 +227,17 @@ class _LineReader:
 
     def read(self, path: Path, size: Size) -> LabelFile:
         """Read the objects of a photo of this width and height."""
+        width, height = size
         objects = []
         for number, line in enumerate(read_lines(path), start=1):
             label, coordinates = self._read_line(path, number, line)
-            points = np.reshape(coordinates, (-1, 2)) * size
             name = f"line {number}"
-            if len(points) == 2:
-                centre, sides = points
-                objects.append(NewObject(label, [*(centre - sides / 2), *sides], None, name))
+            if len(coordinates) == 4:
+                x, y, w, h = coordinates
+                box = [(x - w / 2) * width, (y - h / 2) * height, w * width, h * height]
+                objects.append(NewObject(label, box, None, name))
             else:
+                points = np.reshape(coordinates, (-1, 2)) * size
                 outline = array("d", points.ravel())
                 objects.append(NewObject(label, box_around(points), [outline], name))
         return LabelFile(objects)
@@ -245,10 +247,10 @@ class _LineReader:
         try:
             class_number, *coordinates = map(float, line.split())
         except ValueError:
-            class_number = np.nan
+            class_number = nan
             coordinates = []
         is_known = class_number in self._classes
-        if len(coordinates) < 4 or not is_known or not np.isfinite(coordinates).all():
+        if len(coordinates) < 4 or not is_known or not all(map(isfinite, coordinates)):
             classes = f"{min(self._classes)} to {max(self._classes)}"
             expected = f"a class of {classes} with a box or a polygon"
             raise ValueError(f"{path} has {line!r} in line {number}: expected {expected}")
