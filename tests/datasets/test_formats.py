@@ -303,6 +303,30 @@ UNCERTAIN = {
         {"classes.txt": "a", "0.txt": "0 .5 nan .2 .2"},
         ("0.txt has '0 .5 nan .2 .2' in line 1",),
     ),
+    "a list of other names than data.yaml": (
+        "0.jpg 0.txt",
+        {"data.yaml": "names: [a]", "classes.txt": "b\na\n"},
+        ("is described by", "data.yaml", "classes.txt"),
+    ),
+    "a value of labelme that is no number": (
+        "0.jpg",
+        {
+            "0.json": json.dumps(
+                dict(shapes=[shape("rectangle", points=[[float("nan"), 1], [2, 2]])])
+            )
+        },
+        ("0.json has a value in shape 1 that is not a number",),
+    ),
+    "a value of VOC that is no number": (
+        "0.jpg",
+        {"0.xml": VOC.replace("<xmin>13", "<xmin>nan")},
+        ("0.xml has a value in object 1 that is not a number",),
+    ),
+    "an object of VOC without a box": (
+        "0.jpg",
+        {"0.xml": "<annotation><object><name>a</name></object></annotation>"},
+        ("0.xml cannot be read (an object has no bndbox)",),
+    ),
     "only photos with unread shapes": (
         "0.jpg",
         {"0.json": json.dumps(dict(shapes=[shape("circle")]))},
@@ -324,6 +348,16 @@ def test_a_file_that_is_given_decides_between_formats(folder):
     write_files(folder, "{0,1}.jpg 0.xml 0.txt", {"a.json": coco("1.jpg"), "classes.txt": "b"})
     assert read_objects(folder / "a.json").classes == ("thing",)
     assert read_objects(folder / "classes.txt").classes == ("b",)
+
+
+@pytest.mark.parametrize("place", ["test set", "elsewhere/images/train"])
+def test_photos_of_an_absolute_path_or_in_a_folder_named_as_a_split_are_found(place, folder):
+    photos = folder / place
+    labels = Path(str(photos).replace("images", "labels"))
+    write_files(photos, "0.jpg")
+    write_files(labels, "0.txt")
+    write_files(folder / "test set", "", {"data.yaml": f"train: {photos}\nnames: [a]\n"})
+    assert read_objects(folder / "test set").describe() == "1 photo, 1 object of 1 class"
 
 
 def soft_edges() -> np.ndarray:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,9 @@ def read_label_files(
         for photo, path in photos:
             label_file = read(path, sizes[photo]) if path else LabelFile([])
             stated += len(label_file)
+            for new in label_file.objects:
+                if not all(map(isfinite, new.box)):
+                    raise ValueError(f"{path} has a value in {new.name} that is not a number")
             if _is_kept(label_file, photo, path, left_out):
                 image = Image(photo, *(label_file.size or sizes[photo]))
                 rows[split].append((image, path, label_file.objects))

@@ -45,6 +45,8 @@ def read_shapes(path: Path, content: dict[str, Any]) -> LabelFile:
     try:
         for number, shape in enumerate(content["shapes"], start=1):
             shape_type = shape.get("shape_type") or "polygon"
+            if "label" not in shape or not shape.get("points"):
+                raise ValueError(f"shape {number} has no label or no points")
             if shape_type in _READ:
                 group = shape.get("group_id")
                 key = (class_name(shape["label"]), number if group is None else f"group {group}")
@@ -57,7 +59,7 @@ def read_shapes(path: Path, content: dict[str, Any]) -> LabelFile:
         size = (content.get("imageWidth") or 0, content.get("imageHeight") or 0)
         return LabelFile(objects, size if all(size) else None, unread, points)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} cannot be read ({error!r}): expected labelme's shapes") from None
+        raise ValueError(f"{path} cannot be read ({error}): expected labelme's shapes") from None
 
 
 def _join(label: str, name: str, shapes: Sequence[dict]) -> NewObject:

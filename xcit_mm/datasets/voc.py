@@ -57,4 +57,7 @@ def read_xml(path: Path) -> LabelFile:
 
 
 def _read_numbers(element: ElementTree.Element, *sides: str) -> list[float]:
-    return [float(element.findtext(f"bndbox/{side}", "")) for side in sides]
+    texts = [element.findtext(f"bndbox/{side}") for side in sides]
+    if None in texts:
+        raise ValueError("an object has no bndbox")
+    return [float(text or "") for text in texts]

@@ -4,7 +4,7 @@ names the classes: data.yaml, Darknet's obj.data, or a list of names such as cla
 
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -31,14 +31,14 @@ class _Description:
     Attributes:
         files: The file, and those that it names.
         classes: Names of the classes by number.
-        sources: Folders and lists of photos of each split. Empty if it names none.
         keypoints: Number of values of a line's keypoints.
+        entries: All that it says, as it was written.
     """
 
     files: list[Path]
     classes: dict[int, str]
-    sources: dict[str, list[Path]]
     keypoints: int
+    entries: dict[str, Any]
 
 
 def propose(inventory: Inventory) -> Candidate | None:
@@ -46,7 +46,8 @@ def propose(inventory: Inventory) -> Candidate | None:
     a list of names.
 
     Raises:
-        ValueError: If several files describe it, and they are not lists of the same names.
+        ValueError: If a description cannot be read, several files describe the folder, or a list
+            has other names.
     """
     yamls = [
         path
@@ -54,14 +55,16 @@ def propose(inventory: Inventory) -> Candidate | None:
         if path.stem == "data" or b"names" in path.read_bytes()
     ]
     lists = [path for path in inventory.describing(".txt", ".names") if _is_list_of_names(path)]
-    descriptions = yamls or inventory.describing(".data") or lists
+    descriptions = yamls or inventory.describing(".data") or lists[:1]
     if not descriptions:
         return None
     first, *others = descriptions
-    for other in others:
-        if first not in lists or read_lines(first) != read_lines(other):
-            raise ValueError(f"{inventory.given} is described by {first} and {other}: remove one")
-    return Candidate("YOLO", first, partial(_read_yolo, first, inventory))
+    description = _read_description(first)
+    others += [path for path in lists if _read_description(path).classes != description.classes]
+    if others:
+        problem = f"{inventory.given} is described by {first} and {others[0]}"
+        raise ValueError(f"{problem}: remove one, or give one by --data")
+    return Candidate("YOLO", first, partial(_read_yolo, description, inventory))
 
 
 def _is_list_of_names(path: Path) -> bool:
@@ -107,13 +110,24 @@ def _read_description(path: Path) -> _Description:
     except (yaml.YAMLError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read ({reason}): expected names: [...]") from None
-    roots = [path.parent.joinpath(*_parts(entries.get("path") or "")), path.parent]
+    files = [path, *named_files]
+    return _Description(files, dict(sorted(classes.items())), keypoints, entries)
+
+
+def _find_sources(path: Path, entries: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """Return the folders and lists of photos of each split.
+
+    Raises:
+        FileNotFoundError: If one does not exist, or a folder has no photos.
+    """
+    base = PureWindowsPath(entries.get("path") or "").as_posix()
+    roots = [path.parent / base, path.parent]
     sources: dict[str, list[Path]] = {}
     for key, split in SPLITS.items():
         written = entries.get(key) or []
         for name in [written] if isinstance(written, str) else written:
             sources.setdefault(split, []).append(_find_source(path, name, roots))
-    return _Description([path, *named_files], dict(sorted(classes.items())), sources, keypoints)
+    return sources
 
 
 def _read_names(path: Path, names: Any) -> tuple[Any, list[Path]]:
@@ -141,26 +155,22 @@ def _possible_paths(written: str, roots: Sequence[Path]) -> Iterator[Path]:
     """Iterate over a path below each root, and its ends: it may be that of another machine, or, as
     Roboflow writes it, begin with ../ though the folder is in the root.
     """
-    parts = _parts(written)
+    path = PurePath(PureWindowsPath(written).as_posix())
     for root in roots:
-        yield Path(os.path.normpath(root.joinpath(*parts)))  # labels are sought where ../ leads to
-        for start in range(1, len(parts)):
-            yield root.joinpath(*parts[start:])
+        yield Path(os.path.normpath(root / path))  # labels are sought where ../ leads to
+        for start in range(1, len(path.parts)):
+            yield root.joinpath(*path.parts[start:])
 
 
-def _parts(written: str) -> tuple[str, ...]:
-    return PureWindowsPath(written).parts  # of any system
-
-
-def _read_yolo(path: Path, inventory: Inventory) -> Dataset:
+def _read_yolo(description: _Description, inventory: Inventory) -> Dataset:
     """Read the data set of a description. A photo without a label file has no objects.
 
     Raises:
         ValueError: If a file cannot be read, or there are no photos for training.
         FileNotFoundError: If a folder, list or photo that it names does not exist.
     """
-    description = _read_description(path)
-    sources = description.sources
+    path = description.files[0]
+    sources = _find_sources(path, description.entries)
     left_out = LeftOut(inventory.root)
     inventory = _with_folders_elsewhere(inventory, list(chain(*sources.values())))
     photos = {split: _find_photos(paths, inventory) for split, paths in sources.items()}
@@ -187,7 +197,7 @@ def _read_yolo(path: Path, inventory: Inventory) -> Dataset:
 def _with_folders_elsewhere(inventory: Inventory, sources: Sequence[Path]) -> Inventory:
     """Return an inventory that also has the folders of photos, and their labels, elsewhere."""
     roots = [inventory.root]
-    for source in sources:
+    for source in (source for source in sources if not inventory.covers(source)):
         folder = source.parent if source.is_file() else source
         while folder.name.lower() in PHOTO_FOLDERS or split_of(PurePath(folder.name)):
             folder = folder.parent
