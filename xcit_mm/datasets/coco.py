@@ -12,7 +12,7 @@ from ..utils.images import PHOTO_SUFFIXES
 from .coco_json import CocoJson, find_image_folder, is_coco, load_json, read_coco, read_stated_size
 from .dataset import Candidate, Dataset, Image, Split
 from .inventory import Inventory, LeftOut
-from .label_files import image_sizes
+from .photo_labels import image_sizes
 from .pairs import split_of
 
 

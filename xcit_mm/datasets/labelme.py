@@ -13,7 +13,7 @@ from ..utils.texts import class_name
 from .coco import load_json
 from .dataset import Candidate, NewObject
 from .inventory import Inventory
-from .label_files import LabelFile, box_around, read_folder
+from .photo_labels import PhotoLabels, box_around, read_folder
 
 _READ = ("polygon", "rectangle")
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
@@ -32,7 +32,7 @@ def propose(inventory: Inventory) -> Candidate | None:
     return Candidate("labelme", next(iter(shapes)), read)
 
 
-def read_shapes(path: Path, content: dict[str, Any]) -> LabelFile:
+def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
     """Read the polygons and rectangles of a photo. Those of one label and group are parts of one
     object.
 
@@ -57,7 +57,7 @@ def read_shapes(path: Path, content: dict[str, Any]) -> LabelFile:
                 unread[f"shapes of the type {shape_type}"] += 1
         objects = [_join(label, f"shape {key}", shapes) for (label, key), shapes in parts.items()]
         size = (content.get("imageWidth") or 0, content.get("imageHeight") or 0)
-        return LabelFile(objects, size if all(size) else None, unread, points)
+        return PhotoLabels(objects, size if all(size) else None, unread, points)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected labelme's shapes") from None
 

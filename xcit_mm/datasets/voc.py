@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from ..utils.texts import class_name
 from .dataset import Candidate, NewObject
 from .inventory import Inventory
-from .label_files import LabelFile, read_folder
+from .photo_labels import PhotoLabels, read_folder
 
 
 def propose(inventory: Inventory) -> Candidate | None:
@@ -30,7 +30,7 @@ def _is_voc(path: Path) -> bool:
     return True
 
 
-def read_xml(path: Path) -> LabelFile:
+def read_xml(path: Path) -> PhotoLabels:
     """Read objects. Pixels count from 1, and the last pixel of a box belongs to it.
 
     Raises:
@@ -53,7 +53,7 @@ def read_xml(path: Path) -> LabelFile:
         height = int(float(root.findtext("size/height") or 0))
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected objects with boxes") from None
-    return LabelFile(objects, (width, height) if width and height else None)
+    return PhotoLabels(objects, (width, height) if width and height else None)
 
 
 def _read_numbers(element: ElementTree.Element, *sides: str) -> list[float]:

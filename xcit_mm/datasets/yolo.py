@@ -20,7 +20,7 @@ from ..utils.texts import class_name, read_lines, read_text
 from ..utils.walk import iter_files
 from .dataset import Candidate, Dataset, NewObject
 from .inventory import Inventory, LeftOut
-from .label_files import LabelFile, Size, box_around, read_label_files
+from .photo_labels import PhotoLabels, Size, box_around, read_photo_labels
 from .pairs import PHOTO_FOLDERS, SPLITS, divide_photos, pair_labels, split_of
 
 
@@ -189,7 +189,7 @@ def _read_yolo(description: _Description, inventory: Inventory) -> Dataset:
     pairs = pair_labels(photos, texts, inventory, left_out)
     reader = _LineReader(description, left_out)
     names = list(description.classes.values())
-    classes, splits = read_label_files(pairs, reader.read, left_out, names)
+    classes, splits = read_photo_labels(pairs, reader.read, left_out, names)
     reader.check_for_keypoints(path)
     return Dataset("YOLO", classes, splits, left_out, inventory, used)
 
@@ -235,7 +235,7 @@ class _LineReader:
         self._polygons = 0
         self._like_keypoints = 0
 
-    def read(self, path: Path, size: Size) -> LabelFile:
+    def read(self, path: Path, size: Size) -> PhotoLabels:
         """Read the objects of a photo of this width and height."""
         width, height = size
         objects = []
@@ -250,7 +250,7 @@ class _LineReader:
                 points = np.reshape(coordinates, (-1, 2)) * size
                 outline = array("d", points.ravel())
                 objects.append(NewObject(label, box_around(points), [outline], name))
-        return LabelFile(objects)
+        return PhotoLabels(objects)
 
     def _read_line(self, path: Path, number: int, line: str) -> tuple[str, list[float]]:
         """Return the class and the coordinates of a line."""

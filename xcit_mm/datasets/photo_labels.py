@@ -17,7 +17,7 @@ Size = tuple[int, int]  # width and height
 
 
 @dataclass
-class LabelFile:
+class PhotoLabels:
     """The content of a label file.
 
     Attributes:
@@ -37,9 +37,9 @@ class LabelFile:
         return len(self.objects) + self.unread.total() + self.points.total()
 
 
-def read_label_files(
+def read_photo_labels(
     pairs: Mapping[str, Sequence[tuple[Path, Path | None]]],
-    read: Callable[[Path, Size], LabelFile],
+    read: Callable[[Path, Size], PhotoLabels],
     left_out: LeftOut,
     classes: Sequence[str] | None = None,
 ) -> tuple[tuple[str, ...], dict[str, Split]]:
@@ -61,15 +61,15 @@ def read_label_files(
     for split, photos in pairs.items():
         rows[split] = []
         for photo, path in photos:
-            label_file = read(path, sizes[photo]) if path else LabelFile([])
-            stated += len(label_file)
-            for new in label_file.objects:
+            photo_labels = read(path, sizes[photo]) if path else PhotoLabels([])
+            stated += len(photo_labels)
+            for new in photo_labels.objects:
                 if not all(map(isfinite, new.box)):
                     raise ValueError(f"{path} has a value in {new.name} that is not a number")
-            if _is_kept(label_file, photo, path, left_out):
-                image = Image(photo, *(label_file.size or sizes[photo]))
-                rows[split].append((image, path, label_file.objects))
-                labels.update(labelled.label for labelled in label_file.objects)
+            if _is_kept(photo_labels, photo, path, left_out):
+                image = Image(photo, *(photo_labels.size or sizes[photo]))
+                rows[split].append((image, path, photo_labels.objects))
+                labels.update(labelled.label for labelled in photo_labels.objects)
     names = tuple(sorted(labels) if classes is None else dict.fromkeys(classes))
     splits = {
         split: _to_split(rows[split], names) for split in rows if rows[split] or split == "train"
@@ -99,20 +99,20 @@ def image_sizes(paths: Iterable[Path]) -> dict[Path, Size]:
     return {Path(path): info.shape(is_turned=True)[::-1] for path, info in infos.items()}
 
 
-def _is_kept(label_file: LabelFile, photo: Path, path: Path | None, left_out: LeftOut) -> bool:
+def _is_kept(photo_labels: PhotoLabels, photo: Path, path: Path | None, left_out: LeftOut) -> bool:
     """Leave out what a label file has besides its objects. Return whether its photo stays."""
-    for reason, count in label_file.points.items():
+    for reason, count in photo_labels.points.items():
         left_out.add("shape", reason, path, count)
-    if not label_file.unread:
+    if not photo_labels.unread:
         return True
-    reasons = ", ".join(label_file.unread)
+    reasons = ", ".join(photo_labels.unread)
     left_out.add_files("photo", f"with {reasons}", [photo])
     if path:
         left_out.files.add(path)
-    for reason, count in label_file.unread.items():
+    for reason, count in photo_labels.unread.items():
         left_out.add("object", f"that cannot be read: {reason}", path, count)
-    if label_file.objects:
-        left_out.add("object", "beside others that cannot be read", path, len(label_file.objects))
+    if photo_labels.objects:
+        left_out.add("object", "beside others that cannot be read", path, len(photo_labels.objects))
     return False
 
 
@@ -136,7 +136,7 @@ def _to_split(
 def read_folder(
     data_format: str,
     labels: Sequence[Path],
-    read: Callable[[Path], LabelFile],
+    read: Callable[[Path], PhotoLabels],
     inventory: Inventory,
 ) -> Dataset:
     """Read a folder with a file of labels for each photo. Other photos are left out."""
@@ -149,6 +149,6 @@ def read_folder(
     photos = sorted(set(inventory.photos).difference(maps))
     pairs = pair_labels(divide_photos(photos, inventory), labels, inventory, left_out)
     labelled = drop_unlabelled(pairs, inventory, left_out)
-    classes, splits = read_label_files(labelled, lambda path, size: read(path), left_out)
+    classes, splits = read_photo_labels(labelled, lambda path, size: read(path), left_out)
     lists = find_lists(inventory)
     return Dataset(data_format, classes, splits, left_out, inventory, lists)
