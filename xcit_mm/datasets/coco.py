@@ -12,8 +12,8 @@ from ..utils.images import PHOTO_SUFFIXES
 from .coco_json import CocoJson, find_image_folder, is_coco, load_json, read_coco, read_stated_size
 from .dataset import Candidate, Dataset, Image, Split
 from .inventory import Inventory, LeftOut
-from .photo_labels import image_sizes
 from .pairs import split_of
+from .photo_labels import image_sizes
 
 
 def propose(inventory: Inventory) -> Candidate | None:

@@ -20,8 +20,8 @@ from ..utils.texts import class_name, read_lines, read_text
 from ..utils.walk import iter_files
 from .dataset import Candidate, Dataset, NewObject
 from .inventory import Inventory, LeftOut
-from .photo_labels import PhotoLabels, Size, box_around, read_photo_labels
 from .pairs import PHOTO_FOLDERS, SPLITS, divide_photos, pair_labels, split_of
+from .photo_labels import PhotoLabels, Size, box_around, read_photo_labels
 
 
 @dataclass
