@@ -13,6 +13,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").r
 # documentation contain no link to a repository.
 REPOSITORY = ""
 EXTRAS = ("mm", "onedl", "classification", "export", "ray", "raster", "hub", "dev")
+NOT_SHIPPED = ("demo.py", "get_data.py", "make_shapes.py")  # tools of a clone
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -55,7 +56,7 @@ class BuildWithMim(build_py):
             if self.editable_mode:
                 (mim / name).symlink_to(Path("../..") / name)
             elif (ROOT / name).is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
+                ignored = shutil.ignore_patterns("__pycache__", *NOT_SHIPPED)
                 shutil.copytree(ROOT / name, mim / name, ignore=ignored)
             else:
                 shutil.copy(ROOT / name, mim)

@@ -2,7 +2,6 @@ import importlib
 import importlib.util
 import logging
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +18,7 @@ else:
 from helpers import configs  # noqa: F401  # makes mmengine parse each metafile only once
 
 import xcit_mm  # noqa: F401  # provides mmcv.ops, so before any test imports it
+from xcit_mm.__main__ import COMMANDS
 
 BINARY = """
 _base_ = {!r}
@@ -138,14 +138,19 @@ def binary(
     return str(folder / "binary.py"), str(folder / "binary.pth")
 
 
+def run_command(name: str, *args: object) -> int:
+    """Run a command of `xcit-mm`, or tools/NAME.py, in this process, and return its exit code."""
+    module = f"xcit_mm.commands.{name}" if name in COMMANDS else name
+    return importlib.import_module(module).main([str(argument) for argument in args])
+
+
 @pytest.fixture
-def refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Runs tools/NAME.py in this process and returns its error, which must be one line."""
+def refusal() -> Callable[..., str]:
+    """Runs a command in this process and returns its error, which must be one line."""
 
     def run(name: str, *args: object) -> str:
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
         with pytest.raises(SystemExit) as end:
-            importlib.import_module(name).main()
+            run_command(name, *args)
         message = end.value.code  # which Python prints, and exits with 1
         assert isinstance(message, str) and "\n" not in message
         return message
@@ -157,14 +162,13 @@ def refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 def call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> Callable[..., tuple[int, str, str]]:
-    """Runs tools/NAME.py in this process and returns its exit code, stdout and stderr."""
+    """Runs a command in this process and returns its exit code, stdout and stderr."""
 
     def run(name: str, *args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
         # Loggers of earlier tests write to closed streams.
         monkeypatch.setattr(logging, "raiseExceptions", False)
         capsys.readouterr()
-        code = importlib.import_module(name).main()
+        code = run_command(name, *args)
         return code, *capsys.readouterr()
 
     return run

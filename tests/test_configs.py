@@ -16,6 +16,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
 from torch import nn
 
+from xcit_mm import read_config
 from xcit_mm.weights.published import PUBLISHED
 
 pytestmark = pytest.mark.forks
@@ -190,7 +191,7 @@ def test_configs_to_copy_need_no_file_of_this_package(name, tmp_path):
 def test_base_of_this_package_leaves_classes_to_the_library(tmp_path):
     base = "demo/mask-rcnn_xcit-n12-p16_shapes.py"
     (tmp_path / "own.py").write_text(f"_base_ = 'xcit_mm::{base}'\ncopied = _base_.dataset\n")
-    cfg = Config.fromfile(tmp_path / "own.py")
+    cfg = read_config(tmp_path / "own.py")
     shipped = Config.fromfile(CONFIGS / base)
     assert cfg.copied.type == shipped.dataset.type
     cfg.pop("copied")

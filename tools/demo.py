@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -120,14 +121,14 @@ def run(full: bool) -> None:
     print(f"Next, on a photo of your own: {Path(sys.executable).with_name('xcit-mm')} {NEXT}")
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--full", action="store_true", help="train the models whose scores the model zoo lists"
     )
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     end = "run the same command to start again"
     return cli_main(lambda: run(args.full), end, OSError, ValueError)
 

@@ -26,7 +26,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -214,7 +214,7 @@ def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
         return write(source or Path(clone), unfinished)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -222,7 +222,7 @@ def main() -> int:
     parser.add_argument(
         "--from", type=Path, dest="source", metavar="FOLDER", help="clone (default: makes one)"
     )
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     root = Path("data") / args.name
 
     def work() -> None:

@@ -18,6 +18,7 @@ The same arguments give the same files. Layout, for each of `training` and `vali
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -190,7 +191,7 @@ def write_dataset(
         write_split(unfinished, "validation", val, size, seed, rasters)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -210,7 +211,7 @@ def main() -> int:
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of the images (default: %(default)s)"
     )
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     end = f"{args.root} is not written"
     return cli_main(
         lambda: write_dataset(**vars(args)), end, OSError, ModuleNotFoundError, ValueError

@@ -22,7 +22,7 @@ from .models import XCiT, XCiTClassifier
 from .models.build import backbone
 from .rasters.loading import LoadRasterFromFile
 from .training import LayerDecayOptimWrapperConstructor, NonFiniteHook, ResumableCheckpointHook
-from .utils.compat import keep_scope_of_bases
+from .utils.configs import read_config
 from .version import __version__
 from .weights import StrictLoadHook
 
@@ -43,6 +43,7 @@ __all__ = [
     "__version__",
     "backbone",
     "predict_raster",
+    "read_config",
     "score_raster",
 ]
 
@@ -51,9 +52,6 @@ ops.install()
 # This table tells mmengine the distribution whose folder has the configs of `PACKAGE::CONFIG`. In
 # place of a distribution it accepts a module, which it also finds in an editable install.
 MODULE2PACKAGE.setdefault("xcit_mm", "xcit_mm.archs")
-# One stack installs mmseg as mmsegmentation, the other as onedl-mmsegmentation.
-MODULE2PACKAGE["mmseg"] = "mmseg"
-keep_scope_of_bases()
 
 
 def __getattr__(name: str) -> Any:

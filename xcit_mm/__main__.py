@@ -1,21 +1,23 @@
-"""The command `xcit-mm`, which runs the scripts in tools/ of a clone or an installed package."""
+"""The command `xcit-mm`."""
 
 import sys
-from pathlib import Path
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
 
-from xcit_mm.utils.scripts import load_script, shipped_folder
+from xcit_mm.utils.cli import ignore_broken_pipe
 from xcit_mm.version import __version__
 
 COMMANDS = {
-    "predict": ("infer", "detect or segment in images, folders and videos"),
-    "raster": ("raster", "detect or segment in a raster on a map, larger than memory"),
-    "train": ("train", "train a config"),
-    "test": ("test", "score a model on the data set of its config"),
-    "export": ("export", "write a model as ONNX"),
-    "doctor": ("doctor", "check the installation, or a training run before it starts"),
-    "weights": ("weights", "list, download, inspect and convert weights"),
+    "predict": "detect or segment in images, folders and videos",
+    "raster": "detect or segment in a raster on a map, larger than memory",
+    "train": "train a config, or fine-tune a model on your own data",
+    "test": "score a model on the data set of its config",
+    "export": "write a model as ONNX",
+    "doctor": "check the installation, or a training run before it starts",
+    "weights": "list, download, inspect and convert weights",
 }
-"""Script in tools/ and summary of every command."""
+"""Summary of every command, which is a module of `xcit_mm.commands`."""
 
 _USAGE = """usage: xcit-mm COMMAND ...
 
@@ -27,30 +29,32 @@ published model, the work folder of a training run, or a config and its checkpoi
   xcit-mm predict photo.jpg --model maskrcnn_xcit_small_12_p16"""
 
 
-def main() -> int:
-    """Run a command with the arguments of the process and return its exit code."""
-    tools = shipped_folder("tools")
-    sys.path.insert(0, str(tools))  # for the modules that the scripts share
-    from broken_pipe import ignore_broken_pipe
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
 
+    Args:
+        argv: Command line after the name of the program, by default that of the process.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    command, *arguments = argv or ["--help"]
     with ignore_broken_pipe():
-        return _run(tools)
+        return _run(command, arguments)
 
 
-def _run(tools: Path) -> int:
-    command = sys.argv[1] if len(sys.argv) > 1 else "--help"
+def _run(command: str, arguments: Sequence[str]) -> int:
     if command in ("-h", "--help"):
-        lines = [f"  {name:10} {summary}" for name, (_, summary) in COMMANDS.items()]
+        lines = [f"  {name:10} {summary}" for name, summary in COMMANDS.items()]
         print(_USAGE.format(commands="\n".join(lines)))
         return 0
     if command == "--version":
         print(f"xcit_mm {__version__}")
         return 0
     if command not in COMMANDS:
-        print(f"{command!r} is not a command: choose from {', '.join(COMMANDS)}", file=sys.stderr)
+        similar = get_close_matches(command, COMMANDS, n=1)
+        hint = f"did you mean {similar[0]}?" if similar else f"choose from {', '.join(COMMANDS)}"
+        print(f"{command!r} is not a command: {hint}", file=sys.stderr)
         return 2
-    sys.argv[:2] = [f"xcit-mm {command}"]
-    return load_script(tools / f"{COMMANDS[command][0]}.py").main()
+    return import_module(f"xcit_mm.commands.{command}").main(arguments)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""tools/doctor.py reports a stack that cannot run the package, and ends with the exit code 1."""
+"""The doctor reports a stack that cannot run the package, and ends with the exit code 1."""
 
 import subprocess
 import sys
 
-import doctor
 import pytest
 from helpers.paths import ROOT
 
+from xcit_mm.commands import doctor, stack
+
 
 @pytest.fixture
-def lines(monkeypatch, capsys):
+def lines(capsys):
     """Return a function that returns exit code and lines of the doctor without a config."""
 
     def run() -> tuple[int, list[str]]:
-        monkeypatch.setattr("sys.argv", ["doctor.py"])
-        code = doctor.main()
+        code = doctor.main([])
         return code, capsys.readouterr().out.splitlines()
 
     return run
@@ -22,7 +22,7 @@ def lines(monkeypatch, capsys):
 
 def test_correct_installation_has_no_findings(lines):
     code, printed = lines()
-    assert code == 0 and len(printed) == 2 + len(doctor.NEEDED)
+    assert code == 0 and len(printed) == 3 + len(stack.NEEDED)
     assert all(line.startswith("ok         ") for line in printed)
     assert "one stack: " in printed[0] and "mmengine" in printed[0]
     assert "no GPU" in printed[-1]
@@ -36,8 +36,8 @@ def test_old_version_is_a_failure_and_output_of_libraries_stays_out(
     (tmp_path / "talkative.py").write_text("print('hello')\n__version__ = '2.1.0a0+32f93b1'\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "talkative", raising=False)
-    monkeypatch.setattr(doctor, "NEEDED", dict(talkative=minimum))
-    code, (_, line, _) = lines()
+    monkeypatch.setattr(stack, "NEEDED", dict(talkative=minimum))
+    code, (_, line, *_) = lines()
     assert code == (status == "FAIL")
     assert line.startswith(status) and "talkative 2.1.0a0+32f93b1" in line
 
@@ -50,19 +50,34 @@ def test_old_version_is_a_failure_and_output_of_libraries_stays_out(
     ],
 )
 def test_libraries_that_share_a_folder_are_a_failure(installed, named, monkeypatch, lines):
-    monkeypatch.setattr(doctor, "stack", lambda: installed)
+    monkeypatch.setattr(stack, "installed_stack", lambda: installed)
     code, (line, *_) = lines()
     assert code == 1
     assert line.startswith("FAIL D101  ImportError: ") and named in line
 
 
 def test_doctor_runs_without_mmengine():
-    code = "import sys; sys.modules['mmengine'] = None; import doctor; sys.exit(doctor.main())"
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=ROOT / "tools",
-        capture_output=True,
-        text=True,
-    )
+    script = str(ROOT / "tools" / "doctor.py")
+    code = f"import runpy, sys; sys.modules['mmengine'] = None; runpy.run_path({script!r}, {{}}, "
+    code += "'__main__')"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 1
     assert "FAIL D101  ModuleNotFoundError: " in run.stdout and "Traceback" not in run.stderr
+
+
+def test_a_device_without_kernels_is_a_failure(monkeypatch, lines):
+    def refuse(*arguments: object) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
+
+    monkeypatch.setattr("torch.nn.functional.conv2d", refuse)
+    code, printed = lines()
+    assert code == 1
+    assert printed[-1].startswith("FAIL D101  RuntimeError: CUDA error: no kernel image")
+    assert stack.DEVICE_FIX in printed[-1]
+
+
+def test_configs_are_read_without_pkg_resources(monkeypatch, lines):
+    """setuptools has no pkg_resources from version 82 on."""
+    monkeypatch.setitem(sys.modules, "pkg_resources", None)
+    assert lines()[0] == 0

@@ -8,11 +8,13 @@ import pytest
 from helpers.pages import PAGES, blocks, commands
 
 from xcit_mm.__main__ import COMMANDS
+from xcit_mm.deployment import run
 
-MODULES = {f"xcit-mm {command}": tool for command, (tool, _) in COMMANDS.items()}
-SCRIPTS = ("doctor", "get_data", "infer", "make_shapes", "raster", "weights", "train", "test")
-MODULES |= {f"tools/{name}.py": name for name in SCRIPTS}
-MODULES |= {"run.py": "xcit_mm.deployment.run"}
+MODULES = {f"xcit-mm {command}": command for command in COMMANDS}
+MODULES |= {f"tools/{name}.py": name for name in ("doctor", "weights", "train", "test")}
+MODULES |= {"tools/infer.py": "predict"}
+MODULES |= {f"tools/{name}.py": name for name in ("get_data", "make_shapes")}
+MODULES |= {"run.py": "run"}
 
 
 def options_by_command() -> dict[tuple[str, ...], set[str]]:
@@ -29,15 +31,14 @@ def options_by_command() -> dict[tuple[str, ...], set[str]]:
                 selected = [module]
                 if module == "weights":  # whose commands have options of their own
                     selected += arguments[:1]
-                if "--from" in used:
-                    selected += ["--from", "MODEL"]
                 options[tuple(selected)].update(used)
     return options
 
 
 @pytest.mark.parametrize("command, used", options_by_command().items())
-def test_the_pages_use_options_that_a_tool_has(command, used, call, capsys):
+def test_the_pages_use_options_that_a_tool_has(command, used, call, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["run.py", "--help"])
     with pytest.raises(SystemExit):
-        call(*command, "--help")
+        run.main() if command == ("run",) else call(*command, "--help")
     printed = capsys.readouterr().out
     assert [option for option in sorted(used) if option not in printed] == [], printed

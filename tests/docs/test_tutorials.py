@@ -20,8 +20,6 @@ from helpers.processes import run_script
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from xcit_mm.__main__ import COMMANDS
-
 QUICK = (
     "--cfg-options train_cfg.max_iters=1 train_cfg.val_interval=1 train_dataloader.batch_size=2 "
     "train_dataloader.num_workers=0 train_dataloader.persistent_workers=False "
@@ -76,7 +74,7 @@ def run_command(line: str, clone: Path) -> None:
     command, *arguments = shlex.split(line)
     if command == "xcit-mm":
         command = "python"
-        arguments[0] = f"tools/{COMMANDS[arguments[0]][0]}.py"
+        arguments.insert(0, "xcit_mm/__main__.py")
     if command == "python":
         ended = run_script(Path(arguments[0]), *arguments[1:], cwd=clone)
     else:

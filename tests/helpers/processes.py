@@ -1,6 +1,7 @@
 """Processes that begin with everything imported: tools and scripts, to be killed, and two ranks."""
 
 import ctypes
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -18,7 +19,8 @@ from helpers import configs  # noqa: F401  # makes mmengine parse each metafile 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        "xcit_mm.launch",
+        "xcit_mm.commands.train",
+        "xcit_mm.commands.test",
         *(f"{lib}.{part}" for lib in ("mmdet", "mmseg") for part in ("datasets", "models", "apis")),
     ]
 )
@@ -35,7 +37,7 @@ class Ended(NamedTuple):
 def run_tool(
     name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] | None = None, **limits: int
 ) -> Ended:
-    """Run tools/NAME.py to its end.
+    """Run `xcit-mm NAME` to its end.
 
     Args:
         kill_at: Arguments of `arrange_death`.
@@ -90,8 +92,7 @@ def _run(
     kill_at: tuple[str, int] | None,
     limits: dict[str, int],
 ) -> None:
-    from xcit_mm.launch import run_tool
-
+    command = importlib.import_module(f"xcit_mm.commands.{name}")
     _settle(cwd, files)
     if kill_at:
         arrange_death(*kill_at)
@@ -100,7 +101,7 @@ def _run(
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_size"],) * 2)
-    sys.exit(run_tool(name, arguments))
+    sys.exit(command.main(arguments))
 
 
 def _run_script(script: str, arguments: list[str], cwd: Path, files: list[Path]) -> None:

@@ -1,6 +1,5 @@
-"""Content of a folder of predictions, and tools/infer.py in processes to kill."""
+"""Content of a folder of predictions, and `xcit-mm predict` in processes to kill."""
 
-import importlib
 import json
 import os
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from helpers.processes import CONTEXT
+from xcit_mm.commands import predict
 
 
 def model_of(model: Sequence[object]) -> list[object]:
@@ -68,7 +68,7 @@ def merged(out: Path) -> dict[str, Any]:
 
 
 def start_infer(arguments: Sequence[object], log: Path, **env: object) -> BaseProcess:
-    """Start tools/infer.py in a process with imported libraries, with variables."""
+    """Start `xcit-mm predict` in a process with imported libraries, with variables."""
     variables = {name: str(value) for name, value in env.items()}
     process = CONTEXT.Process(target=run_infer, args=(list(map(str, arguments)), log, variables))
     process.start()
@@ -76,10 +76,9 @@ def start_infer(arguments: Sequence[object], log: Path, **env: object) -> BasePr
 
 
 def run_infer(arguments: list[str], log: Path, env: dict[str, str]) -> None:
-    """Run tools/infer.py in this process, which then ends."""
+    """Run `xcit-mm predict` in this process, which then ends."""
     os.environ |= env
     for descriptor in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     torch.set_num_threads(1)
-    sys.argv = ["infer.py", *arguments]
-    sys.exit(importlib.import_module("infer").main())
+    sys.exit(predict.main(arguments))

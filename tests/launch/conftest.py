@@ -12,7 +12,7 @@ from helpers.demo_runs import DEMO, SCORES
 from helpers.doctor_data import edit_json
 from mmengine.config import Config
 
-from xcit_mm.launch import finetune, run_tool
+from xcit_mm.__main__ import main
 
 
 class Started(Exception):
@@ -62,7 +62,7 @@ def start(monkeypatch) -> Callable[..., Config]:
         monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", stop)
         argv = [str(arg) for arg in args]
         with pytest.raises(Started) as started:
-            finetune(argv) if "--from" in argv else run_tool(tool, argv)
+            main([tool, *argv])
         return started.value.args[0]
 
     return run
@@ -91,7 +91,7 @@ def refused() -> Callable[..., str]:
         before = set(Path().rglob("*"))
         argv = [str(arg) for arg in args]
         with pytest.raises(SystemExit) as end:
-            finetune(argv) if "--from" in argv else run_tool(tool, argv)
+            main([tool, *argv])
         assert isinstance(end.value.code, str) and "\n" not in end.value.code
         assert "--from" in argv or set(Path().rglob("*")) == before
         return end.value.code

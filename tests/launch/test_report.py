@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from xcit_mm.launch import finetune, run_tool, write_finetuning_config
+from xcit_mm.commands import train
+from xcit_mm.launch import write_finetuning_config
 from xcit_mm.weights.reader import load_from_file
 
 # A training of two iterations.
@@ -34,7 +35,7 @@ def test_a_detector_with_every_offered_option_ends_with_the_score_of_each_class(
     options = r"^# (custom_hooks \+=|train_data =)"
     content, count = re.subn(options, r"\1", config.read_text(), flags=re.MULTILINE)
     config.write_text(content)
-    assert run_tool("train", [str(config), "--cfg-options", *QUICK]) == 0
+    assert train.main([str(config), "--cfg-options", *QUICK]) == 0
     lines = capsys.readouterr().err.splitlines()
     score, *classes = lines[-6:-3]
     assert count == 3 and score.startswith("score of the best checkpoint: bbox_mAP 0")
@@ -58,7 +59,7 @@ def test_a_segmentor_ends_with_its_score_and_white_where_no_label_is(
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
     arguments = ["--from", str(trained_segmentor), "--data", str(folder / "maps")]
-    assert finetune([*arguments, "--cfg-options", *QUICK]) == 0
+    assert train.main([*arguments, "--cfg-options", *QUICK]) == 0
     assert "score of the best checkpoint: mIoU " in capsys.readouterr().err
     left, right = read_columns(folder / "work_dirs" / "maps")
     assert left[20:100, 20:100].mean() > right[20:100, 20:100].mean() + 20

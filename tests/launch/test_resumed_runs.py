@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers.demo_runs import DEMO, SCORES, cfg_options
 
-from xcit_mm.launch import run_tool
+from xcit_mm.commands import train
 
 SEG, DET = SCORES
 CONFIG = DEMO / f"{SEG}.py"
@@ -133,7 +133,7 @@ def trained_for_three(request, shapes) -> tuple[str, Callable[[int], list[str]]]
 def test_a_complete_run_says_so_and_changes_nothing(trained_for_three, capsys):
     unit, command = trained_for_three
     before = {path: path.stat().st_mtime_ns for path in Path("work").rglob("*")}
-    assert run_tool("train", command(3)) == 0
+    assert train.main(command(3)) == 0
     assert {path: path.stat().st_mtime_ns for path in Path("work").rglob("*")} == before
     line = f"the run is complete: work/iter_3.pth has all 3 {unit}; raise max_{unit} to extend"
     assert [line in text for text in capsys.readouterr().err.splitlines()] == [True]

@@ -10,7 +10,7 @@ from helpers.demo_runs import DEMO, SCORES, cfg_options
 from helpers.processes import run_tool as run_in_process
 from mmengine.config import Config
 
-from xcit_mm.launch import run_tool
+from xcit_mm.commands import train
 
 SEG, DET = SCORES
 CONFIG = DEMO / f"{SEG}.py"
@@ -21,7 +21,7 @@ def test_ctrl_c_prints_one_line(shapes, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", interrupt)
-    assert run_tool("train", [str(CONFIG), *cfg_options(SEG, shapes, 1)]) == 130
+    assert train.main([str(CONFIG), *cfg_options(SEG, shapes, 1)]) == 130
     line = "interrupted: --resume resumes from the last checkpoint"
     assert capsys.readouterr().err.splitlines()[-1] == line
 
@@ -128,5 +128,5 @@ def test_weights_that_do_not_load_end_a_test_in_one_line(
 def test_a_flag_that_the_library_does_not_know_ends_before_the_checks(shapes, capsys):
     options: list[str] = cfg_options(SEG, shapes, 1)
     with pytest.raises(SystemExit) as end:
-        run_tool("train", [str(CONFIG), "--unknown", *options, "load_from=none.pth"])
+        train.main([str(CONFIG), "--unknown", *options, "load_from=none.pth"])
     assert end.value.code == 2 and "--unknown" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def command(models, out) -> Callable[..., tuple]:
     """Returns the command that predicts inputs with the segmentor, or `kind="det"` the detector."""
 
     def build(*inputs: object, kind: str = "seg", out: Path = out) -> tuple:
-        return ("infer", *inputs, *model_of(models[kind]), "--out", out)
+        return ("predict", *inputs, *model_of(models[kind]), "--out", out)
 
     return build
 

@@ -32,6 +32,6 @@ def test_an_error_before_the_start_is_one_line(
 
 def test_a_missing_photo_or_checkpoint_is_one_line(command, photos, models, refusal, out):
     assert "none.jpg" in refusal(*command(photos / "none.jpg"))
-    infer = ("infer", photos / "00.png", "--model", models["seg"][0], "--out", out)
+    infer = ("predict", photos / "00.png", "--model", models["seg"][0], "--out", out)
     assert "has no checkpoint" in refusal(*infer)
     assert not out.exists()

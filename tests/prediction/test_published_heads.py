@@ -71,7 +71,7 @@ def test_predictions_equal_the_librarys_own_inference(model, photos):
 def test_solo_may_find_nothing(tiles, photos, call, tmp_path, out):
     """Its labels are then floating-point numbers."""
     model = model_of(write_model(tmp_path, "SOLOv2", min_score=1.0))
-    code, _, errors = call("infer", photos / "00.png", *model, "--out", out, *tiles)
+    code, _, errors = call("predict", photos / "00.png", *model, "--out", out, *tiles)
     assert code == 0, errors
     assert read_records(out)[0]["objects"] == []
 

@@ -17,23 +17,23 @@ from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
 from ..training.resuming import NotSaved
 from ..training.schedule import CannotResume, is_complete
+from ..utils.arguments import errors_of_one_line
 from ..utils.atomic import atomic_path
 from ..utils.cli import cli_main, parse_cfg_options
-from ..utils.compat import log_config_to_file_only
+from ..utils.compat import find_bases_by_package, load_urls_by, log_config_to_file_only
 from ..utils.configs import part_class, read_config, type_name
 from ..utils.errors import reason
 from ..utils.scripts import find_script, load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.reader import check_checkpoint
-from ..weights.zoo import find_config, find_model
+from ..weights.zoo import find_config, find_model, load_checkpoint
 from .config import refresh_copies
 from .report import report
 from .state import find_state, training_length
 
 
-def run_tool(tool: str, argv: list[str]) -> int:
-    """Check a run, then run `tools/TOOL.py` of mmdet, mmseg or mmpretrain with the same command
-    line.
+def run_tool(tool: str, options: argparse.Namespace) -> int:
+    """Check a run, then run `tools/TOOL.py` of mmdet, mmseg or mmpretrain with the same options.
 
     The checks write nothing, and an error is one line. `--resume` has the same meaning for all
     libraries: the run resumes from the given checkpoint, by default from the last checkpoint of the
@@ -41,13 +41,11 @@ def run_tool(tool: str, argv: list[str]) -> int:
 
     Args:
         tool: 'train' or 'test'.
-        argv: Command line after the name of the program.
+        options: Options of the command of this name, of which `flags` are those of the library.
 
     Returns:
         The exit code.
     """
-    options, flags = _parser(tool).parse_known_intermixed_args(argv)
-    options.flags = flags
     rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
     options.is_first = rank == "0"  # of the processes of this machine
 
@@ -58,7 +56,7 @@ def run_tool(tool: str, argv: list[str]) -> int:
             sys.exit(reason(error))
         if script is None:
             return 0
-        with log_config_to_file_only():
+        with log_config_to_file_only(), find_bases_by_package(), load_urls_by(load_checkpoint):
             script.main()
         if tool == "train" and options.is_first:
             for line in report(options.work_dir, options.cfg):
@@ -70,31 +68,6 @@ def run_tool(tool: str, argv: list[str]) -> int:
         next_step = "the test has no scores yet"
     errors = (CheckpointMismatch, CannotResume, NotSaved, ConnectionError)
     return cli_main(run, next_step, *errors)
-
-
-def _parser(tool: str) -> argparse.ArgumentParser:
-    """Return a parser of those flags of the libraries' scripts that the checks need."""
-    parser = argparse.ArgumentParser()
-    parser.epilog = "Other flags are those of the config's library."
-    add = parser.add_argument
-    add("config", help="a config of mmdet, mmseg or mmpretrain, a model's name or a work folder")
-    if tool == "train":
-        parser.usage = "%(prog)s CONFIG [FLAG ...]"
-        parser.epilog += " To fine-tune a published model: train --from MODEL --data DATA."
-        resume_help = "resume from a checkpoint (default: the run's last)"
-        add("--resume", nargs="?", const="", help=resume_help)
-        add("--amp", action="store_true", help="train in mixed precision")
-    else:
-        parser.usage = "%(prog)s CONFIG [CHECKPOINT] [FLAG ...]"
-        add("checkpoint", nargs="?", help="a path, a URL or xcit://NAME (default: the model's)")
-        add("--show-dir", help="draw predictions beside ground truth")
-        add("--tta", action="store_true", help="predict several views of each image")
-    work_dir_help = "folder of logs and checkpoints (default: work_dirs/CONFIG)"
-    add("--work-dir", type=Path, help=work_dir_help)
-    add("--skip-checks", action="store_true", help="start the run without checks")
-    add("--cfg-options", nargs="+", action="extend", default=[], help="KEY=VALUE of the config")
-    add("--launcher", default="none", help="none, pytorch, slurm or mpi (default: none)")
-    return parser
 
 
 def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
@@ -185,7 +158,8 @@ def _load_script(tool: str, options: argparse.Namespace, cfg: Config) -> ModuleT
     if options.cfg_options:
         sys.argv += ["--cfg-options", *options.cfg_options]
     script = load_script(path)
-    script.parse_args()  # again in its main(), but checks come before
+    with errors_of_one_line(tool, options.help):
+        script.parse_args()  # again in its main(), but checks come before
     return script
 
 

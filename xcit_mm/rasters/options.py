@@ -7,7 +7,7 @@ LOADING = ("gsd", "bands", "bounds", "percentiles", "nodata")
 TILING = ("tile", "overlap")
 
 
-def add_raster_options(parser: argparse.ArgumentParser) -> None:
+def add_raster_options(parser: "argparse._ActionsContainer") -> None:
     """Add the options that training and prediction share. Without a value, they are None."""
     add = parser.add_argument
     column_help = "column of the labels' classes (default: class, label, name, category or type)"

@@ -3,6 +3,8 @@
 import argparse
 import io
 import logging
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -35,6 +37,23 @@ def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exc
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted: {str(stop) or interrupted}", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def ignore_broken_pipe() -> Iterator[None]:
+    """End without an error when the reader of the output has closed it, as `| head -1` does."""
+    try:
+        try:
+            yield
+        except SystemExit as end:
+            if not end.code:  # after a help text
+                sys.stdout.flush()
+            raise
+        sys.stdout.flush()  # here, because the interpreter would raise at its end
+    except BrokenPipeError:
+        # For the flush of the interpreter at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def parse_cfg_options(argv: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ imported on use.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from logging import WARNING, FileHandler
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
@@ -51,24 +53,46 @@ def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
-def keep_scope_of_bases() -> None:
-    """Make mmengine (0.10.7) read `_base_ = 'xcit_mm::CONFIG'` without taking `xcit_mm` for a
-    library of its own.
+@contextmanager
+def find_bases_by_package() -> Iterator[None]:
+    """Make mmengine (0.10.7) find `_base_ = 'PACKAGE::CONFIG'` by the import name of the package.
 
-    mmengine gives every part of such a base the scope `xcit_mm` and then looks for its class in a
-    registry of that name. The parts of this package's configs belong to their `default_scope`.
-    mmengine has no option for it, and a registry cannot pass a search on to the registry of the
-    default scope.
+    mmengine asks setuptools, which from 82 on lacks `pkg_resources`, for the name of a
+    distribution, which for mmseg differs between the stacks. And it gives every part of such a base
+    the scope PACKAGE, in which it looks for its class: the parts of this package's configs belong
+    to their `default_scope`. mmengine has no option for either.
     """
     from mmengine.config import Config
 
     find_base = Config._get_cfg_path
 
-    def find_base_without_scope(cfg_path: str, filename: str) -> tuple[str, str | None]:
-        path, scope = find_base(cfg_path, filename)
-        return path, None if scope == "xcit_mm" else scope
+    def find(base: str, filename: str) -> tuple[str, str | None]:
+        package, separator, path = base.partition("::")
+        if not separator:
+            return find_base(base, filename)
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            raise ModuleNotFoundError(f"{base}: {package} is not installed")
+        config = Path(spec.origin).parent / ".mim" / "configs" / path
+        if not config.is_file():
+            raise FileNotFoundError(f"{base}: {package} has no such config")
+        return str(config), None if package == "xcit_mm" else package
 
-    Config._get_cfg_path = staticmethod(find_base_without_scope)
+    with patch.object(Config, "_get_cfg_path", staticmethod(find)):
+        yield
+
+
+@contextmanager
+def load_urls_by(loader: Callable[..., Any]) -> Iterator[None]:
+    """Make mmengine (0.10.7) load checkpoints of the web by another function, in this block.
+
+    Its own runs what a file contains. A registered loader would be that of all programs.
+    """
+    from mmengine.runner import CheckpointLoader
+
+    loaders = CheckpointLoader._schemes | {"http://": loader, "https://": loader}
+    with patch.object(CheckpointLoader, "_schemes", loaders):
+        yield
 
 
 Class = TypeVar("Class", bound=type)

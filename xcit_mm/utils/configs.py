@@ -10,6 +10,7 @@ from mmengine.config import Config
 from mmengine.fileio import list_from_file
 from mmengine.registry import DATASETS, MODELS, Registry
 
+from .compat import find_bases_by_package
 from .errors import reason
 
 SUFFIXES = (".py", ".json", ".yaml", ".yml")
@@ -17,7 +18,7 @@ SUFFIXES = (".py", ".json", ".yaml", ".yml")
 
 
 def read_config(config: str | Path, options: Mapping[str, Any] | None = None) -> Config:
-    """Read a config.
+    """Read a config. Its bases may be `PACKAGE::CONFIG` of this package, mmdet and mmseg.
 
     Args:
         options: Values by dotted key, such as `{"model.backbone.arch": "t12"}`, that replace those
@@ -33,7 +34,8 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
     if not Path(config).is_file():
         raise FileNotFoundError(f"no config at {config}: see configs/")
     try:
-        cfg = Config.fromfile(config)
+        with find_bases_by_package():
+            cfg = Config.fromfile(config)
         cfg.merge_from_dict(dict(options or {}))
     except SyntaxError as error:  # mmengine does not name the file, which may be a base
         where = f"line {error.lineno}: {(error.text or '').strip()}"

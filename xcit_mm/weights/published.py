@@ -16,7 +16,7 @@ from ..archs import ARCHS, PATCH_SIZES, SIZES
 from ..utils.atomic import atomic_path
 
 REMOTE_PREFIXES = ("xcit://", "http://", "https://")
-_ROOT = "https://dl.fbaipublicfiles.com/xcit"
+PUBLISHED_ROOT = "https://dl.fbaipublicfiles.com/xcit/"
 
 
 class PublishedFile(NamedTuple):
@@ -59,7 +59,7 @@ def _make_table() -> dict[str, PublishedFile]:
             for patch_size in PATCH_SIZES:
                 path = path_format.format(size=size, patch_size=patch_size)
                 name = path.rpartition("/")[2]
-                url = f"{_ROOT}/{path}.pth"
+                url = f"{PUBLISHED_ROOT}{path}.pth"
                 table[name] = PublishedFile(url, arch, patch_size, resolution, training)
     return table
 

@@ -14,7 +14,7 @@ from mmengine.runner import CheckpointLoader
 from ..utils.configs import SUFFIXES, plain_values
 from ..utils.errors import reason
 from ..utils.scripts import shipped_folder
-from .published import PUBLISHED, REMOTE_PREFIXES, ensure_downloaded
+from .published import PUBLISHED, PUBLISHED_ROOT, REMOTE_PREFIXES, ensure_downloaded
 from .reader import load_from_file
 from .work_dirs import CHECKPOINT_SUFFIXES, find_checkpoint_in, find_config_in
 
@@ -106,10 +106,10 @@ def _lookup(model: str, find_weights: bool = False) -> tuple[str, str | None]:
 
 # mmengine logs a loader by its function's name less "load_from_".
 @CheckpointLoader.register_scheme(
-    prefixes=[*REMOTE_PREFIXES, HUB_PREFIX, r"[^:]+\.safetensors$"], force=True
+    prefixes=["xcit://", HUB_PREFIX, PUBLISHED_ROOT, r"[^:]+\.safetensors$"]
 )
 def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
-    """Read published files, models of the Hub, safetensors and URLs for mmengine."""
+    """Read published files, models of the Hub and safetensors for mmengine."""
     return load_checkpoint(filename, map_location)
 
 

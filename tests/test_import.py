@@ -1,0 +1,135 @@
+"""`import xcit_mm` adds what this file lists to other libraries, and changes nothing of theirs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SNAPSHOTS = """
+import json, logging, multiprocessing, os, random, signal, sys, warnings
+from importlib import import_module
+from types import ModuleType
+import cv2, numpy, torch
+LIBRARIES = ("mmengine", "mmcv", "mmdet", "mmseg", "torch", "cv2", "numpy")
+for name in ("config", "hub", "runner", "hooks", "optim", "fileio", "registry", "visualization"):
+    import_module(f"mmengine.{name}")
+for name in ("mmcv.cnn", "mmcv.transforms", "mmdet.registry", "mmseg.registry"):
+    import_module(name)
+from mmengine.registry import Registry
+from mmengine.runner import CheckpointLoader
+LOADED = [name for name in sys.modules if name.partition(".")[0] in LIBRARIES]
+
+
+def attributes():
+    found = {}
+    for name in LOADED:
+        for key, value in vars(sys.modules[name]).items():
+            if key.startswith("__") or isinstance(value, ModuleType):
+                continue
+            found[f"{name}.{key}"] = id(value)
+            if isinstance(value, Registry):
+                for entry, part in value.module_dict.items():
+                    found[f"{name}.{key}[{entry}]"] = id(part)
+            elif isinstance(value, dict):
+                for entry, part in value.items():
+                    found[f"{name}.{key}[{entry}]"] = id(part)
+            elif isinstance(value, type) and value.__module__ == name:
+                for entry, part in vars(value).items():
+                    if not entry.startswith(("__", "_abc_")):
+                        found[f"{name}.{key}.{entry}"] = id(part)
+    return found
+
+
+def state():
+    loaders = {url: CheckpointLoader._get_checkpoint_loader(url).__name__ for url in URLS}
+    root = logging.getLogger()
+    return dict(
+        loaders,
+        allowed=sorted(map(str, torch.serialization.get_safe_globals())),
+        cv2=cv2.getNumThreads(),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        dtype=str(torch.get_default_dtype()),
+        environment=dict(os.environ),
+        finders=[str(type(finder)) for finder in sys.meta_path],
+        gradients=torch.is_grad_enabled(),
+        logging=[root.level, str(root.handlers), logging.root.manager.disable],
+        path=list(sys.path),
+        random=hash(random.getstate()),
+        numpy=int(numpy.random.get_state()[1].sum()),
+        torch=int(torch.get_rng_state().sum()),
+        signals=[str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)],
+        start_method=multiprocessing.get_start_method(allow_none=True),
+        threads=torch.get_num_threads(),
+        warnings=list(map(str, warnings.filters)),
+    )
+
+
+URLS = (
+    "https://example.com/model.pth", "http://example.com/model.safetensors", "model.pth",
+    "https://dl.fbaipublicfiles.com/detectron2/a.pkl", "torchvision://resnet50", "s3://a/b.pth",
+    "https://dl.fbaipublicfiles.com/xcit/xcit_nano_12_p16_224.pth", "model.safetensors",
+    "xcit://xcit_nano_12_p16_224", "hf://owner/name",
+)
+before, values = attributes(), state()
+import xcit_mm
+after, new_values = attributes(), state()
+print(json.dumps(dict(
+    urls=URLS,
+    changed=sorted(key for key in before if after.get(key) != before[key]),
+    added=sorted(key for key in after if key not in before),
+    state={key: [values[key], new_values[key]] for key in values if values[key] != new_values[key]},
+)))
+"""
+ADDED = {
+    "CPUAmpOptimWrapper",
+    "LayerDecayOptimWrapperConstructor",
+    "LinearHead",
+    "LoadRasterFromFile",
+    "NonFiniteHook",
+    "ResumableCheckpointHook",
+    "StrictLoadHook",
+    "XCiT",
+    "XCiTClassifier",
+    "atomic",  # a backend of files
+    "xcit_mm",  # where configs of `xcit_mm::` are
+}
+OURS = {
+    "https://dl.fbaipublicfiles.com/xcit/xcit_nano_12_p16_224.pth",
+    "model.safetensors",
+    "xcit://xcit_nano_12_p16_224",
+    "hf://owner/name",
+}
+
+
+@pytest.fixture(scope="module")
+def differences() -> dict:
+    """What differs after the import in a fresh process."""
+    command = [sys.executable, "-W", "ignore", "-c", SNAPSHOTS]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def test_no_attribute_of_a_library_is_replaced(differences):
+    """mmengine's table of loaders and torch's allow-list are written anew to add to them."""
+    assert differences["changed"] == [
+        "mmengine.runner.checkpoint.CheckpointLoader._schemes",
+        "torch._weights_only_unpickler._marked_safe_globals_set",
+    ]
+
+
+def test_registries_and_tables_get_only_the_names_of_this_package(differences):
+    assert {key.partition("[")[2].rstrip("]") for key in differences["added"]} == ADDED
+
+
+def test_only_addresses_of_this_package_have_another_loader(differences):
+    assert {key for key in differences["state"] if key in differences["urls"]} == OURS
+
+
+def test_the_state_of_the_process_stays(differences):
+    """A finder stands in for mmcv's operators, and torch may read mmengine's checkpoints."""
+    kept = {key for key in differences["state"] if key not in OURS}
+    assert kept == {"finders", "allowed"}
+    before, after = differences["state"]["finders"]
+    assert after == [*before, "<class 'xcit_mm.ops.finder._StandIn'>"]

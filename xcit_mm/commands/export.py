@@ -1,0 +1,56 @@
+"""`xcit-mm export`: write a trained detector, segmentor or backbone as ONNX."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..deployment import export_model
+from ..utils.arguments import CommandParser
+from ..utils.cli import cli_main, ignore_broken_pipe
+from ..weights.zoo import find_model
+
+CALLS = """
+xcit-mm export MODEL --out model.onnx      # MODEL: a model's name or a work folder
+xcit-mm export CONFIG CHECKPOINT --out model.onnx [--part backbone] [--evaluate 100]
+xcit-mm export MODEL --out model.onnx --int8 PHOTOS
+"""
+DESCRIPTION = """
+The file takes a batch of normalised images (B, C, H, W) of any size. Its metadata state mean, std,
+channel order, resizing and classes. xcit_mm/deployment/run.py runs it without torch. The file is
+compared with torch at other sizes than the traced one. If it deviates, nothing is written and the
+exit code is 1.
+"""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = CommandParser("export", CALLS, description=DESCRIPTION)
+    add = parser.add_argument
+    add("config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config")
+    checkpoint_help = "path, URL or xcit://NAME (default: the model's own)"
+    add("checkpoint", nargs="?", help=checkpoint_help)
+    add("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx")
+    parts = ("backbone", "model")
+    add("--part", choices=parts, default="model", help="what to write (default: %(default)s)")
+    evaluate_help = "score file and torch on N images of the test set (default: 0)"
+    add("--evaluate", type=int, metavar="N", help=evaluate_help)
+    int8_help = "write int8, calibrated with up to 100 images of these files or folders, and score "
+    int8_help += "it on the config's test set, all or N images"
+    add("--int8", nargs="+", metavar="IMAGES", default=(), help=int8_help)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    # Unfinished files are removed.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+    def work() -> None:
+        config, checkpoint = find_model(args.config, args.checkpoint)
+        lines = export_model(config, checkpoint, args.out, args.part, args.evaluate, args.int8)
+        with ignore_broken_pipe():
+            print(*lines, f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)", sep="\n")
+
+    errors = (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError)
+    return cli_main(work, f"{args.out} is not written", *errors)

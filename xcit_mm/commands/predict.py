@@ -1,0 +1,106 @@
+"""`xcit-mm predict`: detect or segment in images and videos, from one to millions."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..models.precision import DTYPES
+from ..prediction import Predictor, find_items, predict_many
+from ..prediction.cluster import rank_and_size, rank_device
+from ..prediction.fonts import class_labels
+from ..utils.arguments import CommandParser
+from ..utils.cli import cli_main, print_line
+
+CALLS = """
+xcit-mm predict photos --model maskrcnn_xcit_tiny_12_p16
+xcit-mm predict INPUT [INPUT ...] --model MODEL [--out DIR] [OPTION ...]
+"""
+DESCRIPTION = """
+INPUT is a file, a folder, a glob, a URL, a .txt of paths, or a COCO .json. MODEL is the name of a
+published model, the work folder of a training, or a config. The same command resumes: it predicts
+what has no result yet.
+"""
+REPORTED = 20  # failures
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = CommandParser("predict", CALLS, description=DESCRIPTION)
+    add = parser.add_argument
+    add("inputs", nargs="+", metavar="INPUT", help=argparse.SUPPRESS)
+    add("--model", required=True, help=argparse.SUPPRESS)
+    add("--checkpoint", metavar="FILE", help="path, URL or xcit://NAME (default: the model's own)")
+    out_help = "folder of results (default: %(default)s)"
+    add("--out", type=Path, default=Path("predictions"), metavar="DIR", help=out_help)
+    add("--root", metavar="DIR", help="folder of the paths in a .txt or .json (default: its own)")
+    result = parser.add_argument_group("result").add_argument
+    tile_help = "side of the tiles of large photos (default: whole photos)"
+    result("--tile", type=int, metavar="PIXELS", help=tile_help)
+    overlap_help = "of tiles (default: a quarter of the tile)"
+    result("--overlap", type=int, metavar="PIXELS", help=overlap_help)
+    score_help = "least score of stored objects, 0 to 1 (default: the config's)"
+    result("--min-score", type=float, metavar="S", help=score_help)
+    dtype_help = "float32, float16, bfloat16, or auto (default: %(default)s)"
+    dtypes = (*DTYPES, "auto")
+    result("--dtype", choices=dtypes, default="float32", metavar="TYPE", help=dtype_help)
+    drawing = parser.add_argument_group("drawing").add_argument
+    drawn_help = "least score of drawn objects, 0 to 1 (default: %(default)s)"
+    drawing("--score-thr", type=float, default=0.3, metavar="S", help=drawn_help)
+    no_labels_help = "draw no names, scores or legends"
+    drawing("--no-labels", dest="labels", action="store_false", help=no_labels_help)
+    drawing("--font", metavar="FILE", help="of the names (default: a font with their letters)")
+    drawing("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
+    long = parser.add_argument_group("long runs").add_argument
+    long("--device", help="cpu, cuda:1 ... (default: a GPU if there is one)")
+    batch_help = "images of one size, or tiles, together (default: %(default)s)"
+    long("--batch-size", type=int, default=1, metavar="N", help=batch_help)
+    workers_help = "processes that read images (default: 2, on a CPU 0)"
+    long("--workers", type=int, metavar="N", help=workers_help)
+    long("--ray", metavar="ADDRESS", help="of a Ray cluster, or auto, or local (default: no Ray)")
+    long("--retry-failed", action="store_true", help="predict failures again")
+    long("--overwrite", action="store_true", help="remove earlier results first")
+    return parser.parse_args(argv)
+
+
+def predict(args: argparse.Namespace) -> int:
+    listing = find_items(args.inputs, args.root, args.out)
+    rank, _ = rank_and_size()
+    if rank == 0:
+        for note in listing.notes:
+            print_line(note)
+    names = ("tile", "overlap", "batch_size", "dtype", "min_score")
+    options = {name: getattr(args, name) for name in names}
+    if args.ray is None:
+        options["device"] = args.device or rank_device()
+    else:
+        options["device"] = "cpu"  # the actors use the GPUs
+    predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)
+    drawing = None
+    if args.draws:
+        drawing = dict(min_score=args.score_thr, labels=args.labels, font=args.font)
+        class_labels(tuple(predictor.names), args.font)  # a wrong font raises before the work
+    report = predict_many(
+        listing,
+        predictor,
+        args.out,
+        drawing,
+        args.workers,
+        args.ray,
+        args.overwrite,
+        args.retry_failed,
+    )
+    if report is None:  # rank 0 reports
+        return 0
+    print(report)
+    for line in report.failures[:REPORTED]:
+        print_line(f"failed: {line}")
+    if len(report.failures) > REPORTED:
+        print_line(
+            f"and {len(report.failures) - REPORTED} more, in the records of {args.out}/journal"
+        )
+    return 3 if report.failures else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    errors = (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError)
+    return cli_main(lambda: predict(args), "start the same command again to go on", *errors)

@@ -1,0 +1,133 @@
+"""Lines about the installed stack, with fixes.
+
+It imports the package only on use, because `tools/doctor.py` runs it where the package cannot be
+imported.
+"""
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from functools import partial
+from importlib.metadata import packages_distributions
+
+# Modules of the stack, and the versions that xcit_mm needs. A library of tasks may be missing.
+NEEDED = dict(mmengine="0.10", torch="2.6", cv2="4", mmcv="2.0", mmdet="3.3", mmseg="1.2")
+OPTIONAL = dict(mmdet="no detection", mmseg="no segmentation")
+SETUP = "install one stack in an environment of its own, see docs/install.md"
+FIXES = dict(
+    cv2="apt-get install libgl1 libglib2.0-0, or the packages of your system with these libraries",
+    mmcv="pip uninstall mmcv mmcv-lite && pip install mmcv-lite==2.1.0, or compile mmcv "
+    "(docs/install.md)",
+)
+DEVICE_FIX = "install a torch that was built for this device, as pytorch.org says"
+
+
+def check_stack() -> Iterator[str]:
+    """Yield a line for each part of the stack, 'ok' or 'FAIL', and for the device of trainings."""
+    yield line_of(check_one_stack)
+    for name in NEEDED:
+        yield line_of(partial(check_version, name), FIXES.get(name, SETUP))
+    yield line_of(check_use)
+    yield line_of(check_device, DEVICE_FIX)
+
+
+def line_of(check: Callable[[], str], fix: str = SETUP) -> str:
+    """Return the line of a check, with a fix if it fails."""
+    try:
+        return f"{'ok':<11}{check()}"
+    except Exception as error:  # the doctor reports every failure
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return f"FAIL D101  {message} -- fix: {fix}"
+
+
+def installed_stack() -> list[str]:
+    """Return the installed distributions of OpenMMLab and of its OneDL forks, which have the same
+    import names.
+    """
+    distributions = packages_distributions()
+    modules = ("mmengine", "mmcv", "mmdet", "mmseg")
+    return sorted({name for module in modules for name in distributions.get(module, [])})
+
+
+def check_one_stack() -> str:
+    """Check that the libraries are all of OpenMMLab, or all of the OneDL forks."""
+    installed = installed_stack()
+    names = ", ".join(installed)
+    forks = [name for name in installed if name.startswith("onedl-")]
+    if {"mmcv", "mmcv-lite"} <= set(installed):
+        raise ImportError(f"mmcv and mmcv-lite are both installed, in one folder: {FIXES['mmcv']}")
+    if 0 < len(forks) < len(installed):
+        raise ImportError(f"libraries of OpenMMLab and its OneDL forks are mixed: {names}")
+    return f"one stack: {names}"
+
+
+def check_version(name: str) -> str:
+    """Check that a module can be imported and is new enough. mmdet and mmseg also check the version
+    of mmcv.
+    """
+    if name in OPTIONAL and importlib.util.find_spec(name) is None:
+        return f"{name} is not installed: {OPTIONAL[name]}"
+    version = importlib.import_module(name).__version__
+    from mmengine.utils import digit_version
+
+    # By three numbers, 2.1.0a0 of NVIDIA's containers counts as 2.1.0.
+    if digit_version(version)[:3] < digit_version(NEEDED[name])[:3]:
+        raise ImportError(f"{name} {version} is installed, and xcit_mm needs >= {NEEDED[name]}")
+    return f"{name} {version}"
+
+
+def check_use() -> str:
+    """Check that the libraries find the backbone and the shipped configs their bases."""
+    import xcit_mm
+    from xcit_mm.ops import is_compiled
+    from xcit_mm.weights.zoo import find_config
+
+    compiled = is_compiled()
+    published = dict(mmdet="maskrcnn_xcit_tiny_12_p16", mmseg="sem_fpn_xcit_tiny_12_p16")
+    for name in filter(importlib.util.find_spec, OPTIONAL):
+        importlib.import_module(f"{name}.models")
+        if importlib.import_module(f"{name}.registry").MODELS.get("XCiT") is not xcit_mm.XCiT:
+            raise ImportError(f"type='XCiT' is not registered with {name}")
+        xcit_mm.read_config(find_config(published[name]))
+    operators = "compiled" if compiled else "of xcit_mm"
+    return f"xcit_mm {xcit_mm.__version__}, mmcv.ops {operators}"
+
+
+def check_device() -> str:
+    """Check that torch and mmcv's operators run on the device on which mmengine trains."""
+    import torch
+    from mmcv.ops import nms
+    from mmengine.device import get_device
+
+    device = get_device()
+    corners = [[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 8.0], [20.0, 20.0, 29.0, 29.0]]
+    boxes = torch.tensor(corners, device=device)
+    scores = torch.tensor([0.9, 0.8, 0.7], device=device)
+    kept = nms(boxes, scores, iou_threshold=0.5)[1].tolist()
+    if kept != [0, 2]:
+        raise ImportError(f"mmcv.ops.nms keeps boxes {kept} of three, not [0, 2]: {FIXES['mmcv']}")
+    image = torch.ones(1, 3, 32, 32, device=device)
+    kernel = torch.ones(4, 3, 3, 3, device=device)
+    total = torch.nn.functional.conv2d(image, kernel).sum().item()
+    if total != 4 * 27 * 30 * 30:
+        raise RuntimeError(f"a convolution on {device} gives the sum {total}, not {4 * 27 * 900}")
+    if device == "cpu":
+        return "no GPU, training runs on CPU"
+    name = torch.cuda.get_device_name() if device == "cuda" else device
+    return f"training runs on {name}"
+
+
+def main() -> int:
+    """Print the lines, and return the exit code."""
+    warnings.simplefilter("ignore")
+    lines = sys.stdout
+    has_failed = False
+    # The output of libraries while they are imported must not mix with the lines.
+    with redirect_stdout(sys.stderr):
+        for line in check_stack():
+            print(line, file=lines, flush=True)
+            has_failed |= line.startswith("FAIL")
+    return 1 if has_failed else 0

@@ -1,0 +1,150 @@
+"""`xcit-mm weights`: list, inspect and convert XCiT weights."""
+
+import argparse
+import reprlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from ..utils.arguments import CommandParser
+from ..utils.atomic import atomic_path
+from ..utils.cli import cli_main, ignore_broken_pipe
+from ..weights.bands import stem_key
+from ..weights.layouts import (
+    CLASSIFIER_PREFIXES,
+    LAYOUTS,
+    Weights,
+    describe,
+    parse_checkpoint,
+    to_layout,
+)
+from ..weights.published import PUBLISHED, local_path
+from ..weights.zoo import load_checkpoint
+
+CALLS = """
+xcit-mm weights list
+xcit-mm weights inspect FILE
+xcit-mm weights convert FILE OUT --to official|timm|mmpretrain|safetensors
+"""
+
+# The keys of a dense XCiT and of a classifier.
+KNOWN = (
+    "patch_embed.proj.",
+    "pos_embeder.token_projection.",
+    "blocks.",
+    "fpn",
+    *CLASSIFIER_PREFIXES,
+)
+
+
+class ShortRepr(reprlib.Repr):
+    """Shows the first items of nested values. A small file may hold lists of endless depth."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        if isinstance(x, argparse.Namespace):
+            x = vars(x)
+        return self.repr_dict(x, level) if isinstance(x, dict) else super().repr1(x, level)
+
+
+def read(args: argparse.Namespace) -> Weights:
+    return parse_checkpoint(load_checkpoint(args.file), args.ema)
+
+
+def inspect(args: argparse.Namespace) -> None:
+    weights = read(args)
+    tensors = {**weights.trunk, **weights.heads}
+    dtypes = {
+        str(value.dtype).removeprefix("torch.")
+        for value in tensors.values()
+        if value.is_floating_point()
+    }
+    statistics = ("running_mean", "running_var", "_tracked")
+    learned = sum(value.numel() for key, value in tensors.items() if not key.endswith(statistics))
+    entry = f", under {weights.source!r}" if weights.source else ""
+    print(f"layout      {weights.layout}{entry}")
+    print(f"task        {weights.task}")
+    print(f"arch/patch  {describe(weights.trunk)}")
+    print(f"bands       {weights.trunk[stem_key(weights.trunk)].shape[1]}")
+    print(
+        f"parameters  {learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}"
+    )
+    print(f"pyramid     {'yes' if any(key.startswith('fpn') for key in weights.trunk) else 'no'}")
+    short = ShortRepr()
+    short.maxdict = short.maxlist = short.maxtuple = 20
+    short.maxstring = short.maxother = 200
+    unknown = [key for key in weights.trunk if not key.startswith(KNOWN)]
+    print(f"unknown     {', '.join(unknown) or 'none'}")
+    for key, value in weights.metadata.items():
+        shown = value if isinstance(value, str) else short.repr(value)
+        line = " ".join(shown.split())
+        print(f"{key:11} {line[:200]}{'...' if len(line) > 200 else ''}")
+
+
+def convert(args: argparse.Namespace) -> None:
+    out = Path(args.out)
+    if out.exists():
+        raise FileExistsError(f"{out} exists: remove it or choose another name")
+    weights = read(args)
+    if args.backbone:
+        weights.heads.clear()
+    content = to_layout(weights, "official" if args.to == "safetensors" else args.to)
+    with atomic_path(out) as unfinished:
+        if args.to == "safetensors" or out.suffix == ".safetensors":
+            tensors = content.get("state_dict") or content.get("model") or content
+            # Safetensors cannot hold tensors that share memory.
+            separate = {key: value.clone().contiguous() for key, value in tensors.items()}
+            save_file(separate, unfinished)
+        else:
+            torch.save(content, unfinished)
+    print(f"{out} ({args.to} layout)")
+
+
+def list_names(args: argparse.Namespace) -> None:
+    """Print detectors and segmentors, then trunks with class attention."""
+    row = "{:<36}{:<12}{:<9}{:<8}{:<22}{:<12}{}".format
+    print(row("name", "downloaded", "model", "pixels", "training", "licence", "URL"))
+    for name, file in PUBLISHED.items():
+        downloaded = "yes" if local_path(name).exists() else "-"
+        model = f"{file.arch}/p{file.patch_size}"
+        facts = (model, file.resolution, file.training, file.licence, file.url)
+        print(row(f"xcit://{name}", downloaded, *facts))
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    description = "FILE is a path, a URL or xcit://NAME."
+    parser = CommandParser("weights", CALLS, description=description)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog=parser.prog)
+    command = commands.add_parser("list", help="print the published files")
+    command.set_defaults(run=list_names)
+    files = CommandParser(add_help=False)
+    files.add_argument("file", help="path, URL or xcit://NAME")
+    ema_help = "take model_ema or state_dict_ema of a training file (default: its model)"
+    files.add_argument("--ema", action="store_true", help=ema_help)
+    inspect_help = "print layout, architecture and metadata of a file"
+    command = commands.add_parser("inspect", parents=[files], help=inspect_help)
+    command.set_defaults(run=inspect)
+    convert_help = "write a trunk in another layout"
+    command = commands.add_parser("convert", parents=[files], help=convert_help)
+    command.add_argument("out", help="file to write; the suffix .safetensors selects that format")
+    layouts = [*LAYOUTS, "safetensors"]
+    command.add_argument("--to", choices=layouts, required=True, help="layout to write")
+    backbone_help = "leave out the heads of a detector or segmentor (default: all)"
+    command.add_argument("--backbone", action="store_true", help=backbone_help)
+    command.set_defaults(run=convert)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+
+    def work() -> None:
+        with ignore_broken_pipe():
+            args.run(args)
+
+    # torch.save raises a RuntimeError on a full disk
+    errors = (ValueError, OSError, RuntimeError, SafetensorError, ModuleNotFoundError)
+    return cli_main(work, "nothing is written", *errors)

@@ -1,0 +1,71 @@
+"""Parsing of a command line: a help that begins with the commonest calls, errors of one line."""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+_OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An `ArgumentParser` whose help begins with calls, and whose errors name a similar option."""
+
+    def __init__(self, command: str = "", calls: str = "", **options: Any) -> None:
+        """Make the parser of a command.
+
+        Args:
+            command: Name of the command of `xcit-mm`.
+            calls: The commonest calls, a line each.
+        """
+        if command:
+            options["prog"] = f"xcit-mm {command}"
+        if calls:
+            lines = [line.strip() for line in calls.strip().splitlines()]
+            options["usage"] = "\n       ".join(lines)
+        if "description" in options:
+            options["description"] = options["description"].strip()
+        options.setdefault("formatter_class", _Formatter)
+        super().__init__(**options)
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with the exit code 2 and a line that names the most similar option."""
+        _end(self.prog, message, self.format_help())
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Most options fit a line."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+
+
+@contextmanager
+def errors_of_one_line(command: str, own_help: str) -> Iterator[None]:
+    """Make every parser end the program as the command's own does, in this block.
+
+    Args:
+        own_help: Help of the command, which names options that the other parsers do not have.
+    """
+
+    def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        _end(f"xcit-mm {command}", message, own_help + parser.format_help())
+
+    with patch.object(argparse.ArgumentParser, "error", error):
+        yield
+
+
+def _end(program: str, message: str, helps: str) -> NoReturn:
+    options = sorted(set(_OPTION.findall(helps)))
+    hint = f"{program} --help lists the arguments"
+    for wrong in _OPTION.findall(message):
+        similar = get_close_matches(wrong, options, n=1)
+        if wrong not in options and similar:
+            hint = f"did you mean {similar[0]}?"
+            break
+    print(f"{program}: {message}: {hint}", file=sys.stderr)
+    sys.exit(2)
