@@ -13,7 +13,7 @@ PIP := python -m pip install --disable-pip-version-check
 setup: $(READY)
 
 $(READY): $(wildcard requirements/*.txt) setup.py
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit(sys.version + ": Python 3.10 or newer is needed, make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(sys.version + ": Python 3.11 or newer is needed, make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(PIP) $(patsubst %,-r requirements/%.txt,torch $(STACK) export ray raster hub dev) -e .
 	@$(BIN)/python -c "import cv2" || { echo "OpenCV needs libraries of the system: apt-get install libgl1 libglib2.0-0"; exit 1; }
