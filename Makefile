@@ -21,7 +21,7 @@ $(READY): $(wildcard requirements/*.txt) setup.py
 	touch $@
 
 demo: $(READY)
-	$(BIN)/python tools/demo.py $(if $(FULL),--full)
+	@$(BIN)/python tools/demo.py $(if $(FULL),--full)
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 FAST := $(if $(SUFFIX),forks and )not slow and not gpu and not compiled

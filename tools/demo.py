@@ -3,8 +3,8 @@
     make demo
     make demo FULL=1    # longer: the models whose scores the model zoo lists
 
-Runs tools/train.py and tools/test.py with configs of configs/demo, in bfloat16 where the processor
-is faster in it. Results are in work_dirs/demo, which is emptied first.
+Runs `xcit-mm train` and `xcit-mm test` with configs of configs/demo, in bfloat16 where the
+processor is faster in it. Results are in work_dirs/demo, which is emptied first.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from mmengine.device import get_device
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.models.precision import fast_dtype
-from xcit_mm.utils.cli import cli_main
+from xcit_mm.utils.cli import cli_main, quiet
 from xcit_mm.utils.configs import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,10 +42,14 @@ TASKS = {
 NEXT = "predict photo.jpg --model maskrcnn_xcit_tiny_12_p16"  # the smallest published detector
 
 
-def tool(name: str, *args: object) -> None:
-    """Run tools/NAME.py; its output is shown."""
-    command = [sys.executable, ROOT / "tools" / f"{name}.py", *map(str, args)]
-    subprocess.run(command, cwd=ROOT, check=True)
+def run_command(name: str, *args: object, quiet: bool = False) -> None:
+    """Run a command of `xcit-mm`. If it is quiet, its output is shown only after a failure."""
+    command = [sys.executable, "-m", "xcit_mm", name, *map(str, args)]
+    stream = subprocess.PIPE if quiet else None
+    ended = subprocess.run(command, cwd=ROOT, text=True, stdout=stream, stderr=stream)
+    if ended.returncode != 0 and quiet:
+        print(ended.stdout, ended.stderr, file=sys.stderr)
+    ended.check_returncode()
 
 
 def save_untrained(config: Path, checkpoint: Path) -> None:
@@ -53,27 +57,28 @@ def save_untrained(config: Path, checkpoint: Path) -> None:
     cfg = read_config(config)
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
-    model = MODELS.build(cfg.model)
-    model.init_weights()
+    with quiet():
+        model = MODELS.build(cfg.model)
+        model.init_weights()
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     torch.save(dict(meta=dict(), state_dict=model.state_dict()), checkpoint)
 
 
 def evaluate(config: Path, checkpoint: Path, folder: Path, *flags: object) -> dict[str, float]:
     """Return the scores of a checkpoint on the held-out images."""
-    tool("test", config, checkpoint, "--work-dir", folder, *flags)
+    run_command("test", config, checkpoint, "--work-dir", folder, *flags, quiet=True)
     (scores,) = folder.glob("*/2*.json")
     return json.loads(scores.read_text())
 
 
 def run_task(config: Path, folder: Path, *flags: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Train with options of tools/train.py, and return the scores before and after training.
+    """Train with options of `xcit-mm train`, and return the scores before and after training.
 
     The held-out images are drawn into the folder `visualizations`.
     """
     save_untrained(config, folder / "untrained.pth")
     untrained = evaluate(config, folder / "untrained.pth", folder / "untrained")
-    tool("train", config, "--work-dir", folder, *flags)
+    run_command("train", config, "--work-dir", folder, *flags)
     checkpoint = Path((folder / "last_checkpoint").read_text())
     drawing = ("--show-dir", folder / "visualizations")
     every_image = ("--cfg-options", "default_hooks.visualization.interval=1")
@@ -102,7 +107,7 @@ def run(full: bool) -> None:
         write_dataset(data)
     shutil.rmtree(OUT, ignore_errors=True)
     flags = ["--amp"] if fast_dtype(get_device()) == "bfloat16" else []
-    table = [f"{'':14}{'':10}{'untrained':>10}{'trained':>10}"]
+    table = [f"{'40 held-out images, %':24}{'untrained':>10}{'trained':>10}"]
     folders = {}
     for task, (name, scores) in TASKS.items():
         print(f"== {task} + XCiT-N12/16 ==", flush=True)
@@ -115,9 +120,9 @@ def run(full: bool) -> None:
             table.append(f"{task:14}{score:10}{change}")
     drawing = OUT / "predictions.png"
     draw_predictions(drawing, folders)
-    print("\nOn 40 images that were not trained on, in per cent:", *table, sep="\n")
+    print("", *table, sep="\n")
     minutes = (time.time() - start) / 60
-    print(f"\nAfter {minutes:.1f} minutes. Ground truth beside prediction: {drawing}")
+    print(f"After {minutes:.1f} minutes. Ground truth beside prediction: {drawing}")
     print(f"Next, on a photo of your own: {Path(sys.executable).with_name('xcit-mm')} {NEXT}")
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from mmengine.utils import track_iter_progress
+from tqdm import tqdm
 
 from xcit_mm.rasters.gdal import open_raster, require_rasterio
 from xcit_mm.utils.atomic import atomic_folder
@@ -147,7 +147,8 @@ def write_split(root: Path, split: str, count: int, size: int, seed: int, raster
         folder.mkdir(parents=True)
     categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, start=1)]
     coco = dict(images=[], annotations=[], categories=categories)
-    for number in track_iter_progress(range(count)):
+    bar = tqdm(range(count), desc=split, unit="image", leave=False, disable=None)
+    for number in bar:  # in a terminal only
         image_seed = (seed, split == "validation", number)
         image, instances, labels = draw_image(np.random.default_rng(image_seed), size)
         write_image(images / f"{number:05}.jpg", image)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import time
 import warnings
@@ -35,7 +36,7 @@ class Ended(NamedTuple):
 
 
 def run_tool(
-    name: str, *arguments: object, cwd: Path, kill_at: tuple[str, int] | None = None, **limits: int
+    name: str, *arguments: object, cwd: Path, kill_at: tuple | None = None, **limits: int
 ) -> Ended:
     """Run `xcit-mm NAME` to its end.
 
@@ -89,7 +90,7 @@ def _run(
     arguments: list[str],
     cwd: Path,
     files: list[Path],
-    kill_at: tuple[str, int] | None,
+    kill_at: tuple | None,
     limits: dict[str, int],
 ) -> None:
     command = importlib.import_module(f"xcit_mm.commands.{name}")
@@ -133,12 +134,14 @@ def _settle(cwd: Path, files: list[Path]) -> None:
     torch.set_num_threads(1)
 
 
-def arrange_death(call: str, count: int) -> None:
-    """Kill this process at the n-th call of a method of hooks, or of os.replace.
+def arrange_death(call: str, count: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal to this process and its children at the n-th call of a method of hooks, or of
+    os.replace.
 
     Args:
         call: Name of a method of hooks, "before_replace" or "after_replace".
         count: Number of the call, from 1.
+        number: The signal. The system sends SIGKILL to the children later.
     """
     from mmengine.runner import Runner
 
@@ -150,7 +153,9 @@ def arrange_death(call: str, count: int) -> None:
         nonlocal remaining
         remaining -= 1
         if remaining == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            children = multiprocessing.active_children() if number != signal.SIGKILL else []
+            pids = [str(pid) for pid in (*(child.pid for child in children), os.getpid())]
+            subprocess.run(["kill", f"-{int(number)}", *pids])
 
     def fatal_replace(*paths: object) -> None:
         if call == "before_replace":

@@ -15,13 +15,20 @@ from mmengine.registry import OPTIM_WRAPPERS
 
 from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
+from ..training.console import console_of_run
 from ..training.resuming import NotSaved
 from ..training.schedule import CannotResume, is_complete
+from ..training.termination import TerminationHook
 from ..utils.arguments import errors_of_one_line
 from ..utils.atomic import atomic_path
 from ..utils.cli import cli_main, parse_cfg_options
-from ..utils.compat import find_bases_by_package, load_urls_by, log_config_to_file_only
-from ..utils.configs import part_class, read_config, type_name
+from ..utils.compat import (
+    add_hooks_to_runs,
+    find_bases_by_package,
+    load_urls_by,
+    log_config_to_file_only,
+)
+from ..utils.configs import data_sets, part_class, read_config, type_name
 from ..utils.errors import reason
 from ..utils.scripts import find_script, load_script
 from ..weights.matching import CheckpointMismatch
@@ -56,18 +63,27 @@ def run_tool(tool: str, options: argparse.Namespace) -> int:
             sys.exit(reason(error))
         if script is None:
             return 0
-        with log_config_to_file_only(), find_bases_by_package(), load_urls_by(load_checkpoint):
+        hooks = [TerminationHook()] if tool == "train" else []
+        with (
+            find_bases_by_package(),
+            load_urls_by(load_checkpoint),
+            add_hooks_to_runs(*hooks),
+        ):
             script.main()
         if tool == "train" and options.is_first:
             for line in report(options.work_dir, options.cfg):
                 print(line, file=sys.stderr)
         return 0
 
+    def run_in_console() -> int:
+        with log_config_to_file_only() if options.verbose else console_of_run():
+            return run()
+
     next_step = "--resume resumes from the last checkpoint"
     if tool == "test":
         next_step = "the test has no scores yet"
-    errors = (CheckpointMismatch, CannotResume, NotSaved, ConnectionError)
-    return cli_main(run, next_step, *errors)
+    errors = (CheckpointMismatch, CannotResume, NotSaved, ConnectionError, FloatingPointError)
+    return cli_main(run_in_console, next_step, *errors)
 
 
 def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
@@ -93,14 +109,29 @@ def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
     start = checkpoint or cfg.get("load_from") or "the config's initial weights"
     copied_config = _add_resume(options, cfg, checkpoint)
     script = _load_script("train", options, cfg)
+    length = f"{end} {'iterations' if unit == 'iters' else unit}"
+    _say(options, f"{_describe_model(cfg)}, {length} from {start}, in {options.work_dir}")
     _check(options, check_training(copy.deepcopy(cfg)))
     if copied_config:
         cfg.load_from = checkpoint
         with atomic_path(copied_config) as unfinished:
             cfg.dump(unfinished)
-    work = f"logs and config: {options.work_dir}"
-    _say(options, f"{type_name(cfg.model)}, {end} {unit} from {start}; {work}")
     return script
+
+
+def _describe_model(cfg: Config) -> str:
+    """Describe a model and the data that it is trained on."""
+    model = type_name(cfg.model)
+    backbone: dict = cfg.model.get("backbone") or {}
+    if "type" in backbone:
+        model += f" with {type_name(backbone)}"
+    if "patch_size" in backbone:
+        model += f"-{str(backbone.get('arch')).upper()}/{backbone['patch_size']}"
+    for dataset in data_sets(cfg, "train"):
+        folders = dataset.get("data_prefix") or {}
+        places = [dataset.get("data_root"), dataset.get("ann_file"), *folders.values()]
+        return " on ".join([model, *list(filter(None, places))[:1]])
+    return model
 
 
 def _add_resume(options: argparse.Namespace, cfg: Config, checkpoint: str | None) -> Path | None:

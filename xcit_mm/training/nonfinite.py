@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from mmengine.dist import all_gather_object, all_reduce, get_world_size
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import get_total_norm
 
+from ..utils.cli import log_line
 from ..utils.errors import preview
 
 
@@ -90,7 +90,7 @@ class NonFiniteHook(Hook):
         elif get_world_size() == 1:
             cause = self._describe_batch(args, kwargs)
             if cause:
-                print_log(cause, "current", logging.ERROR)
+                log_line(cause, logging.ERROR)
 
     def _before_step(self, *_: Any) -> None:
         # The loss scaler sets `found_inf`, so that a fused optimizer skips the step.
@@ -142,7 +142,7 @@ class NonFiniteHook(Hook):
         if self.action == "stop" or self.skips > self.max_skips or are_statistics_broken:
             raise FloatingPointError(message)
         skips = f"skipped ({self.skips} of at most {self.max_skips} in a row)"
-        print_log(f"{message}; {skips}", "current", logging.ERROR)
+        log_line(f"{message}; {skips}", logging.ERROR)
 
     def _describe_batch(self, args: tuple, kwargs: dict[str, Any]) -> str:
         """Describe the first value of a batch that is not finite, in the precision of training."""

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
-from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_path
+from ..utils.cli import log_line
 from ..utils.compat import is_resuming, is_training_run
 from ..weights.reader import load_from_file
 from ..weights.work_dirs import SavedRun, find_newer_best, own_best
@@ -115,7 +115,7 @@ class ResumableCheckpointHook(CheckpointHook):
         self._loop = NumberedLoop(runner) if NumberedLoop.supports(runner) else None
         if not self._loop:
             message = "the batches have no numbers: a resumed run starts with other batches"
-            print_log(message, "current")
+            log_line(message)
 
     def before_train_epoch(self, runner: Runner) -> None:
         if self._loop:

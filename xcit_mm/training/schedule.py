@@ -5,10 +5,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
+from ..utils.cli import log_line
 from ..utils.configs import plain_values
 
 # Parts of a config that determine a training, and keys in them that do not when it resumes.
@@ -54,13 +54,13 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
         is_complete(checkpoint, "iters", runner.max_iters)
     edits = list(_find_edits(checkpoint["meta"].get("cfg", ""), runner.cfg.pretty_text))
     for edit in edits:
-        print_log(f"the config was edited: {edit}", "current")
+        log_line(f"the config was edited: {edit}")
     if not edits or "optimizer" not in checkpoint:
         return
     schedulers = runner.param_schedulers or []
     depends_on_scores = any(hasattr(scheduler, "need_val_args") for scheduler in schedulers)
     if isinstance(runner.optim_wrapper, OptimWrapperDict) or depends_on_scores:
-        print_log("schedule and optimizer's options stay as in the checkpoint", "current")
+        log_line("schedule and optimizer's options stay as in the checkpoint")
         return
     _advance(runner, schedulers, checkpoint["meta"])
     _replace_options(runner.optim_wrapper, checkpoint)
@@ -155,4 +155,4 @@ def _replace_options(wrapper: OptimWrapper, checkpoint: dict) -> None:
         saved.update({key: value for key, value in group.items() if key != "params"})
     if groups[0]["lr"] != rate:
         place = f"the rate at iteration {checkpoint['meta']['iter'] + 1}"
-        print_log(f"{place} is {groups[0]['lr']:.4g}, not {rate:.4g}", "current")
+        log_line(f"{place} is {groups[0]['lr']:.4g}, not {rate:.4g}")

@@ -14,6 +14,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from mmengine.config import DictAction
+from mmengine.logging import MMLogger
 from tqdm import tqdm
 
 from .errors import reason
@@ -77,6 +78,11 @@ def parse_cfg_options(argv: Sequence[str]) -> dict[str, Any]:
 def print_line(line: str) -> None:
     """Print a line on stderr, above a progress bar. A path may have bytes that are not UTF-8."""
     tqdm.write(line.encode(errors="backslashreplace").decode(), file=sys.stderr)
+
+
+def log_line(line: str, level: int = logging.INFO) -> None:
+    """Log a line of this package, which the console of a run shows beside the library's log."""
+    MMLogger.get_current_instance().log(level, line, extra=dict(on_screen=True))
 
 
 def progress_bar(total: int | None, unit: str, **options: Any) -> tqdm:

@@ -83,6 +83,25 @@ def find_bases_by_package() -> Iterator[None]:
 
 
 @contextmanager
+def add_hooks_to_runs(*hooks: Any) -> Iterator[None]:
+    """Give every `Runner` of mmengine that is made in this block further hooks.
+
+    The libraries' scripts make it from a config, which can name registered hooks only.
+    """
+    from mmengine.runner import Runner
+
+    init = Runner.__init__
+
+    def init_with_hooks(runner: "Runner", *args: Any, **kwargs: Any) -> None:
+        init(runner, *args, **kwargs)
+        for hook in hooks:
+            runner.register_hook(hook)
+
+    with patch.object(Runner, "__init__", init_with_hooks):
+        yield
+
+
+@contextmanager
 def load_urls_by(loader: Callable[..., Any]) -> Iterator[None]:
     """Make mmengine (0.10.7) load checkpoints of the web by another function, in this block.
 

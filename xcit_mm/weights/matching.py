@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from ..utils.cli import log_line
 from ..utils.compat import is_resuming, is_training_run
 from ..utils.errors import preview
 from .bands import FILL_HINT, RGB, check_stem_rule, stem_for_bands, stem_key
@@ -68,7 +68,7 @@ def load_pretrained(
     if initial:
         part = "head" if "head.weight" in initial else "pyramid"
         message += f"; {len(initial)} of the {part} keep their initial values"
-    print_log(message, logger="current")
+    log_line(message)
     return initial
 
 
@@ -199,7 +199,7 @@ def _match_heads(
     )
     if resized:
         message = f"of other shapes, so they keep their initial values: {', '.join(resized)}"
-        print_log(message, logger="current")
+        log_line(message)
     return _check_coverage(_without(expected, resized), _without(heads, resized))
 
 

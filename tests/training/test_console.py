@@ -1,0 +1,100 @@
+"""What a person reads of a run: a line for each tenth or a bar, scores, and the path of the log."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from helpers.demo_runs import DEMO, SCORES, cfg_options
+from helpers.processes import Ended, run_tool
+
+SEG, _ = SCORES
+CONFIG = DEMO / f"{SEG}.py"
+END = 10
+
+
+@pytest.fixture(scope="module")
+def options(shapes) -> list[str]:
+    best = "default_hooks.checkpoint.save_best=mIoU"
+    return [*cfg_options(SEG, shapes, END), "train_cfg.val_interval=5", best]
+
+
+@pytest.fixture(scope="module")
+def trained(options, tmp_path_factory) -> tuple[Path, Ended]:
+    """A work folder, and what its training printed without a terminal."""
+    folder = tmp_path_factory.mktemp("console")
+    run = run_tool("train", CONFIG, *options, "--work-dir", "w", cwd=folder)
+    assert run.returncode == 0, run.stderr
+    return folder, run
+
+
+def test_without_a_terminal_a_training_prints_tenths_scores_and_the_log(trained):
+    _, run = trained
+    assert run.stdout == ""
+    first, sizes, *lines = run.stderr.splitlines()
+    assert first.startswith("EncoderDecoder with XCiT-N12/16 on ")
+    assert f"{END} iterations from the config's initial weights" in first
+    assert sizes.startswith("8 images of 5 classes for training, 4 for validation; log: ")
+    tenths = [line for line in lines if re.match(r"\d+/10  loss ", line)]
+    assert [line.partition("/")[0] for line in tenths] == [str(n) for n in range(1, 11)]
+    row = r"10/10  loss [\d.]+  lr [\d.e-]+  [\d.]+ s/it  00:00 left  [\d.]+ GB"
+    assert re.fullmatch(row, tenths[-1])
+    scores = [line for line in lines if line.startswith("validation after iteration ")]
+    assert len(scores) == 2 and "mIoU " in scores[0] and scores[0].endswith(", the best so far")
+    assert lines[-2].startswith("weights: w/")
+    assert len(lines) <= 24 and "UserWarning" not in run.stderr
+
+
+def test_the_log_that_is_named_has_what_the_library_prints(trained):
+    folder, run = trained
+    log = (folder / run.stderr.splitlines()[1].rpartition("log: ")[2]).read_text()
+    for line in ("Hooks will be executed", "Iter(train) [10/10]", "per class results"):
+        assert line in log, line
+
+
+def test_a_test_prints_the_classes_and_all_scores(trained, options):
+    folder, _ = trained
+    run = run_tool("test", "w", *options, cwd=folder)
+    assert run.returncode == 0, run.stderr
+    assert [line.split()[0] for line in run.stdout.splitlines()[-3:]] == ["aAcc", "mIoU", "mAcc"]
+    assert "| triangle" in run.stdout.replace("|  ", "| ")
+    assert len(run.stderr.splitlines()) == 2
+
+
+def test_verbose_prints_the_log_of_the_library(options, tmp_path):
+    run = run_tool("train", CONFIG, *options, "train_cfg.max_iters=1", "--verbose", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "Hooks will be executed" in run.stdout and "Iter(train) [1/1]" in run.stdout
+    assert "1/1  loss" not in run.stderr
+
+
+def test_in_a_terminal_a_training_shows_one_bar(options, tmp_path):
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "xcit_mm", "train", CONFIG, "--work-dir", "w", *options]
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    with subprocess.Popen(command, cwd=tmp_path, stdout=end, stderr=end) as run:
+        os.close(end)
+        shown = b""
+        while part := _read(terminal):
+            shown += part
+    assert run.returncode == 0, shown
+    lines = shown.decode().replace("\r", "\n").splitlines()
+    bars = [line for line in lines if re.match(r" *\d+%\|", line)]
+    assert "100%|" in bars[-1] and "10/10, loss " in bars[-1]
+    assert any(line.startswith("validation  ") for line in lines)
+    assert shown.count(b"\n") <= 26  # a bar stays in its line
+    (log,) = tmp_path.glob("w/*/*.log")
+    assert "UserWarning: " in log.read_text() and "UserWarning" not in shown.decode()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # the other end is closed
+        return b""

@@ -1,0 +1,277 @@
+"""The console of a run: progress, scores and what this package says. The rest is in the log."""
+
+import io
+import logging
+import os
+import re
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from numbers import Real
+from pathlib import Path
+from typing import Any, TextIO
+from unittest.mock import patch
+
+import torch
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.logging import MMLogger
+from mmengine.runner import Runner
+from tqdm import tqdm
+
+from ..utils.cli import print_line, progress_bar
+from ..utils.compat import add_hooks_to_runs
+from ..weights.work_dirs import BEST
+
+_WINDOW = 10  # iterations over which loss and time are averaged
+_SECONDS = 10  # between lines of a test without a terminal
+# Of COCO's twelve scores, the mean over overlaps and the score at half an overlap.
+_MAIN_SCORE = re.compile(r"mAP(_50)?$")
+_OF_A_CLASS = "_precision"
+
+
+class ConsoleHook(Hook):
+    """Shows the progress of a training or a test, and the scores.
+
+    In a terminal it is a bar, elsewhere a line for each tenth.
+
+    Attributes:
+        table: The last table of the classes' scores that the library has logged.
+        best_table: The table of the best validation.
+    """
+
+    priority = "LOWEST"  # after the hooks that compute and save what is shown
+
+    def __init__(self, output: TextIO) -> None:
+        """Make a hook that writes the scores of a test to `output`."""
+        self.table = ""
+        self.best_table = ""
+        self._output = output
+        self._progress: _Progress | None = None
+        self._part: _Progress | None = None  # the validation or test inside a run
+        self._best: dict[str, Any] = {}
+
+    def before_train(self, runner: Runner) -> None:
+        sizes = [f"{_describe(runner.train_dataloader.dataset)} for training"]
+        if runner.val_loop is not None:
+            sizes.append(f"{len(runner.val_dataloader.dataset)} for validation")
+        _print(f"{', '.join(sizes)}; log: {_log_file(runner)}")
+        self._progress = _Progress(runner.max_iters, runner.iter)
+
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        if self._progress is not None:
+            self._progress.show(runner.iter + 1, lambda left: _describe_iteration(runner, left))
+
+    def after_train(self, runner: Runner) -> None:
+        self.close()
+        if self.best_table:
+            _print(f"classes in the best validation:{self.best_table}")
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        self._best = _best_checkpoints(runner)
+        self._part = _Progress(len(runner.val_dataloader), name="validation")
+
+    def after_val_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
+        if self._part is not None:
+            self._part.show(batch_idx + 1)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._close_part()
+        best = _best_checkpoints(runner)
+        is_best = best != self._best
+        if is_best:
+            self.best_table = self.table
+        scores = ", ".join(f"{name} {score:.4g}" for name, score in main_scores(metrics or {}))
+        end = ", the best so far" if is_best else ""
+        _print(f"validation after iteration {runner.iter}: {scores or 'no scores'}{end}")
+
+    def before_test(self, runner: Runner) -> None:
+        _print(f"{_describe(runner.test_dataloader.dataset)}; log: {_log_file(runner)}")
+        self._part = _Progress(len(runner.test_dataloader), name="test", seconds=_SECONDS)
+
+    def after_test_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
+        if self._part is not None:
+            self._part.show(batch_idx + 1)
+
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._close_part()
+        if is_main_process():
+            scores = [(name, score) for name, score in numbers(metrics or {})]
+            width = max((len(name) for name, _ in scores), default=0)
+            lines = [f"{name:{width}}  {score:.4g}" for name, score in scores]
+            print(*filter(None, [self.table.strip()]), *lines, sep="\n", file=self._output)
+
+    def close(self) -> None:
+        """Remove the bars."""
+        self._close_part()
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+    def _close_part(self) -> None:
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+
+
+class _Progress:
+    """A bar in a terminal, elsewhere a line for each tenth."""
+
+    def __init__(self, total: int, done: int = 0, name: str = "", seconds: float = 0) -> None:
+        """Start to show progress.
+
+        Args:
+            total: Number of iterations.
+            done: Number of iterations of an earlier run.
+            name: Name of a part of a run. Its bar disappears at its end.
+            seconds: Least time between two lines.
+        """
+        self._total = total
+        self._start = done
+        self._tenth = 10 * done // max(total, 1)
+        self._name = name
+        self._seconds = seconds
+        self._time = time.monotonic()
+        self._bar: tqdm | None = None
+        if sys.stderr.isatty() and is_main_process():
+            fields = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
+            options = dict(initial=done, bar_format=fields, leave=not name)
+            self._bar = progress_bar(total, "it", desc=f"{name} " if name else None, **options)
+
+    def show(self, done: int, describe: Any = None) -> None:
+        """Show that iterations are done, with what a function of the number left returns."""
+        left = self._total - done
+        if self._bar is not None:
+            is_due = time.monotonic() - self._time > 0.2 or left == 0
+            if describe is not None and is_due:
+                self._bar.set_postfix_str(describe(left), refresh=False)
+                self._time = time.monotonic()
+            self._bar.update(done - self._bar.n)
+            return
+        tenth = 10 * done // max(self._total, 1)
+        if tenth == self._tenth or time.monotonic() - self._time < self._seconds:
+            return
+        self._tenth = tenth
+        self._time = time.monotonic()
+        if describe is not None:
+            _print(f"{done}/{self._total}  {describe(left)}")
+        elif self._seconds:
+            _print(f"{self._name} {done}/{self._total}")
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _print(line: str) -> None:
+    if is_main_process():
+        print_line(line)
+
+
+def _describe(dataset: Any) -> str:
+    """Describe the size of a data set of mmengine, or of another."""
+    classes = (getattr(dataset, "metainfo", None) or {}).get("classes")
+    named = f" of {len(classes)} classes" if isinstance(classes, Sequence) else ""
+    return f"{len(dataset)} images{named}"
+
+
+def _describe_iteration(runner: Runner, left: int) -> str:
+    """Describe loss, learning rate, time and memory of the last iterations."""
+    scalars = runner.message_hub.log_scalars
+    parts = []
+    if "train/loss" in scalars:
+        parts.append(f"loss {scalars['train/loss'].mean(_WINDOW):.4g}")
+    if "train/lr" in scalars:
+        parts.append(f"lr {scalars['train/lr'].current():.3g}")
+    if "train/time" in scalars:
+        seconds = scalars["train/time"].mean(_WINDOW)
+        parts += [f"{seconds:.3g} s/it", f"{tqdm.format_interval(seconds * left)} left"]
+    if torch.cuda.is_available():
+        memory = torch.cuda.max_memory_allocated() / 1e9
+    else:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    return "  ".join([*parts, f"{memory:.1f} GB"])
+
+
+def _best_checkpoints(runner: Runner) -> dict[str, Any]:
+    info = runner.message_hub.runtime_info
+    return {key: value for key, value in info.items() if key.startswith(BEST)}
+
+
+def numbers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the scores over all classes, without the prefix of their metric."""
+    for name, score in metrics.items():
+        if isinstance(score, Real) and not name.endswith(_OF_A_CLASS):
+            yield name.rpartition("/")[2], float(score)
+
+
+def main_scores(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """List the scores that fit a line."""
+    scores = list(numbers(metrics))
+    main = [(name, score) for name, score in scores if _MAIN_SCORE.search(name)]
+    return main or scores[:4]
+
+
+def _log_file(runner: Runner) -> str:
+    paths = [Path(handler.baseFilename) for handler in _file_handlers(runner.logger)]
+    return os.path.relpath(paths[0]) if paths else "none"
+
+
+def _file_handlers(logger: logging.Logger) -> list[logging.FileHandler]:
+    return [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)]
+
+
+class _Log(io.TextIOBase):
+    """A stream into the log file of the run, from the start of the program on."""
+
+    def __init__(self) -> None:
+        self._waiting = ""  # until there is a file
+
+    def write(self, text: str) -> int:
+        self._waiting += text
+        for handler in _file_handlers(MMLogger.get_current_instance()):
+            if handler.stream is not None:
+                handler.stream.write(self._waiting)
+                handler.stream.flush()
+                self._waiting = ""
+        return len(text)
+
+
+@contextmanager
+def console_of_run() -> Iterator[None]:
+    """Show what a person reads of a run of mmengine, and write the rest into its log file.
+
+    The rest is the library's log, its prints and its warnings. Its errors are shown.
+    """
+    hook = ConsoleHook(sys.stdout)
+    log = _Log()
+
+    def call_handlers(logger: MMLogger, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        for handler in _file_handlers(logger):
+            if record.levelno >= handler.level:
+                handler.handle(record)
+        if message.startswith("\n+-"):
+            hook.table = message
+        if getattr(record, "on_screen", False) or record.levelno >= logging.ERROR:
+            _print(message)
+
+    def show_warning(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
+    ) -> None:
+        log.write(warnings.formatwarning(message, category, filename, lineno))
+
+    with (
+        add_hooks_to_runs(hook),
+        patch.object(MMLogger, "callHandlers", call_handlers),
+        warnings.catch_warnings(),
+        redirect_stdout(log),
+    ):
+        warnings.showwarning = show_warning  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            hook.close()

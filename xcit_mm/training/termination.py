@@ -1,0 +1,113 @@
+"""SIGTERM, which Slurm and spot machines send before they end a run: the run saves and ends."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dist import all_reduce, get_world_size, is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from torch.utils.data import DataLoader
+
+from ..utils.atomic import atomic_write
+from ..utils.cli import print_line
+
+STOPPED = "stopped.pth"
+"""Name of the checkpoint that a stopped training writes. The next stop replaces it."""
+
+
+class TerminationHook(Hook):
+    """Ends a training after SIGTERM with a checkpoint, and the exit code 143.
+
+    The iteration, and a validation that belongs to it, are completed. All processes stop after the
+    same iteration, when one of them has received the signal.
+    """
+
+    priority = "LOWEST"  # after the hooks that build loaders
+
+    def __init__(self) -> None:
+        self._is_terminated = False
+        self._former: Any = signal.SIG_DFL
+
+    def before_train(self, runner: Runner) -> None:
+        self._former = signal.signal(signal.SIGTERM, self._note)
+        for loop in (runner.train_loop, runner.val_loop):
+            loader = getattr(loop, "dataloader", None)
+            if isinstance(loader, DataLoader):
+                loader.worker_init_fn = _WorkerInit(loader.worker_init_fn)
+
+    def _note(self, *_: Any) -> None:
+        self._is_terminated = True
+
+    def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        # Here and not after the iteration: its validation is done too.
+        should_update = getattr(runner.optim_wrapper, "should_update", None)
+        if should_update is not None and not should_update():
+            return  # a checkpoint does not hold gradients that accumulate
+        if self._is_stopped_somewhere():
+            saved = self._save(runner)
+            if is_main_process():
+                hint = f"{saved} is saved: --resume continues from it"
+                print_line(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
+            sys.exit(128 + signal.SIGTERM)
+
+    def after_train(self, runner: Runner) -> None:
+        signal.signal(signal.SIGTERM, self._former)
+        stopped = Path(runner.work_dir) / STOPPED
+        pointer = stopped.with_name("last_checkpoint")
+        if is_main_process() and pointer.is_file() and pointer.read_text() != str(stopped):
+            stopped.unlink(missing_ok=True)  # of a former stop of this training
+
+    def _is_stopped_somewhere(self) -> bool:
+        if get_world_size() == 1:
+            return self._is_terminated
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        flag = torch.tensor(float(self._is_terminated), device=device)
+        all_reduce(flag, op="max")
+        return bool(flag)
+
+    def _save(self, runner: Runner) -> Path:
+        """Save the state after the last iteration, and return the path."""
+        path = Path(runner.work_dir) / STOPPED
+        runner.save_checkpoint(
+            runner.work_dir,
+            STOPPED,
+            meta=dict(epoch=runner.epoch, iter=runner.iter),
+            by_epoch=False,
+            backend_args=dict(backend="atomic"),
+        )
+        if is_main_process():
+            with atomic_write(path.with_name("last_checkpoint")) as file:
+                file.write(str(path).encode())
+        return path
+
+
+class _WorkerInit:
+    """Lets a worker ignore SIGTERM, which Slurm sends to every process, unless the run sends it.
+
+    Args:
+        init: The function that the loader calls in a worker, or None.
+    """
+
+    def __init__(self, init: Callable[[int], None] | None) -> None:
+        self._init = init
+
+    def __call__(self, worker: int) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_wait_for_end_by_parent, daemon=True).start()
+        if self._init is not None:
+            self._init(worker)
+
+
+def _wait_for_end_by_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
+        pass
+    os._exit(0)
