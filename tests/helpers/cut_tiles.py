@@ -11,19 +11,39 @@ import shapely
 from helpers.labelled_scene import LabelledScene
 from helpers.raster_files import write_shapes
 from xcit_mm.rasters.cutting import cut_rasters
+from xcit_mm.rasters.labels import LabelFile
+from xcit_mm.rasters.settings import RasterSettings
 
 SIZE = (400, 600)
 
 
 def cut_scene(scene: LabelledScene, folder: Path, is_detector: bool = True, **options: Any) -> Any:
     rasters = scene.rasters[0].parent
-    options = dict(tile=200, overlap=50) | options
-    return cut_rasters(rasters, scene.labels, folder, is_detector=is_detector, **options)
+    return _cut(rasters, scene.labels, folder, is_detector, **dict(tile=200, overlap=50) | options)
 
 
 def cut(raster: Path, labels: Path, is_detector: bool = True, **options: Any) -> Any:
     options = dict(tile=100, overlap=0, hold_out=False) | options
-    return cut_rasters(raster, labels, labels.parent / "tiles", is_detector=is_detector, **options)
+    return _cut(raster, labels, labels.parent / "tiles", is_detector, **options)
+
+
+def _cut(
+    rasters: Path,
+    labels: Path,
+    folder: Path,
+    is_detector: bool,
+    tile: int,
+    overlap: int,
+    aoi: Path | None = None,
+    hold_out: bool = True,
+    channels: int = 3,
+    raw: bool = False,
+    **reading: Any,
+) -> Any:
+    settings = RasterSettings(tile, overlap, channels, raw, reading)
+    source = LabelFile(labels)
+    options = dict(is_detector=is_detector, aoi=aoi, hold_out=hold_out)
+    return cut_rasters(rasters, source, folder, settings, **options)
 
 
 def write_labels(folder: Path, *shapes: shapely.Geometry) -> Path:

@@ -22,6 +22,7 @@ class LabelledScene(NamedTuple):
     Attributes:
         shapes: The shapes of each raster in pixels.
         numbers: Their numbers in CLASSES.
+        ignored: The shapes of each raster without a class, in pixels.
         outside: How many polygons lie outside of the rasters.
     """
 
@@ -29,6 +30,7 @@ class LabelledScene(NamedTuple):
     labels: Path
     shapes: list[np.ndarray]
     numbers: list[np.ndarray]
+    ignored: list[np.ndarray]
     transforms: list[Affine]
     outside: int
 
@@ -47,7 +49,7 @@ def make_scene(
     """
     rng = np.random.default_rng(0)
     (folder / "rasters").mkdir(parents=True)
-    scene = LabelledScene([], folder / "labels.gpkg", [], [], [], 0)
+    scene = LabelledScene([], folder / "labels.gpkg", [], [], [], [], 0)
     tables = []
     for index in range(count):
         corner = Affine.translation(500_000 + 6000 * index, 5_400_000)
@@ -59,6 +61,7 @@ def make_scene(
         tables.append(in_pixels(polygons, transform, Class=names))
         scene.shapes.append(shapes[:drawn])
         scene.numbers.append(numbers[:drawn])
+        scene.ignored.append(shapes[drawn:])
         scene.transforms.append(transform)
         place = dict(crs=tables[-1].crs, transform=transform, tiled=True)
         values = rng.normal(3000, 150, (bands, *size))
@@ -95,6 +98,8 @@ def _with_spike(shape: shapely.Polygon) -> shapely.Polygon:
 
 
 def rasterized(scene: LabelledScene, index: int, size: tuple[int, int]) -> np.ndarray:
-    """Return the class numbers of a raster's pixels, 0 for background, (h, w), uint8."""
-    pairs = zip(scene.shapes[index], scene.numbers[index] + 1, strict=True)
-    return rasterize(pairs, size).astype(np.uint8)
+    """Return the class numbers of a raster's pixels, 0 for background, 255 in shapes without a
+    class, (h, w), uint8.
+    """
+    pairs = [*zip(scene.shapes[index], scene.numbers[index] + 1, strict=True)]
+    return rasterize(pairs + [(shape, 255) for shape in scene.ignored[index]], size, dtype="uint8")

@@ -124,6 +124,7 @@ class PerfectDetector:
     is_detector = True
     settings: ClassVar[dict[str, Any]] = {}
     tile = None
+    overlap = 0
     batch_size = 4
     min_score = None
 

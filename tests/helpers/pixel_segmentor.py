@@ -16,6 +16,7 @@ class PixelSegmentor:
 
     is_detector = False
     tile = None
+    overlap = 0
     batch_size = 2
     min_score = None
     settings: ClassVar[dict[str, Any]] = {}

@@ -20,22 +20,25 @@ from helpers.labelled_scene import CLASSES, make_scene, rasterized
 from helpers.raster_files import UTM, noise, save
 from pycocotools import mask as rle
 
-from xcit_mm.rasters.cutting import cut_rasters
-
 
 class TestObjects:
     def test_polygons_laid_over_the_raster_are_those_of_the_labels(self, scene, tiles, capsys):
         cut_scene(scene, tiles, hold_out=False)  # whose border cuts objects
         assert not (tiles / "val").exists()
         lines = capsys.readouterr().err
-        total = sum(map(len, scene.shapes)) + scene.outside
+        total = sum(map(len, [*scene.shapes, *scene.ignored])) + scene.outside
         assert f"{scene.outside} of {total} polygons lie outside" in lines
         assert "without --aoi, labels count as complete" in lines
         shown = [set(), set()]
+        ignored = set()
         for stem, row, column, annotation in read_objects(tiles):
             (ring,) = annotation["segmentation"]
             shape = shapely.Polygon(np.reshape(ring, (-1, 2)) + np.array([column, row]))
             index = int(stem[-1])
+            if shape.centroid.intersects(shapely.union_all(scene.ignored[index])):
+                ignored.add((index, annotation["category_id"]))
+                assert annotation["iscrowd"]
+                continue
             overlap = shapely.area(shapely.intersection(scene.shapes[index], shape))
             number = int(overlap.argmax())
             whole = scene.shapes[index][number]
@@ -46,6 +49,8 @@ class TestObjects:
             if shape.area > 0.99 * whole.area:
                 shown[index].add(number)
         assert [len(numbers) for numbers in shown] == [len(shapes) for shapes in scene.shapes]
+        # What has no class is ignored in every class.
+        assert ignored == {(index, number) for index in (0, 1) for number in (1, 2, 3)}
 
     def test_boxes_have_no_masks(self, raster, tiles, tmp_path):
         labels = write_labels(tmp_path, *(shapely.box(x, 20, x + 30, 60) for x in (0, 110, 220)))
@@ -145,7 +150,7 @@ class TestReading:
         save(folder / "a.tif", noise(3, 20, 50), **UTM)
         (folder / "b.tif").symlink_to(scene.rasters[0])
         with pytest.raises(ValueError, match=r"a\.tif has 8 bits.*: give --bounds"):
-            cut_rasters(folder, scene.labels, tmp_path / "tiles", is_detector=True)
+            cut(folder, scene.labels)
 
 
 @pytest.mark.parametrize(

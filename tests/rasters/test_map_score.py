@@ -91,12 +91,30 @@ def test_the_smaller_of_two_polygons_counts(order, tmp_path):
     assert pixels == dict(road=800, house=100, mean=900)
 
 
-def test_classes_that_the_map_does_not_have_are_missed(predicted, tmp_path):
+def test_what_leaves_the_score_is_counted_by_its_reason(predicted, tmp_path, capsys):
     out, _ = predicted
-    river = [shapely.box(100, 20, 110, 40)]
-    labels = write_shapes(tmp_path / "l.gpkg", river, transform=ROTATED, label=["river"])
-    scores = score_raster(out, labels)
-    assert scores.loc["river", "IoU"] == 0 and scores.loc["river", "pixels"] > 0
+    whole = shapely.box(0, 0, 300, 240)
+    shapes = [shapely.box(50, 0, 60, 10), shapely.box(70, 0, 90, 10), whole]
+    names = ["river", None, "road"]
+    labels = write_shapes(tmp_path / "l.gpkg", shapes, "EPSG:32633", ROTATED, label=names)
+    pixels = score_raster(out, labels).attrs["pixels"]
+    assert pixels == {
+        "total": 72000,
+        "scored": 72000 - 300 - 100 - 200,
+        "without a class in the map": 300,
+        "in labels without a class": 200,
+        "of a class that the model does not know": 100,
+    }
+    lines = capsys.readouterr().err
+    assert "the model does not know river, but background, road, house" in lines
+    assert "the score counts 71,400 of 72,000 pixels of the area (99.2%); left out: " in lines
+
+
+def test_labels_of_other_classes_alone_are_an_error(predicted, tmp_path):
+    shapes = [shapely.box(9, 9, 20, 20)]
+    labels = write_shapes(tmp_path / "l.gpkg", shapes, transform=ROTATED, label=["river"])
+    with pytest.raises(ValueError, match="the model does not know river, but background, road"):
+        score_raster(predicted[0], labels)
 
 
 @pytest.mark.parametrize(

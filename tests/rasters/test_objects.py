@@ -136,14 +136,19 @@ def test_boxes_alone(predict):
     np.testing.assert_allclose(np.sort(table.area), np.sort(shapely.area(expected)) / 4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("nodata", [0, None])
-def test_tiles_of_nodata_or_of_a_single_color_are_not_predicted(nodata, predict):
-    """A black collar without a nodata tag is no image."""
+@pytest.mark.parametrize(("nodata", "seen"), [(0, 4), (None, 25)])
+def test_tiles_of_nodata_are_not_predicted_but_those_of_one_color_are(
+    nodata, seen, predict, capsys
+):
     scene = Scene(400, 400)
     scene.add(np.array([(300, 300), (340, 300), (340, 340)]))
     detector = PerfectDetector()
     table = predict(scene, detector=detector, place=dict(nodata=nodata), tile=100, overlap=20)
-    assert len(table) == 1 and detector.seen == 4  # of 25
+    assert len(table) == 1 and detector.seen == seen
+    is_noted = (
+        "zeros at its border fill 100% of a sample: with --nodata 0" in capsys.readouterr().err
+    )
+    assert is_noted == (nodata is None)
 
 
 class Hallucinating(PerfectDetector):

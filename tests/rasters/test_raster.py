@@ -171,6 +171,58 @@ class TestScale:
         np.testing.assert_allclose(Raster(path).bounds, [(60, 2940)], atol=60)
 
 
+class TestUntaggedExtremes:
+    """Values that programs write where they have no data, without a tag."""
+
+    @pytest.mark.parametrize(
+        ("dtype", "fill"),
+        [
+            *(("float32", fill) for fill in (-9999, -32768, -3.4e38, 1e20)),
+            *(("int16", fill) for fill in (-9999, -32768, 32767)),
+            ("uint16", 65535),
+        ],
+    )
+    def test_they_do_not_spoil_the_scale_and_are_named(self, dtype, fill, path):
+        scene = (NOISE[:3].astype(np.float64) / (255 if dtype == "float32" else 0.1)).astype(dtype)
+        expected = Raster(save(path, scene)).bounds
+        filled = scene.copy()
+        filled[:, :14] = fill
+        raster = Raster(save(path, filled))
+        np.testing.assert_allclose(raster.bounds, expected, rtol=0.1)
+        (note,) = raster.notes
+        shown = f"{float(np.array(fill, dtype)):g}"
+        assert note.startswith(f"values of {shown} fill 20% of a sample: with --nodata {shown} ")
+        nodata = float(shown) if dtype != "float32" else float(np.float32(shown))
+        assert Raster(path, nodata=nodata).read(slice(0, 70), slice(0, 90))[1][:14].sum() == 0
+
+    @pytest.mark.parametrize("low", [-50, 900])
+    def test_a_common_low_value_near_to_others_is_a_value(self, low, path):
+        scene = NOISE[:3].astype(np.int16) + 1000
+        scene[:, 20:40] = low
+        scene[:, 50:55] = np.arange(90) * 10 + low
+        assert Raster(save(path, scene)).notes == []
+
+
+class TestUnwrittenBlocks:
+    @pytest.mark.parametrize("tiling", [dict(tiled=True, blockxsize=64, blockysize=64), {}])
+    def test_they_are_no_data_in_every_window(self, tiling, path):
+        profile = dict(driver="GTiff", height=400, width=500, count=3, dtype="uint8")
+        with rasterio.open(path, "w", **profile, SPARSE_OK=True, **tiling, **UTM) as file:
+            window = ((64, 128), (64, 128)) if tiling else ((100, 120), (0, 500))
+            rows, columns = (slice(*span) for span in window)
+            shape = 3, rows.stop - rows.start, columns.stop - columns.start
+            file.write(noise(*shape), window=window)
+        expected = np.zeros((400, 500), bool)
+        expected[rows, columns] = True
+        _, valid = read_raster(path)
+        assert expected[valid].sum() == expected.sum() and valid.sum() <= expected.sum() * 1.2
+        raster = Raster(path)
+        for window in ((slice(30, 90), slice(90, 160)), (slice(0, 400), slice(0, 500))):
+            np.testing.assert_array_equal(raster.read(*window)[1], valid[window])
+        assert raster.stores(slice(0, 110), slice(0, 100))
+        assert not raster.stores(slice(200, 400), slice(0, 500))
+
+
 class TestZerosAroundAScene:
     SCENE = NOISE[:3].astype(np.uint16) + 3000
 

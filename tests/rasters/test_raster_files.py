@@ -127,6 +127,20 @@ class TestFiles:
         with pytest.raises(ValueError, match=rf"`gdalwarp {option}-r bilinear .*a\.tif OUT.tif`$"):
             Raster(path)
 
+    @pytest.mark.parametrize(("compress", "start"), [("deflate", 0), ("jpeg", 0.3), ("jpeg", 0)])
+    def test_a_hole_of_zero_bytes_is_an_error_of_its_tile(self, compress, start, path):
+        blocks = dict(tiled=True, blockxsize=256, blockysize=256, compress=compress)
+        save(path, noise(3, 16, 16).repeat(32, 1).repeat(32, 2), **blocks, photometric="RGB")
+        with rasterio.open(path) as file:
+            names = [f"BLOCK_{name}_1_0" for name in ("OFFSET", "SIZE")]
+            offset, size = (int(file.get_tag_item(name, "TIFF", bidx=1)) for name in names)
+        content = bytearray(path.read_bytes())
+        hole = slice(offset + int(start * size), offset + size // 2)
+        content[hole] = bytes(hole.stop - hole.start)
+        path.write_bytes(content)
+        with pytest.raises(OSError, match=r"^[^\n]*a\.tif cannot be read: [^\n]*$"):
+            Raster(path).read(slice(0, 90), slice(300, 400))
+
     @pytest.mark.parametrize("content", [b"", b"hello", b"II*\0\x08\0\0\0\xff", None])
     def test_other_and_truncated_files_raise_in_one_line(self, content, path):
         save(path, NOISE[:3], tiled=True, blockxsize=16, blockysize=16, **UTM)

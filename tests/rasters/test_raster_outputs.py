@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import geopandas
+import numpy as np
 import pytest
+import rasterio
 import shapely
 import torch
 from helpers.perfect_detector import PerfectDetector
 from helpers.pixel_segmentor import PixelSegmentor
-from helpers.raster_files import write_shapes
+from helpers.raster_files import UTM, save, write_shapes
 from helpers.raster_runs import TILES, RasterRun
 
-from xcit_mm import Predictor
+from xcit_mm import Predictor, predict_raster
 
 AREA = [shapely.box(-9, -9, 300, 300)]
 
@@ -70,8 +72,12 @@ class TestSettings:
 
     def test_rows_of_a_changed_raster_are_refused(self, table):
         table.interrupt()
-        os.utime(table.raster, (1, 1))
-        self.assert_refused(table, "modified")
+        touched = os.stat(table.raster).st_mtime_ns + 10**9
+        os.utime(table.raster, ns=(touched, touched))
+        table.interrupt()  # a copy of the same content
+        with rasterio.open(table.raster, "r+") as file:
+            file.write(file.read(1) + 1, 1)
+        self.assert_refused(table, "content")
 
     def assert_refused(self, run: RasterRun, name: str, **options: Any) -> None:
         rows = run.rows
@@ -137,6 +143,33 @@ class TestResults:
         assert run.predict(overwrite=True) == TILES
         assert run.out.stat().st_mtime_ns > before
         run.assert_equals_an_undisturbed_run()
+
+    @pytest.mark.parametrize(
+        ("change", "name"),
+        [("model", "weights"), ("option", "tile"), ("nodata", "nodata"), ("raster", "content")],
+    )
+    def test_a_result_of_something_else_is_not_kept(self, change, name, run, monkeypatch):
+        monkeypatch.setattr(run.model, "settings", dict(weights="1"))
+        run.predict()
+        before = run.out.read_bytes()
+        options = dict(option=dict(tile=128), nodata=dict(nodata=7)).get(change, {})
+        if change == "model":
+            monkeypatch.setattr(run.model, "settings", dict(weights="2"))
+        elif change == "raster":
+            with rasterio.open(run.raster, "r+") as file:
+                file.write(file.read(1) + 1, 1)
+        with pytest.raises(ValueError, match=rf"results of another run: {name} was .*--overwrite"):
+            run.predict(**options)
+        assert run.out.read_bytes() == before
+        assert run.predict(**options, overwrite=True)
+
+    @pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".parquet"])
+    def test_a_table_without_objects_has_what_it_was_made_from(self, suffix, tmp_path):
+        raster = save(tmp_path / "a.tif", np.zeros((3, 40, 50), np.uint8), **UTM)
+        options = dict(raster=raster, predictor=PerfectDetector(), out=tmp_path / f"o{suffix}")
+        predict_raster(**options, tile=64)
+        with pytest.raises(ValueError, match="tile was 64, is 32"):
+            predict_raster(**options, tile=32)
 
     def test_a_layer_that_was_added_to_a_table_is_not_overwritten(self, table):
         table.predict()

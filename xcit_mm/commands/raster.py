@@ -101,7 +101,7 @@ def predict_one(
         return
     print(out, flush=True)
     if args.labels is not None:
-        place = dict(raster=raster, class_column=args.class_column)
+        place = dict(raster=raster, class_column=args.class_column, layer=args.layer)
         scores = score_raster(out, args.labels, args.aoi, **place)
         print(scores.to_string(float_format="%.3f", na_rep="-"), flush=True)
 

@@ -11,7 +11,7 @@ from .config import write_finetuning_config
 from .rasters import cut
 from .run import run_tool
 
-RASTER_OPTIONS = (*LOADING, *TILING, "class_column", "aoi", "no_val")
+RASTER_OPTIONS = (*LOADING, *TILING, "class_column", "layer", "aoi", "no_val")
 
 
 def finetune(options: argparse.Namespace) -> int:

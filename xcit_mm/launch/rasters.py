@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
-from ..rasters.options import LOADING
-from ..utils.configs import ModelInput, read_config, type_name
+from ..rasters.options import LOADING, TILING
+from ..utils.configs import ModelInput, read_config, tested_metainfo, type_name
 from ..weights.zoo import find_config
 from .model import Adapted, map_steps
 
@@ -35,38 +35,21 @@ def cut(options: argparse.Namespace, config: Path) -> "Tiles":
         ValueError, OSError, RuntimeError: As `cut_rasters`.
     """
     from ..rasters.cutting import cut_rasters  # needs the extra `raster`
+    from ..rasters.labels import LabelFile
+    from ..rasters.settings import resolve_settings
 
     check_is_new(config)
     cfg = read_config(find_config(options.model))
-    model_input = ModelInput(cfg)
-    settings = cfg.get("raster") or {}  # of a model that was trained on rasters
-    loading = {name: getattr(options, name) for name in LOADING}
-    if loading["bands"] is None:
-        step = model_input.raster_step or {}
-        loading["bands"] = settings.get("bands") or step.get("bands")
-    tile = options.tile
-    if tile is None:
-        tile = settings.get("tile") or model_input.side
-    if tile is None:
-        raise ValueError(f"{options.model} does not state the size of its images: give --tile")
-    # Three bands become colors, and one becomes gray. Other bands keep their values.
-    band_count = len(loading["bands"]) if loading["bands"] else 3
-    keeps_values = model_input.raster_step is not None or band_count not in (1, 3)
-    if keeps_values and (loading["bounds"] or loading["percentiles"]):
-        raise ValueError("--bounds, --percentiles: tiles of other bands than three have no scale")
+    command = {name: getattr(options, name) for name in (*LOADING, *TILING)}
     return cut_rasters(
         options.data,
-        options.labels,
+        LabelFile(options.labels, options.class_column, options.layer),
         config.resolve().with_name(f"{config.stem}-tiles"),
+        resolve_settings(cfg, command, trains=True),
         is_detector=cfg.default_scope == "mmdet",
-        channels=model_input.bands or (band_count if keeps_values else 3),
-        raw=keeps_values,
-        tile=tile,
-        overlap=options.overlap,
         aoi=options.aoi,
-        class_column=options.class_column,
         hold_out=not options.no_val,
-        **loading,
+        known=tested_metainfo(cfg)["classes"],
     )
 
 

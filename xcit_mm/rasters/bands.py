@@ -11,6 +11,17 @@ _COLORS = ("red", "green", "blue")
 _MAX_LISTED = 8  # bands in an error message
 
 
+def check_bands(bands: Sequence[int] | None) -> None:
+    """Raise ValueError if the bands of a loading step are not a list of numbers from 1 on."""
+    if bands is None:
+        return
+    is_list = isinstance(bands, list | tuple) and len(bands) > 0
+    if not is_list or not all(type(band) is int and band > 0 for band in bands):
+        raise ValueError(
+            f"{bands=}: give a list of band numbers, counted from 1, such as [3, 2, 1]"
+        )
+
+
 def select_bands(
     file: Any, bands: Sequence[int] | None, channels: int, raw: bool
 ) -> tuple[int, ...]:

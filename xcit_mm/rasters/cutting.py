@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import shapely
 
-from ..prediction.tiles import overlap_of_tiles, windows
+from ..prediction.tiles import windows
 from ..utils.atomic import atomic_folder
 from ..utils.cli import print_line, progress_bar
 from .gdal import list_rasters
+from .labels import LabelFile
 from .raster import Raster
 from .scenes import find_areas, label_scenes, open_alike
+from .settings import RasterSettings
 from .splits import Part, divide, write_held_out
-from .tiles import MIN_VISIBLE, MapTiles, ObjectTiles, Tile, TileWriter
+from .tiles import MapTiles, ObjectTiles, Tile, TileWriter, is_shown
 
 
 class Tiles(NamedTuple):
@@ -34,18 +36,14 @@ class Tiles(NamedTuple):
 
 def cut_rasters(
     rasters: str | Path,
-    labels: str | Path,
+    labels: LabelFile,
     folder: Path,
+    settings: RasterSettings,
     *,
     is_detector: bool,
-    channels: int = 3,
-    raw: bool = False,
-    tile: int = 512,
-    overlap: int | None = None,
     aoi: str | Path | None = None,
-    class_column: str | None = None,
     hold_out: bool = True,
-    **loading: Any,
+    known: Sequence[str] = (),
 ) -> Tiles:
     """Cut labelled rasters into tiles to train on, in a folder that `train --data` reads.
 
@@ -60,15 +58,13 @@ def cut_rasters(
 
     Args:
         rasters: A file, or a folder of rasters.
-        labels: As of `score_raster`.
+        labels: Polygons, or for a segmentor a raster of classes.
         folder: The folder to write. It is whole or absent.
-        channels, raw: As of `Raster`. Raw tiles are GeoTIFFs, others PNGs.
-        tile, overlap: As of `predict_raster`.
+        settings: How rasters are read. Raw tiles are GeoTIFFs, others PNGs. Default of `gsd`: the
+            first raster's; of `bounds`: the lowest and the highest of all rasters'.
         aoi: Vector file of the area in which the labels are complete. Default: the rasters.
-        class_column: As of `score_raster`.
         hold_out: Whether tiles are held out.
-        loading: `gsd`, `bands`, `bounds`, `percentiles` and `nodata` of `Raster`, or None. Default
-            of `gsd`: the first raster's; of `bounds`: the lowest and the highest of all rasters'.
+        known: As of `label_scenes`.
 
     Raises:
         FileExistsError: If the folder exists.
@@ -77,25 +73,23 @@ def cut_rasters(
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: remove it, or name another config by --config")
-    overlap = overlap_of_tiles(tile, overlap)  # raises an error before anything is read
-    options = {name: option for name, option in loading.items() if option is not None}
-    options |= dict(channels=channels, raw=raw)
+    options = dict(channels=settings.channels, raw=settings.raw, **settings.reading)
     grids, options = open_alike(list_rasters(Path(rasters)), options)
     areas = find_areas(grids, aoi)
-    labelled = label_scenes(grids, areas, labels, class_column, is_detector)
+    labelled = label_scenes(grids, areas, labels, is_detector, known)
     parts = divide(labelled.scenes, hold_out)
     with atomic_folder(folder) as unfinished:
         unfinished.mkdir()
         writer: TileWriter
         if is_detector:
-            writer = ObjectTiles(unfinished, tile, raw, labelled.classes, labelled.with_masks)
+            writer = ObjectTiles(unfinished, settings, labelled.classes, labelled.with_masks)
         else:
-            writer = MapTiles(unfinished, tile, raw, labelled.classes)
-        _write(parts, writer, options, overlap)
+            writer = MapTiles(unfinished, settings, labelled.classes)
+        _write(parts, writer, options, settings.overlap)
         write_held_out(unfinished, parts)
-    settings = dict(tile=tile, overlap=overlap) | options
-    del settings["channels"], settings["raw"]
-    return Tiles(folder, settings, writer.statistics if raw else None)
+    del options["channels"], options["raw"]
+    stated = dict(tile=settings.tile, overlap=settings.overlap) | options
+    return Tiles(folder, stated, writer.statistics if settings.raw else None)
 
 
 def _write(
@@ -154,8 +148,8 @@ def _limit_background(tiles: Sequence[Tile], writer: TileWriter) -> list[Tile]:
 
 def _note_ignored_objects(tiles: Sequence[Tile]) -> None:
     """Print a line if no tile shows more than a small part of some objects."""
-    objects = [labelled for tile in tiles for labelled in tile.objects]
-    shown = {labelled.label for labelled in objects if labelled.share >= MIN_VISIBLE}
+    objects = [item for tile in tiles for item in tile.objects if item.number >= 0]
+    shown = {labelled.label for labelled in objects if is_shown(labelled)}
     ignored = {labelled.label for labelled in objects} - shown
     if ignored:
         problem = f"{len(ignored)} objects are in no tile by more than a third, and ignored"

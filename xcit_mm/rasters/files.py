@@ -1,13 +1,17 @@
 """Files of results: each is whole or absent, even where the disk is full."""
 
 import shutil
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ..utils.atomic import atomic_path
 from ..utils.errors import reason
 
+ORIGIN = "MADE_FROM"
+"""Key of what a result was made from in the metadata of its file, as JSON."""
 UNFINISHED = "unfinished-"
 """Start of the names of files that are being written, in the folder of the rows."""
 
@@ -53,3 +57,13 @@ def require_space(path: Path, size: int) -> None:
     if free < size:
         needs = f"needs up to {size / 1e6:.1f} MB, but the disk has {free / 1e6:.1f} MB free"
         raise WriteError(f"{path} {needs}: free the rest, then start the same command again")
+
+
+def checksum(paths: Iterable[Path]) -> str:
+    """Return the CRC-32 of the content of files, one after the other."""
+    total = 0
+    for path in paths:
+        with path.open("rb") as file:
+            for block in iter(partial(file.read, 2**24), b""):
+                total = zlib.crc32(block, total)
+    return f"{total:08x}"

@@ -4,10 +4,14 @@ of one line.
 
 import contextlib
 import importlib.util
+import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..utils.compat import gdal_errors
 
@@ -62,16 +66,36 @@ def gdal(path: str | Path, cache: int = CACHE_SIZE) -> Iterator[None]:
     """Limit GDAL's cache and simplify its errors while a file is read.
 
     Raises:
-        OSError: If GDAL fails; the message is one line.
+        OSError: If GDAL fails, or decodes a damaged JPEG; the message is one line.
         ModuleNotFoundError: If rasterio is not installed.
     """
     require_rasterio(path)
+    warned = _JpegWarnings()
+    log = logging.getLogger("rasterio")
+    log.addHandler(warned)
     try:
         with gdal_environment(cache):
             yield
     except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())
         raise OSError(f"{path} cannot be read: {reason}") from None
+    finally:
+        log.removeHandler(warned)
+    if warned.messages:
+        raise OSError(f"{path} cannot be read: {warned.messages[0]}")
+
+
+class _JpegWarnings(logging.Handler):
+    """Collects the warnings after which GDAL fills the rest of a JPEG tile with made-up pixels."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if "Corrupt JPEG data" in message or "Premature end of JPEG" in message:
+            self.messages.append(message.rpartition("JPEGLib:")[2])
 
 
 def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
@@ -82,3 +106,47 @@ def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         return rasterio.open(path, mode, **profile)
+
+
+class StoredBlocks:
+    """Which blocks a GeoTIFF stores. A sparse file leaves out those that were never written.
+
+    Args:
+        file: An open file of rasterio. Files of other formats store all of their blocks.
+        bands: Numbers of the bands, of which one must store a block.
+    """
+
+    def __init__(self, file: Any, bands: Sequence[int]) -> None:
+        self._file = file
+        self._bands = bands
+        self._height, self._width = file.block_shapes[0]
+        self._columns = -(-file.width // self._width)
+        self._is_known = file.driver == "GTiff"
+        self._list_stored = lru_cache(maxsize=1024)(self._read_row)
+
+    def _read_row(self, row: int) -> np.ndarray:
+        """Return whether each block of a row of blocks is stored."""
+        return np.array([self.stores(row, column) for column in range(self._columns)])
+
+    def stores(self, row: int, column: int) -> bool:
+        """Return whether a block is stored, by its row and column of blocks."""
+        item = f"BLOCK_OFFSET_{column}_{row}"
+        return any(self._file.get_tag_item(item, "TIFF", bidx=band) for band in self._bands)
+
+    def covers(self, rows: slice, columns: slice) -> np.ndarray | None:
+        """Return whether each pixel of a window is stored, (h, w), or None if all are."""
+        if not self._is_known:
+            return None
+        first = columns.start // self._width
+        numbers = range(rows.start // self._height, -(-rows.stop // self._height))
+        stored = np.array([self._list_stored(number)[first:] for number in numbers])
+        stored = stored[:, : -(-columns.stop // self._width) - first]
+        if stored.all():
+            return None
+        # Pixels of the blocks, then those of the window.
+        pixels = stored.repeat(self._height, axis=0).repeat(self._width, axis=1)
+        top = rows.start % self._height
+        left = columns.start % self._width
+        return pixels[
+            top : top + rows.stop - rows.start, left : left + columns.stop - columns.start
+        ]

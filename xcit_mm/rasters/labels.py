@@ -1,5 +1,6 @@
 """A user's labels of a raster: polygons with classes, or a raster of classes."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,50 +9,115 @@ import numpy as np
 import shapely
 
 from ..utils.cli import print_line
+from ..utils.errors import preview
 from .gdal import open_raster
 from .polygons import describe_extent, read_polygons, repair, to_crs
 
 CLASS_COLUMNS = ("class", "label", "name", "category", "type")
 ONE_CLASS = "object"
 BACKGROUND = "background"
+NO_CLASS = ""
+"""Class of a polygon that is neither an object nor background."""
 UNLABELLED = -1
+WITHOUT_CLASS = -2
+UNKNOWN_CLASS = -3
+"""Class numbers of pixels that do not count: without a label, in a label without a class, and in a
+label of a class that has no number.
+"""
 _IGNORED = 255  # in rasters of classes, as in mmseg
+_MAX_LISTED = 9  # classes in a line
+_MANY = 5  # classes, above which a column that is almost unique holds names of objects
 
 
-def read_labels(path: str | Path, class_column: str | None) -> Any:
-    """Read polygons with their classes, as a GeoDataFrame of the columns `class` and `geometry`.
+class LabelFile(NamedTuple):
+    """A user's file of labels.
 
-    A line counts the polygons without a class, which are left out.
-
-    Args:
+    Attributes:
         class_column: Column of the classes. Default: the first of CLASS_COLUMNS in the file, in
             small or capital letters. Without such a column, all classes are ONE_CLASS.
+        layer: Layer of the polygons. Default: the first that has some.
+    """
+
+    path: str | Path
+    class_column: str | None = None
+    layer: str | None = None
+
+    @property
+    def option(self) -> str:
+        """How a user gave the file, for messages."""
+        return f"--labels {self.path}"
+
+
+def read_labels(source: LabelFile) -> Any:
+    """Read polygons with their classes, as a GeoDataFrame of the columns `class` and `geometry`.
+
+    Lines name the column, and count the classes and the polygons of NO_CLASS.
 
     Raises:
-        ValueError: If the file has no polygons with a class, or no column of this name.
+        ValueError: If the file has no polygons with a class, no column of this name, or a column
+            that does not look like classes and was not given.
     """
     import geopandas
 
-    polygons = read_polygons(path, "--labels")
-    columns = polygons.columns.drop(polygons.geometry.name)
-    if class_column is None:
-        class_column = _find_class_column(columns)
-    elif class_column not in columns:
-        fix = f"give one of {', '.join(columns)}"
-        raise ValueError(f"--class-column {class_column}: {path} has no such column, {fix}")
-    classes = [ONE_CLASS] * len(polygons)
-    if class_column is not None:
-        classes = [_class_name(value) for value in polygons[class_column]]
-    table = geopandas.GeoDataFrame(
-        {"class": classes}, geometry=np.array(polygons.geometry), crs=polygons.crs
+    polygons = read_polygons(source.path, "--labels", source.layer)
+    table = polygons.drop(columns=polygons.geometry.name)
+    column = source.class_column or _find_class_column(table.columns)
+    if column is None:
+        print_line(f"{source.option}: no column of classes, all are `{ONE_CLASS}`{_hint(table)}")
+        names = [ONE_CLASS] * len(polygons)
+    elif column not in table:
+        fix = f"give one of {', '.join(table)}"
+        raise ValueError(f"--class-column {column}: {source.path} has no such column, {fix}")
+    else:
+        names = [_class_name(value) for value in table[column]]
+        _check_classes(source, column, names, table)
+    return geopandas.GeoDataFrame(
+        {"class": names}, geometry=np.array(polygons.geometry), crs=polygons.crs
     )
-    labels = table[table["class"] != ""]
-    if labels.empty:
-        raise ValueError(f"--labels {path}: no polygon has a {class_column}: give --class-column")
-    if len(labels) < len(table):
-        count = len(table) - len(labels)
-        print_line(f"--labels {path}: {count} polygons have no {class_column} and are left out")
-    return labels.reset_index(drop=True)
+
+
+def _check_classes(source: LabelFile, column: str, names: Sequence[str], table: Any) -> None:
+    """Print the classes of a column with their counts.
+
+    Raises:
+        ValueError: If no polygon has a class, or the column was not given and is almost unique or
+            mostly empty.
+    """
+    counts = Counter(name for name in names if name != NO_CLASS)
+    empty = len(names) - counts.total()
+    fix = f"give --class-column{_hint(table.drop(columns=column))}"
+    if not counts:
+        raise ValueError(f"{source.option}: no polygon has a {column}: {fix}")
+    if source.class_column is None:
+        problem = ""
+        if 2 * empty > len(names):
+            problem = f"{empty} of {len(names)} polygons have no {column}"
+        elif _is_almost_unique(counts):
+            problem = f"{counts.total()} polygons have {len(counts)} values of {column}"
+        if problem:
+            raise ValueError(f"{source.option}: {problem}, which are no classes: {fix}")
+    described = [f"{name} {count}" for name, count in sorted(counts.items())]
+    if len(described) > _MAX_LISTED:
+        described[_MAX_LISTED:] = [f"and {len(described) - _MAX_LISTED} more"]
+    print_line(f"{source.option}: classes by {column}: {', '.join(described)}")
+    if empty:
+        effect = "they are neither objects nor background"
+        print_line(f"{source.option}: {empty} polygons have no {column}: {effect}")
+
+
+def _is_almost_unique(counts: Counter[str]) -> bool:
+    return len(counts) > max(_MANY, counts.total() / 2)
+
+
+def _hint(table: Any) -> str:
+    """Describe the columns that might have the classes, for the end of a line."""
+    columns = []
+    for column in table:
+        counts = Counter(_class_name(value) for value in table[column])
+        del counts[NO_CLASS]
+        if counts and not _is_almost_unique(counts):
+            columns.append(f"{column} ({preview(counts)})")
+    return f"; columns: {', '.join(columns)}" if columns else ""
 
 
 def _find_class_column(columns: Sequence[str]) -> str | None:
@@ -99,9 +165,9 @@ def are_boxes(shapes: Any) -> bool:
 
 
 def _class_name(value: Any) -> str:
-    """Return the name of a class, empty if it is missing."""
+    """Return the name of a class, NO_CLASS if it is missing."""
     if value is None or value != value:  # NaN
-        return ""
+        return NO_CLASS
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # pandas makes numbers floats where one is missing
     return str(value).strip()
@@ -112,7 +178,7 @@ class CutObject(NamedTuple):
 
     Attributes:
         label: Index of the polygon in the labels.
-        number: Number of its class.
+        number: Number of its class, negative without one.
         shape: Its part in the area, in pixels.
         share: Share of the polygon in the area.
     """
@@ -127,6 +193,7 @@ class DrawnClasses:
     """Polygons on a grid of pixels. Where polygons overlap, the smallest one counts.
 
     Pixels without a polygon have the class `background`, or UNLABELLED if there is no such class.
+    Those in polygons without a class are WITHOUT_CLASS or UNKNOWN_CLASS.
 
     Args:
         labels: Polygons in the grid's coordinate system, with the column `class`.
@@ -134,17 +201,21 @@ class DrawnClasses:
         names: Names of the classes, in the order of their numbers.
 
     Attributes:
-        shapes: The polygons in pixels, from large to small.
+        shapes: The polygons with a class in pixels, from large to small.
     """
 
     def __init__(self, labels: Any, transform: Any, names: Sequence[str]) -> None:
-        labels = labels.iloc[np.argsort(-shapely.area(np.array(labels.geometry)), kind="stable")]
-        numbers = {name: number for number, name in enumerate(names)}
-        self.shapes = np.array(labels.geometry.affine_transform((~transform).to_shapely()))
+        shapes = np.array(labels.geometry)
+        # The order of the features in the file makes no difference.
+        keys = labels["class"].to_numpy(str), *shapely.bounds(shapes).T, -shapely.area(shapes)
+        labels = labels.iloc[np.lexsort(keys)]
+        numbers = {name: number for number, name in enumerate(names)} | {NO_CLASS: WITHOUT_CLASS}
+        self._shapes = np.array(labels.geometry.affine_transform((~transform).to_shapely()))
         self._index = labels.index.to_numpy()
-        self._numbers = labels["class"].map(numbers).to_numpy()
+        self._numbers = labels["class"].map(numbers).fillna(UNKNOWN_CLASS).to_numpy(int)
+        self.shapes = self._shapes[self._numbers >= 0]
         self._rest = numbers.get(BACKGROUND, UNLABELLED)
-        self._tree = shapely.STRtree(self.shapes)
+        self._tree = shapely.STRtree(self._shapes)
         self._shift = type(transform).translation
 
     def cut(self, area: Any) -> list[CutObject]:
@@ -152,8 +223,8 @@ class DrawnClasses:
         are not.
         """
         selected = np.sort(self._tree.query(area, predicate="intersects"))
-        parts = repair(shapely.intersection(self.shapes[selected], area))
-        shares = shapely.area(parts) / shapely.area(self.shapes[selected])
+        parts = repair(shapely.intersection(self._shapes[selected], area))
+        shares = shapely.area(parts) / shapely.area(self._shapes[selected])
         objects = []
         for position, part, share in zip(selected, parts, shares, strict=True):
             if part.area >= 1 or share >= 1:
@@ -170,7 +241,7 @@ class DrawnClasses:
         selected = np.sort(self._tree.query(window))
         if not len(selected):
             return np.full(shape, self._rest, np.int32)
-        drawn = zip(self.shapes[selected], self._numbers[selected], strict=True)
+        drawn = zip(self._shapes[selected], self._numbers[selected], strict=True)
         shift = self._shift(columns.start, rows.start)
         return rasterize(drawn, shape, self._rest, transform=shift, dtype="int32")
 

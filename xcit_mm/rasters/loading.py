@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from .gdal import open_raster, require_rasterio
+from .bands import check_bands
+from .gdal import gdal, open_raster, require_rasterio
 
 
 @TRANSFORMS.register_module()
@@ -27,19 +28,15 @@ class LoadRasterFromFile:
     """
 
     def __init__(self, bands: Sequence[int] | None = None, to_float32: bool = True) -> None:
-        if bands is not None:
-            is_list = isinstance(bands, list | tuple) and len(bands) > 0
-            if not is_list or not all(type(band) is int and band > 0 for band in bands):
-                raise ValueError(
-                    f"{bands=}: give a list of band numbers, counted from 1, such as [3, 2, 1]"
-                )
+        check_bands(bands)
         require_rasterio("LoadRasterFromFile")
         self.bands = None if bands is None else list(bands)
         self.to_float32 = to_float32
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         """Add `img` (H, W, bands), `img_shape` and `ori_shape` to a dictionary with `img_path`."""
-        with open_raster(results["img_path"]) as file:
+        path = results["img_path"]
+        with gdal(path), open_raster(path) as file:
             image = np.ascontiguousarray(file.read(self.bands).transpose(1, 2, 0))
         if self.to_float32:
             image = image.astype(np.float32)

@@ -5,7 +5,7 @@ Cloud-Optimized GeoTIFF of all rows.
 import io
 import json
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -13,8 +13,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from ..utils.palettes import Palette, make_palette
-from .files import UNFINISHED, require_space, write_bytes, written_file
-from .gdal import gdal, gdal_environment, open_raster
+from .files import ORIGIN, UNFINISHED, require_space, write_bytes, written_file
+from .gdal import StoredBlocks, gdal, gdal_environment, open_raster
 from .raster import Raster
 
 SUFFIXES = (".tif", ".tiff")
@@ -42,10 +42,18 @@ def encode_labels(tiles: Iterable[tuple[int, np.ndarray]]) -> bytes:
     return content.getvalue()
 
 
-def is_map(path: Path) -> bool:
-    """Return whether a file is a map that `join_maps` wrote."""
+def read_origin(path: Path) -> dict[str, Any]:
+    """Return what a map was made from, nothing for a map of an earlier version.
+
+    Raises:
+        ValueError: If the file is not a map that `join_maps` wrote.
+        OSError: If GDAL cannot read it.
+    """
     with gdal(path), open_raster(path) as file:
-        return "CLASSES" in file.tags()
+        tags = file.tags()
+    if "CLASSES" not in tags:
+        raise ValueError(f"{path} is no map: it lacks the tag CLASSES")
+    return json.loads(tags.get(ORIGIN, "{}"))
 
 
 def description_path(path: Path) -> Path:
@@ -57,13 +65,14 @@ def join_maps(
     path: Path,
     rows: dict[int, Path],
     raster: Raster,
-    classes: Sequence[str],
     palette: Palette | None,
+    origin: Mapping[str, Any],
 ) -> None:
     """Join the files of rows, by the number of their first pixel, into a Cloud-Optimized GeoTIFF.
 
     Its band has the palette as color table and the tag CLASSES, a JSON list of names. Its .aux.xml
-    names the classes for GDAL and QGIS.
+    names the classes for GDAL and QGIS. The tag MADE_FROM has the origin, whose `classes` are the
+    names.
 
     Raises:
         WriteError: If the disk is full.
@@ -73,14 +82,15 @@ def join_maps(
     folder = next(iter(rows.values())).parent
     # The tiles, the whole map, its optimized copy and overviews are all on the disk at once.
     require_space(path, 4 * sum(row.stat().st_size for row in rows.values()) + 2**20)
-    names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
+    names = "".join(f"<Category>{escape(name)}</Category>" for name in origin["classes"])
     band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
     write_bytes(description_path(path), folder, f"<PAMDataset>{band}</PAMDataset>".encode())
     whole = folder / f"{UNFINISHED}tiles"
     try:
         with written_file(path, folder) as unfinished, gdal_environment():
-            _write_whole(whole, rows, raster, classes, palette)
+            _write_whole(whole, rows, raster, palette, origin)
             options = dict(compress="DEFLATE", overview_resampling="NEAREST", bigtiff="IF_SAFER")
+            options["sparse_ok"] = "YES"
             copy(whole, unfinished, driver="COG", **options)
             _check(unfinished, rows)  # on a full disk, GDAL loses blocks in silence
     finally:
@@ -91,10 +101,11 @@ def _write_whole(
     path: Path,
     rows: dict[int, Path],
     raster: Raster,
-    classes: Sequence[str],
     palette: Palette | None,
+    origin: Mapping[str, Any],
 ) -> None:
     """Write a GeoTIFF of class numbers. Pixels of no tile have no class."""
+    classes = origin["classes"]
     nodata = no_class(classes)
     profile: dict[str, Any] = dict(
         driver="GTiff",
@@ -118,7 +129,8 @@ def _write_whole(
         colors[number] = (red, green, blue, 255)
     with open_raster(path, "w", **profile) as file:
         file.write_colormap(1, colors)
-        file.update_tags(CLASSES=json.dumps(list(classes)))
+        tags = {"CLASSES": json.dumps(classes), ORIGIN: json.dumps(origin)}
+        file.update_tags(**tags)
         for window, labels in _iter_tiles(rows):
             file.write(labels, 1, window=window)
 
@@ -144,5 +156,7 @@ def _check(path: Path, rows: dict[int, Path]) -> None:
         levels = len(file.overviews(1))
     for level in range(levels):
         with open_raster(path, overview_level=level) as overview:
-            for _, window in overview.block_windows(1):
-                overview.read(1, window=window)
+            blocks = StoredBlocks(overview, (1,))
+            for (row, column), window in overview.block_windows(1):
+                if blocks.stores(row, column):
+                    overview.read(1, window=window)

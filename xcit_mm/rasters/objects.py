@@ -4,7 +4,7 @@ for a GIS.
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ import numpy as np
 import shapely
 
 from ..prediction.seams import Objects, concatenate
-from .files import rows_folder, written_file
-from .polygons import read_layer
+from .files import ORIGIN, rows_folder, written_file
+from .polygons import list_layers, read_layer
 from .raster import Raster
 
 SUFFIXES = (".gpkg", ".geojson", ".parquet")
@@ -69,29 +69,35 @@ def make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any:
     return table
 
 
-def write_table(path: Path, folder: Path, table: Any, crs: str | None) -> None:
+def write_table(
+    path: Path, folder: Path, table: Any, crs: str | None, origin: Mapping[str, Any]
+) -> None:
     """Write a table in the format of the suffix, by way of a file in `folder`.
 
     Args:
         crs: Coordinate system to convert the table to. GeoJSON is always in WGS 84.
+        origin: What the table was made from, which goes into the file's metadata.
 
     Raises:
         WriteError: If the disk is full.
     """
-    options = dict(driver="GPKG")
+    content = json.dumps(origin)
+    options: dict[str, Any] = dict(driver="GPKG", layer_metadata={ORIGIN: content})
     if path.suffix == ".geojson":
         crs = "EPSG:4326"
         options = dict(driver="GeoJSON", RFC7946="YES", COORDINATE_PRECISION="9")
+        options["DESCRIPTION"] = content
     if crs is not None:
         table = table.to_crs(crs)
     with written_file(path, folder) as unfinished:
         if path.suffix == ".parquet":
+            table.attrs[ORIGIN] = content
             table.to_parquet(unfinished)
         else:
             geometry_type = "Polygon" if table.empty else None
             layer = dict(layer=path.stem, geometry_type=geometry_type)
             table.to_file(unfinished, engine="pyogrio", **layer, **options)
-        count = len(read_layer(unfinished)[0])
+        count = len(read_layer(unfinished, path.stem))
         if count != len(table):
             raise OSError(f"{count} of {len(table)} objects were read back")
 
@@ -102,12 +108,32 @@ def read_table(path: Path) -> tuple[Any, list[str]]:
     Raises:
         ValueError: If the file is no such table.
     """
-    table, added_layers = read_layer(path)
+    first, *added_layers = list_layers(path)
+    table = read_layer(path, first)
     if table.empty:  # without objects, GeoJSON has no columns
         return table.reindex(columns=[*_COLUMNS, "geometry"]), added_layers
     if not set(_COLUMNS) <= set(table.columns):
         raise ValueError(f"{path} is no table of objects: it lacks {', '.join(_COLUMNS)}")
     return table, added_layers
+
+
+def read_origin(path: Path) -> dict[str, Any]:
+    """Return what a table was made from, nothing for a table of another program or an earlier
+    version.
+    """
+    import geopandas
+    import pyogrio
+
+    if path.suffix == ".parquet":
+        metadata = geopandas.read_parquet(path).attrs
+    else:
+        layer = pyogrio.list_layers(path)[0, 0]
+        metadata = pyogrio.read_info(path, layer=layer)["layer_metadata"] or {}
+    content = metadata.get(ORIGIN) or metadata.get("DESCRIPTION", "{}")
+    try:
+        return dict(json.loads(content))
+    except (ValueError, TypeError):  # a description by another program
+        return {}
 
 
 def add_layers(path: Path, layers: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ def add_raster_options(parser: "argparse._ActionsContainer") -> None:
     add = parser.add_argument
     column_help = "column of the labels' classes (default: class, label, name, category or type)"
     add("--class-column", metavar="NAME", help=column_help)
+    add("--layer", metavar="NAME", help="layer of the labels (default: the first with polygons)")
     add("--aoi", metavar="FILE", help="only within the polygons of a vector file")
     side_help = "side of a tile (default: of the training, or of the config's images)"
     add("--tile", type=int, metavar="PIXELS", help=side_help)

@@ -12,35 +12,58 @@ from ..utils.cli import print_line
 _POLYGONS = (shapely.GeometryType.POLYGON, shapely.GeometryType.MULTIPOLYGON)
 
 
-def read_layer(path: str | Path) -> tuple[Any, list[str]]:
-    """Read the first layer of a vector file as a GeoDataFrame, and the names of further layers.
+def list_layers(path: str | Path) -> list[str]:
+    """List the layers of a vector file, of a Parquet file its name.
+
+    Raises:
+        RuntimeError: If GDAL cannot read the file.
+    """
+    import pyogrio
+
+    if Path(path).suffix == ".parquet":
+        return [Path(path).stem]
+    return pyogrio.list_layers(path)[:, 0].tolist()
+
+
+def read_layer(path: str | Path, layer: str) -> Any:
+    """Read a layer of a vector file as a GeoDataFrame, or as a DataFrame without geometries.
 
     Raises:
         RuntimeError: If GDAL cannot read the file.
     """
     import geopandas
-    import pyogrio
 
     if Path(path).suffix == ".parquet":
-        return geopandas.read_parquet(path), []
-    first, *further_layers = pyogrio.list_layers(path)[:, 0]
-    return geopandas.read_file(path, layer=first, engine="pyogrio"), further_layers
+        return geopandas.read_parquet(path)
+    return geopandas.read_file(path, layer=layer, engine="pyogrio")
 
 
-def read_polygons(path: str | Path, option: str) -> Any:
+def read_polygons(path: str | Path, option: str, layer: str | None = None) -> Any:
     """Read the polygons of a vector file as a GeoDataFrame, in the file's coordinate system.
 
-    Polygons that cross themselves are repaired. Lines count these, and what is left out.
+    Collections become their polygons, and polygons that cross themselves are repaired. Lines count
+    these, and what is left out.
 
     Args:
         option: Option that the user gave the file by, for messages.
+        layer: Name of the layer to read. Default: the first that has polygons.
 
     Raises:
-        ValueError: If the file has no polygons.
+        ValueError: If the file has no polygons, or no such layer.
         RuntimeError: If GDAL cannot read the file.
     """
-    table, further_layers = read_layer(path)
-    shapes = np.array(getattr(table, "geometry", []), object)
+    layers = list_layers(path)
+    if layer is not None and layer not in layers:
+        raise ValueError(f"--layer {layer}: {path} has no such layer, give one of {layers}")
+    for name in layers if layer is None else [layer]:
+        table = read_layer(path, name)
+        shapes = _without_collections(np.array(getattr(table, "geometry", []), object))
+        if np.isin(shapely.get_type_id(shapes), _POLYGONS).any():
+            break
+    else:
+        raise ValueError(f"{option} {path} has no polygons: give a file with polygons")
+    further_layers = [other for other in layers if layer is None and other != name]
+    table = table.set_geometry(shapes, crs=table.crs)
     is_empty = shapely.is_missing(shapes) | shapely.is_empty(shapes)
     is_polygon = np.isin(shapely.get_type_id(shapes), _POLYGONS) & ~is_empty
     if not is_polygon.any():
@@ -58,6 +81,17 @@ def read_polygons(path: str | Path, option: str) -> Any:
             print_line(f"{option} {path}: {count} {problem}")
     shapes = repair(shapes)
     return table.set_geometry(shapes, crs=table.crs)[shapely.area(shapes) > 0]
+
+
+def _without_collections(shapes: np.ndarray) -> np.ndarray:
+    """Replace collections of geometries by their polygons."""
+    for number in np.flatnonzero(
+        shapely.get_type_id(shapes) == shapely.GeometryType.GEOMETRYCOLLECTION
+    ):
+        parts = shapely.get_parts(shapely.get_parts(shapes[number]))
+        polygons = parts[shapely.get_type_id(parts) == shapely.GeometryType.POLYGON]
+        shapes[number] = shapely.multipolygons(polygons)
+    return shapes
 
 
 def to_pixels(shape: Any, raster: Any) -> Any:

@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 
 from .bands import estimate_bounds, parse_bounds, select_bands, to_bytes
-from .gdal import CACHE_SIZE, gdal, open_raster
+from .gdal import CACHE_SIZE, StoredBlocks, gdal, open_raster
 
 _PERCENTILES = (2.0, 98.0)
 _MAX_CACHE = 2**31  # bytes, for the strips of a row of tiles
 _SAMPLE = 128  # side in pixels of a window of the sample
 _SAMPLES = 16  # windows of the sample along each axis
+_FEW_SAMPLES = 4  # where no scale is estimated
 _MAX_ZEROS = 0.1  # share of a sample, above which zeros at the border are no data
+_MAX_EXTREMES = 0.01  # share of a sample, above which an extreme value is no data
+_MAX_INT16 = 32767
+_EXTREMES = (-999, -9999, -32768, -99999)  # which programs write where they have no data
 
 
 class Raster:
@@ -40,6 +44,7 @@ class Raster:
         transform: affine.Affine from pixels (column, row) to coordinates. (0, 0) is the outer
             corner of the first pixel.
         dtype: Name of the type of the stored values.
+        files: The local files that hold the pixels, none of a URL.
         notes: Lines that a user should read before the raster is used.
 
     Raises:
@@ -69,6 +74,7 @@ class Raster:
         with gdal(path):
             file = open_raster(path)
             _check_place(file)
+            self.files = list_files(file)
             self.bands = select_bands(file, bands, channels, raw)
             self._file = file if gsd is None else _resample(file, gsd, nodata)
             self.height = self._file.height
@@ -78,13 +84,20 @@ class Raster:
             is_on_earth = file.crs and (file.crs.is_projected or file.crs.is_geographic)
             self.crs = file.crs if is_on_earth else None
             self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
+            self._blocks = StoredBlocks(self._file, self.bands)
             self._is_masked = self._has_mask()
             self._cache = self._cache_size()
             self.bounds = None if bounds is None else parse_bounds(bounds, len(self.bands))
             if bounds is None and not raw and self.dtype != "uint8":
-                self.bounds = self._estimate_bounds(percentiles or _PERCENTILES)
-            elif percentiles is not None:
+                pixels, valid = self._read_sample(_SAMPLES)
+                self._leave_out_fill(pixels, valid)
+                scale = percentiles or _PERCENTILES
+                self.bounds = estimate_bounds(pixels, valid, scale, self.path)
+                return
+            if percentiles is not None:
                 self.notes.append("its values are not scaled: --percentiles has no effect")
+            if "://" not in self.path:  # a sample would be most of what is read of a URL
+                self._leave_out_fill(*self._read_sample(_FEW_SAMPLES))
 
     def _has_mask(self) -> bool:
         """Return whether the file's mask tells pixels without data. Its alpha may be an image."""
@@ -122,20 +135,44 @@ class Raster:
             return CACHE_SIZE
         return min(max(CACHE_SIZE, 2048 * row_size), _MAX_CACHE)
 
-    def _estimate_bounds(self, percentiles: Sequence[float]) -> np.ndarray:
-        """Compute percentiles of a sample, without the zeros around a scene."""
-        samples = [[self._read(window) for window in row] for row in self._sample_windows(_SAMPLES)]
+    def _read_sample(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Read the sample of up to `count` windows along each axis, with the validity of its
+        values, both (n, h, w).
+        """
+        samples = [[self._read(window) for window in row] for row in self._sample_windows(count)]
         pixels = np.block([[pixels for pixels, _ in row] for row in samples])
         valid = np.block([[valid for _, valid in row] for row in samples])
-        is_zero = (valid & (pixels == 0)).all(axis=0)
-        is_at_border = is_zero[[0, -1]].any() or is_zero[:, [0, -1]].any()
-        share = is_zero.mean()
-        if is_at_border and _MAX_ZEROS < share < 1:
-            valid &= ~is_zero
-            problem = f"zeros at its border fill {share:.0%} of a sample"
-            fix = "they do not count for the scale, and with --nodata 0 they are no part of it"
-            self.notes.append(f"{problem}: {fix}")
-        return estimate_bounds(pixels, valid, percentiles, self.path)
+        return pixels, valid
+
+    def _leave_out_fill(self, pixels: np.ndarray, valid: np.ndarray) -> None:
+        """Set pixels of a sample invalid that all bands fill with one value of no data, which the
+        file does not declare. A note names the value.
+        """
+        values = pixels[0][valid.all(axis=0)]
+        if not values.size:
+            return
+        for fill in {0.0, float(values.min()), float(values.max())}:
+            is_fill = (valid & (pixels == fill)).all(axis=0)
+            rest = pixels[:, valid.all(axis=0) & ~is_fill]
+            if not rest.size or not self._is_fill(fill, is_fill, rest):
+                continue
+            valid &= ~is_fill
+            place = "zeros at its border" if fill == 0 else f"values of {fill:g}"
+            problem = f"{place} fill {is_fill.mean():.0%} of a sample"
+            self.notes.append(f"{problem}: with --nodata {fill:g} they are no part of it")
+
+    def _is_fill(self, value: float, is_fill: np.ndarray, rest: np.ndarray) -> bool:
+        """Return whether a value is no data: zero at the border, or far from all other values."""
+        share = is_fill.mean()
+        if value == 0:
+            is_at_border = is_fill[[0, -1]].any() or is_fill[:, [0, -1]].any()
+            return bool(is_at_border and share > _MAX_ZEROS)
+        if share <= _MAX_EXTREMES or self.dtype == "uint8":
+            return False
+        lowest = float(rest.min())
+        highest = float(rest.max())
+        is_far = max(lowest - value, value - highest) > highest - lowest > 0
+        return value in _EXTREMES or (is_far and not 0 < value < _MAX_INT16)
 
     def _sample_windows(self, count: int) -> list[list[Any]]:
         """Spread small windows evenly over the raster from border to border, as rows of up to
@@ -151,6 +188,11 @@ class Raster:
 
     def _read(self, window: Any) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values and their validity, both (n, h, w)."""
+        rows, columns = (slice(*span) for span in window)
+        is_stored = self._blocks.covers(rows, columns)
+        if is_stored is not None and not is_stored.any():
+            shape = len(self.bands), *is_stored.shape
+            return np.zeros(shape, self.dtype), np.zeros(shape, bool)
         stored = self._file.read(
             list(self.bands), window=window, out_dtype=self.dtype, masked=self._is_masked
         )
@@ -158,13 +200,20 @@ class Raster:
         valid = ~np.ma.getmaskarray(stored) & np.isfinite(pixels)
         if self.nodata is not None:
             valid &= pixels != self.nodata
+        if is_stored is not None:
+            valid &= is_stored
         return pixels, valid
+
+    def stores(self, rows: slice, columns: slice) -> bool:
+        """Return whether the file stores a pixel of a window. A sparse file leaves out blocks."""
+        is_stored = self._blocks.covers(rows, columns)
+        return is_stored is None or bool(is_stored.any())
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window and the validity of its pixels.
 
-        A pixel is valid if one of its bands is: finite, not nodata, and not masked by the file. A
-        window of a single color has no valid pixel.
+        A pixel is valid if one of its bands is: stored, finite, not nodata, and not masked by the
+        file.
 
         Returns:
             The image, (h, w, 3), uint8, BGR, or for other `channels` (h, w, channels) in the order
@@ -175,8 +224,6 @@ class Raster:
         with gdal(self.path, cache=self._cache):
             pixels, valid = self._read(((rows.start, rows.stop), (columns.start, columns.stop)))
         is_valid = valid.max(axis=0)
-        if (pixels == pixels[:, :1, :1]).all():
-            is_valid[:] = False
         if self._raw:
             pixels = np.nan_to_num(pixels, posinf=0, neginf=0)
         elif self.bounds is not None:
@@ -186,6 +233,14 @@ class Raster:
         if self._channels == 3 and not self._raw:
             pixels = pixels[::-1]
         return np.ascontiguousarray(pixels.transpose(1, 2, 0)), is_valid
+
+
+def list_files(file: Any) -> list[Path]:
+    """Return the local files of an open file of rasterio that hold its pixels, masks and overviews,
+    and those of which it is a mosaic. Statistics of a GIS beside them are left out.
+    """
+    paths = [Path(name) for name in file.files if not name.endswith(".aux.xml")]
+    return [path for path in paths if path.is_file()]
 
 
 def _check_percentiles(percentiles: Sequence[float], bounds: Sequence[float] | None) -> None:

@@ -1,6 +1,5 @@
 """The tiles of a raster, row by row: each row is predicted into a file of its own."""
 
-import os
 import zlib
 from collections.abc import Iterator
 from copy import copy
@@ -15,14 +14,15 @@ import shapely
 from ..prediction.cluster import rank_and_size
 from ..prediction.prediction import Prediction
 from ..prediction.predictor import Predictor
-from ..prediction.seams import concatenate, merge_objects
+from ..prediction.seams import Objects, concatenate, merge_objects
 from ..prediction.tiles import Window, reported_objects, windows
 from ..utils.cli import progress_bar
 from ..utils.configs import ModelInput
 from . import maps, objects
-from .files import UNFINISHED, rows_folder, write_bytes
+from .files import UNFINISHED, checksum, rows_folder, write_bytes
 from .polygons import covers
 from .raster import Raster
+from .settings import RasterSettings
 
 
 def list_rows(out: Path) -> list[Path]:
@@ -52,24 +52,19 @@ class Rows:
     Args:
         out: The result. The folder of the rows is beside it.
         area: Area of interest, as polygons of shapely in pixels, or None for the whole raster.
-        tile: Side of a tile in pixels.
-        overlap: Minimum overlap of tiles in pixels.
-
-    Raises:
-        ValueError: If tile and overlap do not match.
     """
 
     def __init__(
-        self, raster: Raster, predictor: Predictor, out: Path, area: Any, tile: int, overlap: int
+        self, raster: Raster, predictor: Predictor, out: Path, settings: RasterSettings, area: Any
     ) -> None:
         self.raster = raster
         self.predictor = _without_tiles(predictor)
         self.out = out
         self.area = area
-        self.tile = tile
-        self.overlap = overlap
-        self.windows = windows(raster.height, tile, overlap)
-        self.columns = windows(raster.width, tile, overlap)
+        self.tile = settings.tile
+        self.overlap = settings.overlap
+        self.windows = windows(raster.height, self.tile, self.overlap)
+        self.columns = windows(raster.width, self.tile, self.overlap)
         self.classes = predictor.metainfo["classes"]
         self.folder = rows_folder(out)
         suffix = "json" if predictor.is_detector else "npz"
@@ -77,27 +72,32 @@ class Rows:
         self.files = [self.folder / f"row-{number:05}.{suffix}" for number in numbers]
         # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
         # see another scale than elsewhere.
-        is_small = min(raster.height, raster.width) < tile
+        is_small = min(raster.height, raster.width) < self.tile
         self._is_padded = is_small and ModelInput(predictor.cfg).is_resized
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Everything that determines the rows, as plain values."""
+    def describe(self, crs: str | None) -> dict[str, Any]:
+        """Return what a result is made from, as plain values: model, raster, settings, versions.
+
+        Args:
+            crs: As of `join`.
+        """
         import rasterio
 
-        path = Path(self.raster.path)
         bounds = self.raster.bounds
         return self.predictor.settings | dict(
+            classes=list(self.classes),
             tile=self.tile,
             overlap=self.overlap,
             gsd=self.raster.gsd,
             nodata=self.raster.nodata,
-            bands=self.raster.bands,
+            bands=list(self.raster.bands),
             bounds=None if bounds is None else bounds.tolist(),
+            raster=Path(self.raster.path).name,
+            content=checksum(self.raster.files),
             size=[self.raster.height, self.raster.width],
-            transform=self.raster.transform[:6],
-            modified=os.stat(path).st_mtime_ns if path.exists() else None,
+            transform=list(self.raster.transform[:6]),
             aoi=None if self.area is None else f"{zlib.crc32(self.area.wkb):08x}",
+            crs=crs,
             gdal=rasterio.__gdal_version__,
         )
 
@@ -118,25 +118,23 @@ class Rows:
         Args:
             crs: Coordinate system of a table. Default: the raster's.
         """
+        origin = self.describe(crs)
         if self.predictor.is_detector:
-            self._join_objects(crs)
-        else:
-            self._join_maps()
-
-    def _join_maps(self) -> None:
+            table = objects.make_table(self._merge_objects(), self.raster, self.classes)
+            objects.write_table(self.out, self.folder, table, crs, origin)
+            return
         tops = [window.inside.start for window in self.windows]
         files = dict(zip(tops, self.files, strict=True))
         palette = self.predictor.metainfo.get("palette")
-        maps.join_maps(self.out, files, self.raster, self.classes, palette)
+        maps.join_maps(self.out, files, self.raster, palette, origin)
 
-    def _join_objects(self, crs: str | None) -> None:
-        """Write the objects of all rows, each once, whose boxes have their centre in the area."""
+    def _merge_objects(self) -> Objects:
+        """Return the objects of all rows, each once, whose boxes have their centre in the area."""
         merged = merge_objects(concatenate(map(objects.read_objects, self.files)))
-        if self.area is not None:
-            centres = (merged.boxes[:, :2] + merged.boxes[:, 2:]) / 2
-            merged = merged.select(shapely.contains_xy(self.area, centres))
-        table = objects.make_table(merged, self.raster, self.classes)
-        objects.write_table(self.out, self.folder, table, crs)
+        if self.area is None:
+            return merged
+        centres = (merged.boxes[:, :2] + merged.boxes[:, 2:]) / 2
+        return merged.select(shapely.contains_xy(self.area, centres))
 
     def _predict_row(self, row: Window) -> bytes:
         """Return the content of a row's file."""
@@ -165,9 +163,14 @@ class Rows:
 
     def _read_tiles(self, row: Window) -> Iterator[_Tile]:
         """Yield the tiles with data in the area of interest."""
+        rows = slice(row.start, row.stop)
+        if not self.raster.stores(rows, slice(0, self.raster.width)):
+            return
         for column in self.columns:
             box = shapely.box(column.start, row.start, column.stop, row.stop)
-            if self.area is None or self.area.intersects(box):
+            if self.area is not None and not self.area.intersects(box):
+                continue
+            if self.raster.stores(rows, slice(column.start, column.stop)):
                 tile = self._read(row, column)
                 if tile.in_area.any():
                     yield tile

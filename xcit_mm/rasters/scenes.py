@@ -11,7 +11,9 @@ from shapely.affinity import affine_transform
 from ..utils.cli import print_line
 from .labels import (
     BACKGROUND,
+    NO_CLASS,
     DrawnClasses,
+    LabelFile,
     StoredClasses,
     are_boxes,
     is_raster,
@@ -132,11 +134,14 @@ def find_areas(grids: Sequence[Grid], aoi: str | Path | None) -> list[Any]:
 def label_scenes(
     grids: Sequence[Grid],
     areas: Sequence[Any],
-    path: str | Path,
-    class_column: str | None,
+    source: LabelFile,
     is_detector: bool,
+    known: Sequence[str] = (),
 ) -> LabelledScenes:
     """Place the labels of a file on rasters. Lines tell which labels are left out.
+
+    Args:
+        known: Names of the classes of a model, whose order counts if the labels have the same.
 
     Raises:
         ValueError: If no label lies in the areas, or a detector has a raster of classes.
@@ -144,26 +149,31 @@ def label_scenes(
     import pandas
 
     places = list(zip(grids, areas, strict=True))
-    if is_raster(path, class_column):
+    if is_raster(source.path, source.class_column):
         if is_detector:
-            raise ValueError(f"--labels {path} has no polygons: a detector needs some")
-        scenes = [Scene(grid, area, StoredClasses(path, grid)) for grid, area in places]
+            raise ValueError(f"{source.option} has no polygons: a detector needs some")
+        scenes = [Scene(grid, area, StoredClasses(source.path, grid)) for grid, area in places]
         return LabelledScenes(scenes, [], with_masks=True)
-    polygons = read_labels(path, class_column)
+    polygons = read_labels(source)
     crs = grids[0].crs
     labelled = pandas.concat([grid.to_map(area, crs) for grid, area in places]).union_all()
-    placed = place_labels(polygons, crs, labelled, f"--labels {path}")
-    classes = sorted(set(placed["class"]))
+    placed = place_labels(polygons, crs, labelled, source.option)
+    classes = sorted(set(placed["class"]) - {NO_CLASS})
+    if not classes:
+        raise ValueError(f"{source.option}: no polygon in the area has a class")
     if not is_detector:
         classes = [BACKGROUND, *(name for name in classes if name != BACKGROUND)]
+    if set(classes) == set(known):
+        classes = list(known)
     scenes = []
     has_boxes = True
     for grid, area in places:
         labels = DrawnClasses(_to_crs(placed, grid.crs), grid.transform, classes)
         has_boxes &= are_boxes(labels.shapes)
         scenes.append(Scene(grid, area, labels))
+    drawn = polygons.geometry[polygons["class"] != NO_CLASS]
     # Boxes are drawn along the axes of the raster, or of their own coordinate system.
-    return LabelledScenes(scenes, classes, not (has_boxes or are_boxes(polygons.geometry)))
+    return LabelledScenes(scenes, classes, not (has_boxes or are_boxes(drawn)))
 
 
 def _to_crs(shapes: Any, crs: Any) -> Any:

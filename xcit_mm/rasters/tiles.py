@@ -13,9 +13,10 @@ from shapely.affinity import translate
 
 from ..utils.coco import encode_mask, from_corners, new_annotation
 from .gdal import open_raster
-from .labels import UNLABELLED, CutObject, DrawnClasses, StoredClasses
+from .labels import CutObject, DrawnClasses, StoredClasses
 from .polygons import covers
 from .raster import Raster
+from .settings import RasterSettings
 
 MIN_VISIBLE = 1 / 3
 """Smallest share of an object that a tile shows, below which the object is ignored."""
@@ -46,20 +47,25 @@ class Tile(NamedTuple):
         return f"{self.raster.stem}-{self.rows.start}-{self.columns.start}"
 
 
+def is_shown(labelled: CutObject) -> bool:
+    """Return whether an object has a class, and its tile shows enough of it."""
+    return labelled.number >= 0 and labelled.share >= MIN_VISIBLE
+
+
 class _TileImages:
     """Writes the images of tiles. Scaled images are PNGs, others GeoTIFFs.
 
     Args:
-        side: Height and width of a tile. Zeros fill what the raster lacks.
-        raw: Whether tiles have the stored values of the bands.
+        settings: Its `tile` is height and width, where zeros fill what the raster lacks. With `raw`
+            tiles have the stored values of the bands.
 
     Attributes:
         count: Number of tiles by split.
     """
 
-    def __init__(self, folder: Path, side: int, raw: bool) -> None:
-        self.side = side
-        self.raw = raw
+    def __init__(self, folder: Path, settings: RasterSettings) -> None:
+        self.side = settings.tile
+        self.raw = settings.raw
         self.count: Counter[str] = Counter()
         self._folder = folder
         # Of the training tiles, by band.
@@ -125,16 +131,16 @@ class ObjectTiles(_TileImages):
     """
 
     def __init__(
-        self, folder: Path, side: int, raw: bool, classes: Sequence[str], with_masks: bool
+        self, folder: Path, settings: RasterSettings, classes: Sequence[str], with_masks: bool
     ) -> None:
-        super().__init__(folder, side, raw)
+        super().__init__(folder, settings)
         self._classes = classes
         self._with_masks = with_masks
         self._datasets: dict[str, dict[str, list]] = {}
 
     def has_object(self, tile: Tile) -> bool:
         """Return whether a tile shows enough of an object."""
-        return any(labelled.share >= MIN_VISIBLE for labelled in tile.objects)
+        return any(is_shown(labelled) for labelled in tile.objects)
 
     def write(self, tile: Tile, raster: Raster) -> str:
         """Write a tile with its labels. Return why the tile is left out, or nothing."""
@@ -151,9 +157,17 @@ class ObjectTiles(_TileImages):
         size = dict(height=self.side, width=self.side)
         dataset["images"].append(dict(id=image_id, file_name=name, **size))
         for labelled in tile.objects:
-            ids = dict(id=len(dataset["annotations"]) + 1, image_id=image_id)
-            dataset["annotations"].append(self._annotate(labelled, tile) | ids)
+            annotation = self._annotate(labelled, tile)
+            for category in self._list_categories(labelled):
+                ids = dict(id=len(dataset["annotations"]) + 1, image_id=image_id)
+                dataset["annotations"].append(annotation | ids | dict(category_id=category))
         return ""
+
+    def _list_categories(self, labelled: CutObject) -> Sequence[int]:
+        """List the id of an object's class, or without a class those of all, which ignore it."""
+        if labelled.number < 0:
+            return range(1, len(self._classes) + 1)
+        return [int(labelled.number) + 1]
 
     def finish(self) -> None:
         """Write the COCO jsons."""
@@ -172,12 +186,12 @@ class ObjectTiles(_TileImages):
         if self._with_masks:
             outlines = [part.exterior.coords[:-1] for part in polygons]
             rings = [np.ravel(outline).round(2).tolist() for outline in outlines]
-        annotation = new_annotation(int(labelled.number) + 1, box, rings)
+        annotation = new_annotation(0, box, rings)  # of the category that `write` sets
         if self._with_masks and any(part.interiors for part in polygons):
             size = slice(0, self.side)
             mask = covers(shape, size, size)
             annotation |= dict(segmentation=encode_mask(mask), area=float(mask.sum()))
-        return annotation | dict(iscrowd=int(labelled.share < MIN_VISIBLE))
+        return annotation | dict(iscrowd=int(not is_shown(labelled)))
 
 
 class MapTiles(_TileImages):
@@ -187,20 +201,22 @@ class MapTiles(_TileImages):
         classes: Names of the classes. Default: numbers, as of a raster of classes.
     """
 
-    def __init__(self, folder: Path, side: int, raw: bool, classes: Sequence[str] = ()) -> None:
-        super().__init__(folder, side, raw)
+    def __init__(self, folder: Path, settings: RasterSettings, classes: Sequence[str] = ()) -> None:
+        super().__init__(folder, settings)
         self._classes = list(classes)
 
     def has_object(self, tile: Tile) -> bool:
         """Return whether a tile has an object, or labels that tell only when they are read."""
-        return isinstance(tile.labels, StoredClasses) or bool(tile.objects)
+        return isinstance(tile.labels, StoredClasses) or any(
+            labelled.number >= 0 for labelled in tile.objects
+        )
 
     def write(self, tile: Tile, raster: Raster) -> str:
         """Write a tile with its labels. Return why the tile is left out, or nothing."""
         image, valid = raster.read(tile.rows, tile.columns)
         is_counted = valid & covers(tile.area, tile.rows, tile.columns)
         numbers = tile.labels.read(tile.rows, tile.columns)
-        is_labelled = is_counted & (numbers != UNLABELLED)
+        is_labelled = is_counted & (numbers >= 0)
         if not is_labelled.any():
             return "without a labelled pixel" if is_counted.any() else "without valid pixels"
         self._name_classes(numbers[is_labelled])

@@ -43,7 +43,7 @@ def open_folder(
         if overwrite:
             _remove(folder, [*list_results(), path])
         if path.exists():
-            _compare(folder, _read_settings(path), json.loads(json.dumps(settings)))
+            check_settings(folder, _read_settings(path), settings)
         else:
             with atomic_write(path, folder / f"{SETTINGS}.unfinished") as file:
                 file.write(json.dumps(settings, indent=2).encode())
@@ -105,13 +105,18 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _compare(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise ValueError if settings differ."""
+def check_settings(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise ValueError if the settings of earlier results differ from those of a run.
+
+    Args:
+        before: As read from JSON.
+    """
+    now = json.loads(json.dumps(now))
     for name in {**now, **before}:
         if before.get(name) != now.get(name):
             change = f"{name} was {before.get(name)}, is {now.get(name)}"
             raise ValueError(
-                f"{folder} has results of another run: {change}; give another --out, or --overwrite"
+                f"{out} has results of another run: {change}; give another --out, or --overwrite"
             )
 
 
