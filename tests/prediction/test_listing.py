@@ -70,6 +70,47 @@ def test_a_real_folder_is_searched_once_whatever_links_lead_to_it(folder):
     assert names(f"{folder}/**/*.jpg") == ["a.jpg", "sub/a.jpg"]
 
 
+def test_a_real_folder_counts_once_by_whatever_name(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder / "sub")
+    sources = folder / "sub", tmp_path / "link", tmp_path / "link" / "a.jpg", folder
+    listing = find_items(list(sources))
+    paths = [os.path.realpath(item.path) for item in listing.items]
+    assert sorted(paths) == [str(folder / name) for name in EXPECTED]
+    assert listing.notes[-1] == "left out 5 listed twice"
+
+
+def test_results_of_another_run_are_left_out(folder):
+    results = folder / "sub" / "earlier"
+    (results / "journal").mkdir(parents=True)
+    (results / "run.json").touch()
+    for name in ("visualizations/a.jpg", "labels/deep/a.png"):
+        (results / name).parent.mkdir(parents=True)
+        (results / name).touch()
+    assert names(folder) == names(folder / "**") == EXPECTED
+    assert "3 in results of another run" in find_items([folder]).notes[0]
+    with pytest.raises(FileNotFoundError, match="3 in results of another run"):
+        find_items([results])
+    assert names(results / "visualizations") == ["a.jpg"]  # which the user asks for
+
+
+def test_a_folder_that_cannot_be_read_is_a_failure(folder, monkeypatch):
+    """As root, every folder can be read."""
+    scandir = os.scandir
+
+    def refuse(path: object) -> object:
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    listing = find_items([folder])
+    assert [item.name for item in listing.items] == EXPECTED[:-2]
+    (failure,) = listing.failures
+    assert failure.startswith(f"{folder / 'sub'}: PermissionError: ")
+    with pytest.raises(FileNotFoundError, match="Permission denied"):
+        find_items([folder / "sub"])
+
+
 def test_only_regular_files_are_inputs(folder):
     os.mkfifo(folder / "pipe.jpg")
     (folder / "broken.jpg").symlink_to("nowhere")

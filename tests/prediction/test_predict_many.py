@@ -1,7 +1,9 @@
 """Many images: a folder of records that the same command completes, whatever stopped it."""
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import cv2
@@ -12,6 +14,7 @@ from helpers.runs import merged, model_of, read_images, read_records
 from pycocotools.coco import COCO
 
 from xcit_mm.prediction import Predictor, find_items, predict_many
+from xcit_mm.prediction.journal import read_journals
 
 KINDS = ("seg", "det")
 
@@ -49,26 +52,18 @@ def test_a_run_from_python_gives_what_single_images_give(kind, models, photos, t
         assert (coco.annToMask(result) == mask).mean() > 0.999
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_drawings_follow_the_options_without_another_prediction(
-    kind, command, photos, call, out, before_forward
-):
-    arguments = command(photos / "00.png", photos / "01.png", kind=kind)
-    assert call(*arguments, "--no-visualizations")[0] == 0
-    assert not (out / "visualizations").exists()
+def test_earlier_drawings_stay_and_are_counted(command, photos, call, out, before_forward):
+    arguments = command(photos / "00.png", kind="det")
+    assert call(*arguments, "--score-thr", 0)[0] == 0
+    drawings = read_drawings(out)
     before_forward(lambda inputs: pytest.fail("predicted again"))
-    seen = []
-    for options in ([0], [0, "--no-labels"], [2], [0]):
-        assert call(*arguments, "--score-thr", *options)[0] == 0
-        seen.append(read_drawings(out))
-        assert len(seen[-1]) == 2
-    labelled, unlabelled, above_2, again = (drawings["00.png.jpg"] for drawings in seen)
-    assert np.array_equal(labelled, again)
-    if kind == "seg":
-        assert labelled.shape[1] > unlabelled.shape[1]  # the legend
-    else:
-        photo = cv2.imread(str(photos / "00.png")).astype(int)
-        assert np.abs(above_2 - photo).mean() < 2 < np.abs(unlabelled - photo).mean()
+    for options, is_other in (([2], True), ([0, "--no-labels"], True), ([0], False)):
+        code, _, lines = call(*arguments, "--score-thr", *options)
+        assert code == 0 and np.array_equal(
+            read_drawings(out)["00.png.jpg"], drawings["00.png.jpg"]
+        )
+        line = "1 results keep the drawings of other options: --overwrite draws anew"
+        assert (line in lines) == is_other
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,7 +98,7 @@ def test_a_photo_that_vanished_stays_in_the_results_and_is_counted(command, phot
     (tmp_path / "01.png").unlink()
     code, printed, errors = call(*arguments, "--score-thr", 0)
     assert code == 0 and "2 predicted" in printed
-    assert "files that have vanished" in errors and "earlier drawing" in errors
+    assert "files that have vanished" in errors and "keep the drawings of other options" in errors
     assert errors.count("01.png") == 2 and "00.png" not in errors
 
 
@@ -148,18 +143,22 @@ def test_out_of_memory_halves_the_batch(command, photos, call, before_forward):
     assert batches == [4, 2, 1, 1, 1, 1]
 
 
-def test_ctrl_c_keeps_what_is_completed(command, photos, call, tmp_path, out, before_forward):
+@pytest.mark.parametrize(("stop", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_keeps_what_is_completed_and_is_no_death(
+    stop, expected, command, photos, call, out, before_forward
+):
     seen = []
 
     def interrupt(inputs: list[torch.Tensor]) -> None:
         seen.append(inputs)
         if len(seen) == 3:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), stop)
 
     arguments = command(photos / "0[0-4].png", kind="det")
     before_forward(interrupt)
     code, _, errors = call(*arguments)
-    assert code == 130 and "interrupted" in errors
+    assert code == expected and "interrupted: start the same command again to go on" in errors
+    assert not read_journals(out).deaths
     assert len(read_records(out)) == 2
     assert call(*arguments)[0] == 0
     assert len(seen) == 3 + 3 and len(read_images(out)) == 5

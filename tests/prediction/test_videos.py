@@ -68,8 +68,7 @@ def test_a_frame_has_a_record_and_the_drawing_its_frames(kind, command, video, p
     time = path.stat().st_mtime_ns
     assert call(*arguments)[0] == 3 and path.stat().st_mtime_ns == time
     assert call(*arguments, "--no-labels", "--score-thr", 0)[0] == 3
-    assert read_drawing(out).shape == (6, 96, width, 3)
-    assert read_records(out) == records  # drawn again, not predicted again
+    assert read_records(out) == records and path.stat().st_mtime_ns == time
 
 
 def test_a_video_that_fails_keeps_its_frames_and_may_succeed_later(

@@ -80,7 +80,7 @@ class Inventory:
         self.roots = roots
         self._real_paths: dict[Path, str] = {}
         for root in roots:
-            for path, real_path in iter_real_files(root):
+            for path, real_path in iter_real_files(root, _raise):
                 parts = path.relative_to(root).parts
                 if not any(part.startswith((".", *_SYSTEM)) for part in parts):
                     self._real_paths[path] = real_path
@@ -175,6 +175,10 @@ class Inventory:
         if len(best) > 1:
             raise ValueError(f"{name} may be {best[0]} or {best[1]}: write more of its path")
         return best[0] if best else None
+
+
+def _raise(error: OSError) -> None:
+    raise error  # of a folder that cannot be read
 
 
 def _shared_end(parts: Sequence[str], others: Sequence[str]) -> int:

@@ -35,6 +35,8 @@ class Engine:
             deaths: `Progress.deaths`. Items in it are predicted last and alone. After
                 `MAX_DEATHS`, they are recorded as failures.
 
+        A stop from outside, such as Ctrl-C, is no death of an item.
+
         Raises:
             RuntimeError: If a process that reads images died or hangs.
             OSError: If a result cannot be written.
@@ -48,9 +50,11 @@ class Engine:
                     yield from self._predict_together([suspect])
                 else:
                     yield self._add_failure(suspect, file_stamp(suspect.path), CRASHED)
+        except (KeyboardInterrupt, GeneratorExit):
+            self._end()
+            raise
         except OSError as error:  # for example, the disk is full
-            with suppress(OSError):
-                self.journal.end()
+            self._end()
             problem = error.strerror or error
             raise OSError(
                 f"{self.results.out} cannot be written: {problem}; free space, and {RESUMES}"
@@ -138,6 +142,11 @@ class Engine:
                 yield from self.predictor(batch)
         except Exception as error:  # decoders, models and pipelines raise many types
             raise InputError(reason(error)) from error
+
+    def _end(self) -> None:
+        """Note that no item is the cause of this process's end."""
+        with suppress(OSError):
+            self.journal.end()
 
     def _start(self, item: Item) -> None:
         """Note the start of an item. Results of a former file at its path are removed."""

@@ -5,8 +5,7 @@ Each process appends lines of JSON to a file of its own, and nothing is ever rem
 - `{"start": PATH, "name": NAME}` before an item is read,
 - a record with `"path"` after the item is predicted, its drawing and map written before it,
 - `{"frame": NUMBER, ...}` for each frame of a video, between its start and its record,
-- `{"drawn": PATH, ...}` after an item is drawn again,
-- `{"end": true}` if the process ends by an error that no item has caused.
+- `{"end": true}` if the process ends by a stop or an error that no item has caused.
 
 Journals are read in the order in which they were begun. An item is done if it has a record, and its
 last record counts. A process that died leaves starts without records, and perhaps an incomplete
@@ -23,9 +22,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from .listing import Item, make_unique
-
-JOURNAL = "journal"
+from .listing import JOURNAL, Item, make_unique
 
 
 def file_stamp(path: str) -> list[int] | None:
@@ -149,8 +146,6 @@ class Progress:
                     offset=offset,
                 )
                 self.deaths.pop(item.path, None)
-            elif "drawn" in line and line["drawn"] in self.entries:
-                self.entries[line["drawn"]].drawing = line["drawing"]
             elif "end" in line:
                 starts.clear()
         is_alone = len(starts) == 1
@@ -217,9 +212,6 @@ class Journal:
 
     def add_frame(self, number: int, **result: Any) -> None:
         self._append(dict(frame=number) | result)
-
-    def note_drawn(self, item: Item, drawing: dict[str, Any]) -> None:
-        self._append(dict(drawn=item.path, drawing=drawing))
 
     def end(self) -> None:
         """Note that no item is the cause of this process's end."""

@@ -7,13 +7,15 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..utils.coco import TO_PREDICT, find_image_folder, read_coco
-from ..utils.folders import check_output
+from ..utils.errors import reason
+from ..utils.folders import SETTINGS, check_output
 from ..utils.images import URL_PREFIXES
 from ..utils.walk import iter_files
 
@@ -22,6 +24,8 @@ IMAGE_SUFFIXES = (
     *(".ppm", ".pgm", ".avif", ".heic", ".heif", ".jp2"),
 )
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".avi", ".mov", ".mkv", ".webm")
+JOURNAL = "journal"
+"""Folder of the journals in a folder of predictions."""
 MAX_NAME = 200  # bytes, since results are named after it
 
 
@@ -46,10 +50,17 @@ class Item(NamedTuple):
 
 @dataclass
 class Listing:
-    """Items, notes on files that were left out, and the ids of categories in a COCO json."""
+    """What is to be predicted.
+
+    Attributes:
+        notes: Lines on files that were left out.
+        failures: Path and reason of each folder that cannot be read.
+        categories: Ids of the categories in a COCO json, by name.
+    """
 
     items: list[Item] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     categories: dict[str, int] | None = None
 
 
@@ -58,9 +69,9 @@ def find_items(
 ) -> Listing:
     """List the images and videos of files, URLs, folders, globs and lists.
 
-    Folders are searched recursively, each real folder once, except for hidden files and `out`, the
-    folder of results. A list is a .txt with a path or URL per line, or a COCO .json. Files in a
-    list are not opened, and may be missing.
+    Folders are searched recursively, except for hidden files and folders of results. A file counts
+    once, by whatever link to its folder it is listed. A list is a .txt with a path or URL per line,
+    or a COCO .json. Files in a list are not opened, and may be missing.
 
     Args:
         root: Folder of relative paths in a list. Default: the current folder for a .txt, that of
@@ -93,8 +104,8 @@ def find_items(
         else:
             items += _list_files(_read_lines(Path(name)), root or "")
     for name in searched:
-        items += _search(name, out, listing.notes)
-    listing.items = make_unique(list({item.path: item for item in items}.values()))
+        items += _search(name, out, listing)
+    listing.items = make_unique(_once_each(items))
     repeated = len(items) - len(listing.items)
     if repeated:
         listing.notes.append(f"left out {repeated} listed twice")
@@ -165,32 +176,51 @@ def _list_files(paths: Sequence[str], root: str | Path) -> list[Item]:
     return [Item(path, _name(path, shared_folder)) for path in located]
 
 
-def _search(source: str, out: Path | None, notes: list[str]) -> list[Item]:
-    """Search a folder or a glob, and add notes on the files that are left out.
+def _once_each(items: Sequence[Item]) -> list[Item]:
+    """Return the items without those of the same file in the same real folder. A link to a file
+    stays a file of its own.
+    """
+    real_folder = cache(os.path.realpath)
+    first: dict[str, Item] = {}
+    for item in items:
+        folder, name = os.path.split(item.path)
+        is_url = _is_url(item.path)
+        first.setdefault(item.path if is_url else os.path.join(real_folder(folder), name), item)
+    return list(first.values())
+
+
+def _search(source: str, out: Path | None, listing: Listing) -> list[Item]:
+    """Search a folder or a glob, and add notes on the files that are left out, and failures.
 
     Names are relative to the folder, or to the part of the glob before its first wildcard.
     """
     root = Path(source)
     if root.is_dir():
-        paths = set(iter_files(root))
+        errors: list[OSError] = []
+        paths = set(iter_files(root, errors.append))
+        listing.failures += [f"{error.filename}: {reason(error)}" for error in errors]
     else:  # pathlib does not follow links for `**`, which glob.glob does without end
         root = Path(*takewhile(lambda part: not glob.has_magic(part), root.parts[:-1]))
         pattern = os.path.relpath(source, root)
         paths = set(root.glob(f"{pattern}/*" if pattern.endswith("**") else pattern))
+    results = _find_results({path.parent for path in paths}, root, out)
     items = []
     left_out = Counter[str]()
     for path in sorted(path for path in paths if not path.is_dir()):
         name = path.relative_to(root)
-        problem = _why_left_out(path, name, out)
+        problem: str | None = "in results of another run"
+        if results.isdisjoint(path.parents):
+            problem = _why_left_out(path, name, out)
         if problem:
             left_out[problem] += 1
         else:
             items.append(Item(os.path.abspath(path), name.as_posix()))
     if left_out:
         counts = ", ".join(f"{count} {problem}" for problem, count in left_out.most_common(9))
-        notes.append(f"left out {left_out.total()} files: {counts}")
+        listing.notes.append(f"left out {left_out.total()} files: {counts}")
     if not items:
-        reasons = f" ({'; '.join(notes)})" if notes else ""
+        problems = [*listing.notes, *listing.failures]
+        reasons = f" ({'; '.join(problems)})" if problems else ""
         raise FileNotFoundError(
             f"no images or videos at {source}{reasons}: give a file, folder, glob, URL or list"
         )
@@ -208,6 +238,20 @@ def _why_left_out(path: Path, name: Path, out: Path | None) -> str | None:
     if suffix not in IMAGE_SUFFIXES + VIDEO_SUFFIXES:
         return suffix or "without a suffix"
     return None
+
+
+def _find_results(folders: set[Path], root: Path, out: Path | None) -> set[Path]:
+    """Return which folders, or folders between a root and them, have results of a run, other than
+    `out`.
+    """
+    between = {parent for folder in folders for parent in folder.parents}
+    searched = {folder for folder in folders | between if folder.is_relative_to(root)}
+    return {
+        folder
+        for folder in searched
+        if (folder / SETTINGS).is_file() and (folder / JOURNAL).is_dir()
+        if out is None or folder.resolve() != out.resolve()
+    }
 
 
 def _read_lines(path: Path) -> list[str]:

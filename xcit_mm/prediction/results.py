@@ -1,4 +1,4 @@
-"""Drawings and maps in a folder of predictions, and predictions restored from the folder."""
+"""Drawings and maps in a folder of predictions."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
-from ..utils.errors import reason
-from .journal import Entry, Journal, file_stamp
+from .journal import Journal
 from .listing import Item, drawing_name
 from .prediction import Prediction
 from .predictor import Predictor
-from .videos import iter_frames, write_video
+from .videos import write_video
 
 LABELS = "labels"
 VISUALIZATIONS = "visualizations"
@@ -42,7 +40,7 @@ def result_paths(out: Path, name: str) -> Iterator[Path]:
 
 @dataclass
 class Results:
-    """Writes drawings and maps into the folder `out`, and restores predictions to draw them again.
+    """Writes drawings and maps into the folder `out`.
 
     Attributes:
         category_ids: Ids of the classes in COCO results.
@@ -100,43 +98,3 @@ class Results:
         drawings = (prediction.draw(**drawing) for prediction in predictions)
         path = drawing_path(self.out, item.name)
         return write_video(path, drawings, item.path, self.journal.unfinished(".mp4"))
-
-    def draw_again(self, entry: Entry) -> None:
-        """Draw a stored result with the present options, without another prediction.
-
-        Raises:
-            InputError: If the file has vanished or changed.
-        """
-        assert self.drawing is not None
-        predictions = self._iter_stored(entry)
-        if entry.item.is_video:
-            self.draw_video(entry.item, predictions)
-        else:
-            self.draw(entry.item, next(predictions))
-        self.journal.note_drawn(entry.item, self.drawing)
-
-    def _iter_stored(self, entry: Entry) -> Iterator[Prediction]:
-        """Restore the prediction of an image, or those of a video's frames."""
-        path = entry.item.path
-        try:
-            if file_stamp(path) != entry.stamp:
-                raise ValueError(f"{path} has changed or vanished")
-            images: Iterable[np.ndarray]
-            if entry.item.is_video:
-                images = iter_frames(path)
-            else:
-                images = [self.predictor.preprocess.read(path)]
-            for record, image in zip(entry.iter_results(), images, strict=True):
-                yield self._restore(entry.item, record, image)
-        except Exception as error:
-            raise InputError(reason(error)) from error
-
-    def _restore(self, item: Item, record: dict[str, Any], image: np.ndarray) -> Prediction:
-        names = self.predictor.names
-        palette = self.predictor.metainfo.get("palette")
-        if self.predictor.is_detector:
-            objects = record["objects"]
-            return Prediction.from_coco(objects, image, names, self.category_ids, palette)
-        png = np.fromfile(map_path(self.out, item.name, record.get("frame")), np.uint8)
-        segmentation = cv2.imdecode(png, cv2.IMREAD_UNCHANGED)
-        return Prediction(image, None, segmentation, names, palette)

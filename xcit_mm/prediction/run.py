@@ -14,10 +14,10 @@ from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, open_folder
 from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
 from .engine import Engine
-from .journal import JOURNAL, Entry, Journal, Progress, read_journals
-from .listing import Item, Listing
+from .journal import Entry, Journal, Progress, read_journals
+from .listing import JOURNAL, Item, Listing
 from .predictor import Predictor
-from .results import LABELS, VISUALIZATIONS, InputError, Results, result_paths
+from .results import LABELS, VISUALIZATIONS, Results, result_paths
 
 IMAGES = "images.json"
 PREDICTIONS = "predictions.json"
@@ -29,7 +29,7 @@ class RunReport(NamedTuple):
     Attributes:
         out: Folder of the results.
         predicted: Number of images and videos that were predicted, now or earlier.
-        failures: Path and reason of each that failed.
+        failures: Path and reason of each that failed, and of each folder that cannot be read.
     """
 
     out: Path
@@ -57,8 +57,8 @@ def predict_many(
 
     Args:
         listing: From `find_items`.
-        drawing: Arguments of `Prediction.draw`, or None to draw nothing. What earlier calls drew
-            with other arguments is drawn again.
+        drawing: Arguments of `Prediction.draw`, or None to draw nothing. Drawings of earlier calls
+            stay. A line counts those of other arguments.
         workers: Number of processes that read images. Default: 2 beside a GPU, else 0.
         ray: Address of a Ray cluster, 'auto' for that of this machine, or 'local' for a new one.
         overwrite: Whether to remove the results of earlier calls first.
@@ -97,9 +97,8 @@ def predict_many(
         if not is_first:
             return None
         progress = read_journals(out)
-        report = _merge(results, progress)
-        _draw_again(results, progress.entries)
-        return report
+        _note_drawings(results, progress.entries)
+        return _merge(results, progress, listing.failures)
 
 
 def _predict(
@@ -177,8 +176,12 @@ def _print_notes(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
         print_line(f"results of files that have vanished, kept: {preview(vanished)}")
 
 
-def _merge(results: Results, progress: Progress) -> RunReport:
-    """Write images.json, and of a detector predictions.json."""
+def _merge(results: Results, progress: Progress, unread: Sequence[str]) -> RunReport:
+    """Write images.json, and of a detector predictions.json.
+
+    Args:
+        unread: `Listing.failures`.
+    """
     images_and_objects = _iter_images(progress)
     if results.predictor.is_detector:
         images = _write_objects(results.out / PREDICTIONS, images_and_objects)
@@ -191,7 +194,8 @@ def _merge(results: Results, progress: Progress) -> RunReport:
         file.write(json.dumps(content).encode())
     entries = progress.entries
     failures = [f"{path}: {entry.error}" for path, entry in entries.items() if entry.error]
-    return RunReport(results.out, len(entries) - len(failures), failures)
+    predicted = len(entries) - len(failures)
+    return RunReport(results.out, predicted, [*unread, *failures])
 
 
 def _iter_images(progress: Progress) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -238,16 +242,9 @@ def _write_objects(
     return images
 
 
-def _draw_again(results: Results, entries: Mapping[str, Entry]) -> None:
-    """Draw what was drawn with other options, and print how many cannot be drawn."""
-    if results.drawing is None:
-        return
-    problems = []
-    for entry in entries.values():
-        if entry.error is None and entry.drawing != results.drawing:
-            try:
-                results.draw_again(entry)
-            except InputError as error:
-                problems.append(str(error))
-    if problems:
-        print_line(f"results that keep an earlier drawing: {preview(problems)}")
+def _note_drawings(results: Results, entries: Mapping[str, Entry]) -> None:
+    """Print how many results were drawn with other options than those of this call."""
+    drawn = [entry.drawing for entry in entries.values() if entry.error is None]
+    kept = sum(drawing != results.drawing for drawing in drawn)
+    if results.drawing is not None and kept:
+        print_line(f"{kept} results keep the drawings of other options: --overwrite draws anew")

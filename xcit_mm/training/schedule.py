@@ -1,8 +1,8 @@
-"""The schedule of a run that resumes: that of its config, which may have been edited since."""
+"""The schedule of a run that resumes: that of its config, which may have become longer since."""
 
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmengine.optim import OptimWrapper, OptimWrapperDict
@@ -12,15 +12,8 @@ from ..utils.cli import log_line
 from ..utils.configs import plain_values
 
 # Parts of a config that determine a training, and keys in them that do not when it resumes.
-_PARTS = (
-    "model",
-    "data_preprocessor",
-    "train_dataloader",
-    "train_cfg",
-    "optim_wrapper",
-    "param_scheduler",
-    "auto_scale_lr",
-)
+_SCHEDULE = ("train_cfg", "optim_wrapper", "param_scheduler", "auto_scale_lr")
+_PARTS = ("model", "data_preprocessor", "train_dataloader", *_SCHEDULE)
 _WITHOUT_EFFECT = {
     "init_cfg",
     "num_workers",
@@ -29,6 +22,8 @@ _WITHOUT_EFFECT = {
     "prefetch_factor",
     "val_interval",
 }
+# Keys of a schedule that grow with the run.
+_LENGTHS = {"max_iters", "max_epochs", "end", "T_max", "total_iters", "milestones"}
 
 
 class CannotResume(ValueError):
@@ -36,26 +31,29 @@ class CannotResume(ValueError):
 
 
 def follow_config(runner: Runner, checkpoint: dict) -> None:
-    """Give a checkpoint from which a run resumes the schedule and the optimizer's options of an
-    edited config.
+    """Give a checkpoint from which a longer run resumes the rates of its config.
 
     They are those of a run that had the config from the start, and mmengine loads them. Each edit
     is logged. Without edits the checkpoint is left as it is. Models with several optimizers, and
     schedules that depend on scores, stay as in the checkpoint.
 
     Raises:
-        CannotResume: If the run is longer than the config's, or its optimizer has other groups of
-            parameters.
+        CannotResume: If the run is longer than the config's, its schedule was edited in another way
+            than to be longer, or its optimizer has other groups of parameters.
     """
     # Both raise if the run is longer than the config's.
     if isinstance(runner.train_loop, EpochBasedTrainLoop):
         is_complete(checkpoint, "epochs", runner.max_epochs)
     else:
         is_complete(checkpoint, "iters", runner.max_iters)
-    edits = list(_find_edits(checkpoint["meta"].get("cfg", ""), runner.cfg.pretty_text))
-    for edit in edits:
-        log_line(f"the config was edited: {edit}")
-    if not edits or "optimizer" not in checkpoint:
+    edits = _find_edits(checkpoint["meta"].get("cfg", ""), runner.cfg.pretty_text)
+    if edits is not None:
+        _check_schedule(edits)
+        for name, change in edits.items():
+            log_line(f"the config was edited: {name} {change}")
+        if not _names_of_lengths(edits):
+            return
+    if "optimizer" not in checkpoint:
         return
     schedulers = runner.param_schedulers or []
     depends_on_scores = any(hasattr(scheduler, "need_val_args") for scheduler in schedulers)
@@ -86,32 +84,59 @@ def is_complete(checkpoint: Mapping[str, Any], unit: str, end: int) -> bool:
     return done == end
 
 
-def _find_edits(saved_config: str, config: str) -> Iterator[str]:
+def _find_edits(saved_config: str, config: str) -> dict[str, str] | None:
     """Describe the differences between the config in a checkpoint, which is not run as code, and
-    that of the run.
+    that of the run: 'OLD -> NEW' by dotted key. Configs that cannot be compared give None.
     """
     try:
         saved_values = plain_values(saved_config)
         values = plain_values(config)
     except ValueError:
-        if saved_config != config:
-            yield "it has values that cannot be compared"
-        return
+        if saved_config == config:
+            return {}
+        print_log("the config was edited: it has values that cannot be compared", "current")
+        return None
+    edits: dict[str, str] = {}
     for part in _PARTS:
-        yield from _differences(part, saved_values.get(part), values.get(part))
+        edits |= _differences(part, saved_values.get(part), values.get(part))
+    return edits
 
 
-def _differences(name: str, old: Any, new: Any) -> Iterator[str]:
-    """Describe each difference between two values of a config, such as 'NAME.KEY 1 -> 2'."""
+def _differences(name: str, old: Any, new: Any) -> dict[str, str]:
+    """Describe each difference between two values of a config by its dotted key."""
+    pairs: dict[Any, tuple[Any, Any]] = {}
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in {**old, **new}:
-            if key not in _WITHOUT_EFFECT:
-                yield from _differences(f"{name}.{key}", old.get(key), new.get(key))
+        names = [key for key in {**old, **new} if key not in _WITHOUT_EFFECT]
+        pairs = {key: (old.get(key), new.get(key)) for key in names}
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for index, (old_item, new_item) in enumerate(zip(old, new, strict=True)):
-            yield from _differences(f"{name}.{index}", old_item, new_item)
+        pairs = dict(enumerate(zip(old, new, strict=True)))
     elif old != new:
-        yield f"{name} {textwrap.shorten(repr(old), 60)} -> {textwrap.shorten(repr(new), 60)}"
+        change = f"{textwrap.shorten(repr(old), 60)} -> {textwrap.shorten(repr(new), 60)}"
+        return {name: change}
+    edits: dict[str, str] = {}
+    for key, pair in pairs.items():
+        edits |= _differences(f"{name}.{key}", *pair)
+    return edits
+
+
+def _names_of_lengths(edits: Iterable[str]) -> list[str]:
+    """Return the names of edits that change the length of a schedule."""
+    schedule = [name for name in edits if name.startswith(_SCHEDULE)]
+    return [name for name in schedule if not _LENGTHS.isdisjoint(name.split("."))]
+
+
+def _check_schedule(edits: Mapping[str, str]) -> None:
+    """Raise CannotResume if a schedule was edited in another way than to be longer."""
+    lengths = _names_of_lengths(edits)
+    other = [name for name in edits if name.startswith(_SCHEDULE) and name not in lengths]
+    ends = [edits[name].split(" -> ") for name in lengths if name.startswith("train_cfg.max_")]
+    is_longer = any(int(before) < int(after) for before, after in ends)
+    if lengths and not is_longer:
+        other += lengths
+    if other:
+        problem = f"the config was edited: {other[0]} {edits[other[0]]}"
+        fix = "undo the edit, or start anew from the checkpoint by load_from, without --resume"
+        raise CannotResume(f"{problem}; a run that resumes keeps its schedule: {fix}")
 
 
 def _advance(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
@@ -148,7 +173,7 @@ def _replace_options(wrapper: OptimWrapper, checkpoint: dict) -> None:
     sizes = [len(group["params"]) for group in groups]
     if sizes != [len(group["params"]) for group in saved_groups]:
         problem = f"the optimizer has {len(groups)} groups of parameters, {len(saved_groups)}"
-        fix = "undo the edit of its constructor, paramwise_cfg or frozen layers, or use load_from"
+        fix = "undo the edit of frozen layers, or use load_from"
         raise CannotResume(f"{problem} in the checkpoint, or of other sizes: {fix}")
     rate = saved_groups[0]["lr"]
     for group, saved in zip(groups, saved_groups, strict=True):

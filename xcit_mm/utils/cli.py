@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,15 +21,20 @@ from tqdm import tqdm
 from .errors import reason
 
 
+class Terminated(KeyboardInterrupt):
+    """The process is stopped by SIGTERM, as by a scheduler."""
+
+
 def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exception]) -> int:
     """Run a command and return its exit code, or that of a command that it started and that failed.
 
     Args:
-        interrupted: Message after Ctrl-C, for which the exit code is 130.
+        interrupted: Message after Ctrl-C, for which the exit code is 130, and after SIGTERM, 143.
         errors: Exceptions that end the program with one line.
     """
     try:
-        return work() or 0
+        with _terminating_by_an_exception():
+            return work() or 0
     except subprocess.CalledProcessError as error:
         if error.returncode < 0:  # a killed command has printed nothing
             sys.exit(str(error))
@@ -37,7 +43,24 @@ def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exc
         sys.exit(reason(error))
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted: {str(stop) or interrupted}", file=sys.stderr)
-        return 130
+        return 143 if isinstance(stop, Terminated) else 130
+
+
+@contextmanager
+def _terminating_by_an_exception() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated` in this block. Only the main thread can decide that."""
+
+    def terminate(number: int, frame: object) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 @contextmanager

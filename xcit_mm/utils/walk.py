@@ -1,25 +1,28 @@
 """Files below a folder, whatever links lead to it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
-def iter_files(root: Path) -> Iterator[Path]:
+def iter_files(root: Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
     """Yield the files of a folder and its folders. Each real folder is searched once.
 
-    Links to folders are followed last, so that files keep the names of their real folders.
+    `on_error` is called with the error of each folder that cannot be read. Links to folders are
+    followed last, so that files keep the names of their real folders.
     """
-    for path, _ in iter_real_files(root):
+    for path, _ in iter_real_files(root, on_error):
         yield path
 
 
-def iter_real_files(root: Path) -> Iterator[tuple[Path, str]]:
+def iter_real_files(
+    root: Path, on_error: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[Path, str]]:
     """Yield the files that `iter_files` yields, each with its real path."""
     searched = set()
     pending = [root]
     for top in pending:  # which grows by links
-        for folder, folders, names in os.walk(top):
+        for folder, folders, names in os.walk(top, onerror=on_error):
             real_folder = os.path.realpath(folder)
             if real_folder in searched:
                 folders.clear()
