@@ -15,6 +15,9 @@ import cv2
 import numpy as np
 import pytest
 from helpers.small_models import synthetic_photo
+from PIL import Image
+
+from xcit_mm.utils.images import read_image
 
 onnx = pytest.importorskip("onnx")
 run = pytest.importorskip("xcit_mm.deployment.run")
@@ -104,11 +107,45 @@ def test_bad_image_is_one_line_and_the_others_of_a_folder_are_predicted(
     shutil.copy("photos/a.png", "photos/c.png")
     assert main(mask_rcnn_file, "photos", "--out", "drawn", "--score-thr", 0.3) == 3
     printed = capsys.readouterr()
-    assert printed.err.startswith("photos/b.png ")
-    assert printed.err.count("\n") == 1
+    provider, error = printed.err.splitlines()
+    assert provider == "provider: CPUExecutionProvider" and error.startswith("photos/b.png ")
+    assert "OpenCV" not in error and "cv::" not in error
     prediction = run.Model(mask_rcnn_file)(run.read_image("photos/a.png"), min_score=0.3)
     assert printed.out.count("a.png ") == len(prediction["scores"]) > 1
     assert sorted(os.listdir("drawn")) == ["a.png.png", "c.png.png"]
+
+
+def test_several_photos_and_folders_are_predicted_each_once(main, segmentor_file, capsys):
+    os.mkdir("more")
+    shutil.copy("photos/a.png", "more/a.png")
+    Path("more/notes.txt").write_text("text")
+    Path("link").symlink_to("photos")
+    assert main(segmentor_file, "photos/a.png", "more", "link", "--out", "drawn") == 0
+    assert sorted(os.listdir("drawn")) == ["a.png-2.png", "a.png.png"]
+    assert "more: 1 entries are no photos and left out\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "notes.txt", "sub/a.png"])
+def test_a_folder_without_photos_is_one_line(content, main, segmentor_file):
+    Path("empty/sub").mkdir(parents=True)
+    if content:
+        Path("empty", content).touch()
+    with pytest.raises(ValueError, match="empty has no photos among"):
+        main(segmentor_file, "empty")
+
+
+def test_a_provider_that_onnxruntime_lacks_is_named(main, segmentor_file):
+    with pytest.raises(ValueError, match=r"--provider TPU: onnxruntime has .*CPU"):
+        main(segmentor_file, "photos", "--provider", "TPU")
+
+
+def test_a_tiff_of_printers_is_read_as_by_predict(main):
+    image = Image.fromarray(synthetic_photo(40, 60))
+    image.convert("CMYK").save("photos/c.tif")
+    image.convert("RGBA").save("photos/a.tif")
+    assert np.array_equal(run.read_image("photos/c.tif"), read_image("photos/c.tif"))
+    with pytest.raises(ValueError, match="has 4 bands"):
+        run.read_image("photos/a.tif")
 
 
 def test_drawing_of_an_image_whose_name_is_not_utf8(main, segmentor_file, capsys):
@@ -131,7 +168,7 @@ def test_drawings_that_cannot_be_written_are_one_line_each_and_leave_no_file(
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert code == 3
     printed = capsys.readouterr()
-    full, too_long = printed.err.splitlines()
+    _, full, too_long = printed.err.splitlines()
     assert full == f"photos/a.png: [Errno {errno.EFBIG}] File too large"
     assert too_long.startswith(f"photos/{long}: [Errno {errno.ENAMETOOLONG}]")
     assert f"photos/{long} " in printed.out  # its classes are reported

@@ -1,6 +1,6 @@
 """Predict images by a model in ONNX, with numpy, opencv-python and onnxruntime alone.
 
-    python run.py model.onnx photo.jpg --out drawn    # or a folder of photos
+    python run.py model.onnx photo.jpg more_photos --out drawn    # photos and folders of photos
 
 `xcit-mm export` writes such models. This file uses nothing of xcit_mm: copy it to the target
 machine. In Python:
@@ -8,12 +8,13 @@ machine. In Python:
     model = Model("model.onnx")
     prediction = model(read_image("photo.jpg"))
 
-The exit code is 3 if an image failed, and 1 if the model or an option is wrong.
+The exit code is 3 if an image failed, and 1 if there is none, or the model or an option is wrong.
 """
 
 import argparse
 import json
 import os
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ import onnxruntime
 
 Arrays = dict[str, np.ndarray]
 Size = tuple[int, ...]  # height and width of an image
+
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".avif")
+"""Suffixes of the photos in a folder."""
+CMYK = 5  # as a TIFF's photometric interpretation, whose tag is 262
 
 
 def read_image(path: str | Path) -> np.ndarray:
@@ -37,19 +42,33 @@ def read_image(path: str | Path) -> np.ndarray:
     encoded = np.frombuffer(Path(path).read_bytes(), np.uint8)
     try:
         image = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if len(encoded) else None
-    except cv2.error as error:  # such as more than 2^30 pixels
-        raise ValueError(f"{path} cannot be decoded: {error.err}") from None
+    except cv2.error:
+        raise ValueError(f"{path} cannot be decoded, perhaps for more than 2^30 pixels") from None
     if image is None:
         raise ValueError(f"{path} is empty, broken or not an image")
     is_tiff = encoded[:2].tobytes() in (b"II", b"MM")
     if is_tiff or image.max() < 64:
         raw: Any = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED)
         # OpenCV drops a fourth band, and keeps the upper 8 of 16 bits, of which few may be in use.
-        if is_tiff and raw.shape[2:] == (4,):
+        if is_tiff and raw.shape[2:] == (4,) and not is_cmyk(encoded.tobytes()):
             raise ValueError(f"{path} has 4 bands: save it with red, green and blue alone")
         if image.max() < 64 and raw.dtype != np.uint8:
             raise ValueError(f"{path} uses few of its 16 bits and would be nearly black: scale it")
     return image
+
+
+def is_cmyk(tiff: bytes) -> bool:
+    """Return whether the first image of a TIFF has the bands of printers, which OpenCV converts."""
+    order = "<" if tiff[:2] == b"II" else ">"
+    try:
+        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (count,) = struct.unpack_from(f"{order}H", tiff, start)
+        entries = [
+            struct.unpack_from(f"{order}HHIH", tiff, start + 2 + 12 * n) for n in range(count)
+        ]
+    except struct.error:
+        return False
+    return any(tag == 262 and value == CMYK for tag, _, _, value in entries)
 
 
 def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -254,14 +273,77 @@ def write_png(path: Path, image: np.ndarray) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def predict_file(model: Model, path: Path, out: Path | None, min_score: float) -> None:
-    """Print a row for each object of an image, or each class, and draw them into a folder."""
+def list_photos(inputs: list[Path]) -> list[Path]:
+    """List photos, and those of folders, each once. A line counts what folders have besides.
+
+    Raises:
+        ValueError: If a folder has no photos.
+    """
+    photos: dict[Path, Path] = {}  # by real path
+    for source in inputs:
+        files = [source]
+        if source.is_dir():
+            entries = sorted(source.iterdir())
+            files = [path for path in entries if is_photo(path)]
+            others = len(entries) - len(files)
+            if not files:
+                fix = "name its sub-folders with photos" if others else "give another"
+                raise ValueError(f"{source} has no photos among {others} entries: {fix}")
+            if others:
+                print(f"{source}: {others} entries are no photos and left out", file=sys.stderr)
+        for path in files:
+            photos.setdefault(path.resolve(), path)
+    return list(photos.values())
+
+
+def is_photo(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def drawing_names(photos: list[Path]) -> list[str]:
+    """Return the names of drawings, unique where photos of two folders have the same name."""
+    names: list[str] = []
+    for photo in photos:
+        name = f"{photo.name}.png"
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{photo.name}-{number}.png"
+        names.append(name)
+    return names
+
+
+def list_providers(wanted: str | None) -> list[str]:
+    """Return the execution providers of onnxruntime, by default CUDA first where it is available.
+
+    Raises:
+        ValueError: If the wanted provider is not available.
+    """
+    available = onnxruntime.get_available_providers()
+    names = [name.removesuffix("ExecutionProvider") for name in available]
+    if wanted is None:
+        wanted = "CUDA" if "CUDA" in names else "CPU"
+    if wanted not in names:
+        raise ValueError(f"--provider {wanted}: onnxruntime has {', '.join(names)}, give one")
+    return list(dict.fromkeys([f"{wanted}ExecutionProvider", "CPUExecutionProvider"]))
+
+
+def predict_file(model: Model, path: Path, drawing: Path | None, min_score: float) -> None:
+    """Print a row for each object of an image, or each class, and draw them into a file."""
     image = read_image(path)
     prediction = model(image, min_score)
     for _, text, box in list_rows(prediction, model.classes):
         print(path, text, *(f"{side:.1f}" for side in box))
-    if out:
-        write_png(out / f"{path.name}.png", draw(image, prediction, model.classes))
+    if drawing:
+        write_png(drawing, draw(image, prediction, model.classes))
+
+
+def describe(error: Exception, path: Path) -> str:
+    """Return the error of a file as one line that names the file."""
+    if isinstance(error, cv2.error):  # whose text is the place in OpenCV's code
+        return f"{path}: OpenCV cannot process the image"
+    message = " ".join(str(error).split()) or type(error).__name__
+    return message if str(path) in message else f"{path}: {message}"
 
 
 def main() -> int:
@@ -269,31 +351,33 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, help="an .onnx file of xcit-mm export")
-    parser.add_argument("image", type=Path, help="an image or a folder of images")
+    image_help = "images and folders of images"
+    parser.add_argument("images", type=Path, nargs="+", metavar="image", help=image_help)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the drawn images")
     parser.add_argument("--score-thr", type=float, default=0.3, help="minimum score (0.3)")
+    provider_help = "CPU, CUDA or another provider of onnxruntime (CUDA if available)"
+    parser.add_argument("--provider", metavar="NAME", help=provider_help)
     args = parser.parse_args()
     streams: Any = sys.stdout, sys.stderr
     for stream in streams:  # the name of a file may not be UTF-8
         stream.reconfigure(errors="backslashreplace")
-    model = Model(args.model)
-    paths = [args.image]
-    if args.image.is_dir():
-        paths = sorted(filter(Path.is_file, args.image.iterdir()))
     if args.out:
-        for path in (args.model, args.image):
+        for path in (args.model, *args.images):
             if path.resolve().is_relative_to(args.out.resolve()):
                 raise ValueError(f"--out {args.out} is or holds the input {path}: give another")
+    photos = list_photos(args.images)
+    model = Model(args.model, providers=list_providers(args.provider))
+    if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
+    print(f"provider: {model.session.get_providers()[0]}", file=sys.stderr)
     code = 0
-    for path in paths:
+    for path, name in zip(photos, drawing_names(photos), strict=True):
         try:
-            predict_file(model, path, args.out, args.score_thr)
+            predict_file(model, path, args.out and args.out / name, args.score_thr)
         except BrokenPipeError:
             raise
         except Exception as error:  # onnxruntime's classes share no base
-            message = " ".join(str(error).split()) or type(error).__name__
-            print(message if str(path) in message else f"{path}: {message}", file=sys.stderr)
+            print(describe(error, path), file=sys.stderr)
             code = 3
     return code
 

@@ -17,7 +17,7 @@ from ..models.build import load_model
 from ..prediction import Prediction, Predictor
 from ..utils.atomic import atomic_path
 from ..utils.cli import quiet
-from ..utils.configs import tested_dataset, type_name
+from ..utils.configs import ModelInput, tested_dataset, type_name
 from ..utils.errors import reason
 from ..utils.palettes import make_palette
 from ..weights.reader import load_from_file
@@ -44,7 +44,18 @@ def report(work_dir: Path, cfg: Config) -> Iterator[str]:
         except (ValueError, OSError, MemoryError) as error:
             yield f"predictions are not drawn: {reason(error)}"
     yield f"weights: {checkpoint}"
-    yield f"predict: xcit-mm predict PHOTO.jpg --model {work_dir}"
+    yield f"predict: {_predict_command(work_dir, cfg)}"
+
+
+def _predict_command(work_dir: Path, cfg: Config) -> str:
+    """Return the command that predicts with a model, of rasters if it was trained on some."""
+    is_raster = "raster" in cfg or (
+        cfg.get("test_dataloader") and ModelInput(cfg).raster_step is not None
+    )
+    if not is_raster:
+        return f"xcit-mm predict PHOTO.jpg --model {work_dir}"
+    out = "objects.gpkg" if cfg.default_scope == "mmdet" else "map.tif"
+    return f"xcit-mm raster RASTER {work_dir} --out {out}"
 
 
 def describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:

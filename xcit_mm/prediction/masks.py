@@ -4,19 +4,17 @@ mmdet pastes each mask into an image of its own: 100 objects of 8000 x 6000 pixe
 mmseg resizes the logits of all classes: 150 classes of 1024 x 1024 pixels take 0.6 GB.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import supervision as sv
 import torch
-from mmengine.structures import InstanceData
-from torch import nn
+from mmengine.structures import BaseDataElement, InstanceData
 
 CLASSES = 16  # whose logits are resized together
+_REQUEST = "less_memory"  # in the metainfo of an image
 
 
 class Crop(NamedTuple):
@@ -52,41 +50,41 @@ def to_compact(crops: Iterable[Crop], size: tuple[int, int]) -> sv.CompactMask:
     return sv.CompactMask.merge(masks)
 
 
-@contextmanager
-def in_less_memory(model: nn.Module, min_score: float | None) -> Iterator[None]:
-    """Let the mask head of Mask R-CNN return a `Crop` of each object instead of a mask, and a
-    segmentor return labels without logits, while the block runs.
+def prepare_for_less_memory(model: Any, min_score: float | None) -> None:
+    """Let the mask heads of a Mask R-CNN return a `Crop` of each object instead of a mask, and a
+    segmentor return labels without logits, for images of `request_less_memory`.
 
     Args:
         min_score: Score below which objects get no mask, or None for the model's own.
     """
-    with ExitStack() as patches:
-        test_cfg = getattr(getattr(model, "roi_head", None), "test_cfg", None)
-        if test_cfg is not None and min_score is not None:
-            # NMS never lets an object change one of a higher score. mmdet keeps scores above the
-            # threshold, `min_score` those equal to it too.
-            just_below = float(np.nextafter(np.float32(min_score), -1))
-            threshold = max(test_cfg.score_thr, just_below)
-            patches.enter_context(patch.dict(test_cfg, score_thr=threshold))
-        for module in model.modules():
-            method = getattr(type(module), "predict_by_feat", None)
-            # Subclasses with a method of their own stay.
-            if getattr(method, "__qualname__", "") == "FCNMaskHead.predict_by_feat":
-                patches.enter_context(_replaced(module, "predict_by_feat", _predict_crops))
-        if hasattr(model, "postprocess_result"):
-            patches.enter_context(_replaced(model, "postprocess_result", _predict_labels))
-        yield
+    if hasattr(model, "postprocess_result"):
+        model.postprocess_result = partial(_predict_labels, model.postprocess_result)
+    if not hasattr(model, "roi_head"):
+        return
+    from mmdet.models.roi_heads.mask_heads import FCNMaskHead
+
+    test_cfg = getattr(model.roi_head, "test_cfg", None)
+    if test_cfg is not None and min_score is not None:
+        # NMS never lets an object change one of a higher score. mmdet keeps scores above the
+        # threshold, `min_score` those equal to it too.
+        just_below = float(np.nextafter(np.float32(min_score), -1))
+        test_cfg.score_thr = max(test_cfg.score_thr, just_below)
+    for module in model.modules():
+        # Subclasses with a method of their own stay.
+        method = getattr(type(module), "predict_by_feat", None)
+        if method is FCNMaskHead.predict_by_feat:
+            module.predict_by_feat = partial(_predict_crops, module.predict_by_feat)
 
 
-def _replaced(module: nn.Module, name: str, function: Callable) -> AbstractContextManager:
-    """Replace a method by a function, whose first argument is the method."""
-    return patch.object(module, name, partial(function, getattr(module, name)))
+def request_less_memory(sample: BaseDataElement) -> None:
+    """Request the results of `prepare_for_less_memory` for an image."""
+    sample.set_metainfo({_REQUEST: True})
 
 
 def _predict_labels(predict: Any, logits: torch.Tensor, samples: list[Any]) -> list[Any]:
     """Call mmseg's `postprocess_result` for groups of classes, and keep each pixel's best class."""
     classes = logits.shape[1]
-    if classes == 1:
+    if classes == 1 or not all(_REQUEST in sample for sample in samples):
         return predict(logits, samples)
     best: list[tuple[torch.Tensor, torch.Tensor]] = []
     first = 0
@@ -118,7 +116,7 @@ def _predict_crops(
 ) -> list[InstanceData]:
     """Call `FCNMaskHead.predict_by_feat` for each object, as if the image were the object's box."""
     options = dict(rescale=rescale, activate_map=activate_map)
-    if not rescale:
+    if not rescale or not all(_REQUEST in meta for meta in batch_img_metas):
         return predict(mask_preds, results_list, batch_img_metas, rcnn_test_cfg, **options)
     for scores, results, meta in zip(mask_preds, results_list, batch_img_metas, strict=True):
         boxes = results.bboxes

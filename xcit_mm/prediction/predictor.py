@@ -30,7 +30,7 @@ from ..version import __version__
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_model
 from .detections import to_detections
-from .masks import in_less_memory
+from .masks import prepare_for_less_memory, request_less_memory
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import overlap_of_tiles, predict_tiled
@@ -110,6 +110,7 @@ class Predictor:
         self._checksum = _checksum(model)
         model = revert_sync_batchnorm(model).eval().to(self.device)
         self.model = prepare_for_inference(model)
+        prepare_for_less_memory(self.model, self.min_score)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
 
@@ -217,11 +218,12 @@ class Predictor:
         return [predict_tiled(self._predict_whole, image, *options) for image in images]
 
     def _predict_whole(self, images: list[np.ndarray]) -> list[Prediction]:
-        inputs = map(self.preprocess, images)
+        inputs = [self.preprocess(image) for image in images]
+        for data in inputs:
+            request_less_memory(data["data_samples"])
         samples: list[BaseDataElement] = []
-        with in_less_memory(self.model, self.min_score):
-            for size, batch in groupby(inputs, lambda data: data["inputs"].shape[-2:]):
-                samples += self._predict_batch(list(batch), size)
+        for size, batch in groupby(inputs, lambda data: data["inputs"].shape[-2:]):
+            samples += self._predict_batch(list(batch), size)
         return list(map(self.to_prediction, images, samples))
 
     def predict_sample(self, image: np.ndarray) -> BaseDataElement:
