@@ -58,6 +58,7 @@ def test_segmentor_is_one_portable_file_that_describes_itself(segmentor_file):
         mean=[123.675, 116.28, 103.53],
         resize=dict(scale=[200, 120], keep_ratio=True),
         unsupported=None,
+        raster=None,
     )
     assert {name: facts[name] for name in expected} == expected
     assert len(facts["classes"]) == 5
@@ -82,6 +83,7 @@ def test_metadata_describe_other_bands_and_both_labels_of_one_class(segmentor):
         classes=["background", "shape"],
         threshold=0.5,
         unsupported="LoadRasterFromFile in the test pipeline",
+        raster=dict(bands=[4, 1]),
     )
     assert {name: facts[name] for name in expected} == expected
 

@@ -7,6 +7,7 @@ from mmengine.config import Config
 
 from ..archs import arch_name
 from ..models import MIN_SIZE
+from ..rasters.settings import trained_settings
 from ..utils.configs import ModelInput, find_step, tested_metainfo, type_name
 from ..version import __version__
 from .traceable import stages
@@ -85,6 +86,7 @@ def _results(cfg: Config, model: Any) -> dict[str, Any]:
     facts: dict[str, Any] = dict(
         classes=_class_names(cfg, model),
         resize=None if unsupported else resize_rule(inputs),
+        raster=trained_settings(cfg) or None,
         unsupported=unsupported,
     )
     if cfg.default_scope == "mmdet":

@@ -1,5 +1,5 @@
-"""GDAL through rasterio: the rasters of a folder, and opening them with bounded memory and errors
-of one line.
+"""GDAL through rasterio: the rasters of a folder, and files with their place, size of pixels and
+stored blocks, opened with bounded memory and errors of one line.
 """
 
 import contextlib
@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ..utils.cli import print_line
 from ..utils.compat import gdal_errors
+from ..utils.errors import preview
+from .files import ORIGIN
 
 SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 """Suffixes of the rasters in a folder."""
@@ -32,7 +35,8 @@ _OPTIONS = dict(
 
 
 def list_rasters(path: Path) -> list[Path]:
-    """List the rasters of a folder, or a single file.
+    """List the rasters of a folder, or a single file. A line counts the maps of other runs, which
+    are left out.
 
     Raises:
         FileNotFoundError: If the folder has no raster.
@@ -41,11 +45,24 @@ def list_rasters(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     paths = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+    results = [file for file in paths if _is_result(file)]
+    if results:
+        print_line(f"left out {len(results)} maps of other runs: {preview(results)}")
+        paths = [file for file in paths if file not in results]
     if not paths:
         raise FileNotFoundError(f"{path} has no rasters ({', '.join(SUFFIXES)})")
     if len({file.stem for file in paths}) < len(paths):
         raise ValueError(f"{path} has rasters of the same name and other suffixes: rename them")
     return paths
+
+
+def _is_result(path: Path) -> bool:
+    """Return whether a file is a map of `predict_raster`. One that cannot be read is none."""
+    try:
+        with gdal(path), open_raster(path) as file:
+            return ORIGIN in file.tags()
+    except OSError:
+        return False
 
 
 def require_rasterio(user: object) -> None:
@@ -108,6 +125,85 @@ def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
         return rasterio.open(path, mode, **profile)
 
 
+def open_source(path: str | Path, gsd: float | None, nodata: float | None) -> tuple[Any, Any]:
+    """Open a file of rasterio, and return it and the same at pixels of `gsd` metres.
+
+    Raises:
+        ValueError: If its place on a map is not a transform, or it has none for `gsd`.
+    """
+    file = open_raster(path)
+    _check_place(file)
+    return file, file if gsd is None else _resample(file, gsd, nodata)
+
+
+def list_files(file: Any) -> list[Path]:
+    """Return the local files of an open file of rasterio that hold its pixels, masks and overviews,
+    and those of which it is a mosaic. Statistics of a GIS beside them are left out.
+    """
+    paths = [Path(name) for name in file.files if not name.endswith(".aux.xml")]
+    return [path for path in paths if path.is_file()]
+
+
+def _check_place(file: Any) -> None:
+    """Raise ValueError if a file has a place on a map that is not a transform."""
+    points, _ = file.gcps
+    if not file.transform.is_identity or not (points or file.rpcs):
+        return
+    place = "ground control points" if points else "rational polynomial coefficients"
+    command = "gdalwarp" if points else "gdalwarp -rpc"
+    fix = f"rectify it first by `{command} -r bilinear {file.name} OUT.tif`"
+    raise ValueError(f"{file.name} is placed on the map by {place}: {fix}")
+
+
+def _resample(file: Any, gsd: float, nodata: float | None) -> Any:
+    """Return a file with pixels of `gsd` metres, measured in the middle of the raster."""
+    from rasterio.enums import MaskFlags, Resampling
+    from rasterio.vrt import WarpedVRT
+
+    if file.crs is None or file.transform.is_identity:
+        fix = "assign one by gdal_edit.py -a_srs"
+        raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: {fix}")
+    across, down = gsd / pixel_size(file)
+    if abs(across - 1) < 0.02 and abs(down - 1) < 0.02:
+        return file  # the scale of a projection is no reason to blur the image
+    width = max(round(file.width / across), 1)
+    height = max(round(file.height / down), 1)
+    transform = file.transform * file.transform.scale(file.width / width, file.height / height)
+    finest = min(across, down)
+    # An overview that is finer than the result is quicker to read than the file.
+    levels = [level for level, factor in enumerate(file.overviews(1)) if factor <= 1.02 * finest]
+    source = open_raster(file.name, overview_level=levels[-1]) if levels else file
+    is_transparent = any(color.name == "alpha" for color in file.colorinterp)
+    has_mask = MaskFlags.per_dataset in file.mask_flag_enums[0] and not is_transparent
+    return WarpedVRT(
+        source,
+        crs=file.crs,
+        transform=transform,
+        width=width,
+        height=height,
+        resampling=Resampling.average if finest > 1 else Resampling.bilinear,
+        add_alpha=has_mask,
+        **({} if nodata is None else dict(src_nodata=nodata, nodata=nodata)),
+    )
+
+
+def pixel_size(raster: Any) -> np.ndarray:
+    """Return width and height in metres of the pixel in the middle of a `Raster` or of an open file
+    of rasterio.
+    """
+    import pyproj
+
+    column = raster.width / 2
+    row = raster.height / 2
+    corners = [(column, row), (column + 1, row), (column, row + 1)]
+    x, y = zip(*(raster.transform * corner for corner in corners), strict=True)
+    to_degrees: Any = pyproj.Transformer.from_crs(raster.crs, "EPSG:4326", always_xy=True)
+    lon, lat = to_degrees.transform(x, y)
+    geod = pyproj.Geod(ellps="WGS84")
+    *_, metres = geod.inv([lon[0]] * 2, [lat[0]] * 2, lon[1:], lat[1:])
+    return np.array(metres)
+
+
 class StoredBlocks:
     """Which blocks a GeoTIFF stores. A sparse file leaves out those that were never written.
 
@@ -133,14 +229,21 @@ class StoredBlocks:
         item = f"BLOCK_OFFSET_{column}_{row}"
         return any(self._file.get_tag_item(item, "TIFF", bidx=band) for band in self._bands)
 
+    def _list_blocks(self, rows: slice, columns: slice) -> np.ndarray:
+        """Return whether each block of a window is stored, as rows of blocks."""
+        numbers = range(rows.start // self._height, -(-rows.stop // self._height))
+        blocks = slice(columns.start // self._width, -(-columns.stop // self._width))
+        return np.array([self._list_stored(number)[blocks] for number in numbers])
+
+    def has_any(self, rows: slice, columns: slice) -> bool:
+        """Return whether a block of a window is stored."""
+        return not self._is_known or bool(self._list_blocks(rows, columns).any())
+
     def covers(self, rows: slice, columns: slice) -> np.ndarray | None:
         """Return whether each pixel of a window is stored, (h, w), or None if all are."""
         if not self._is_known:
             return None
-        first = columns.start // self._width
-        numbers = range(rows.start // self._height, -(-rows.stop // self._height))
-        stored = np.array([self._list_stored(number)[first:] for number in numbers])
-        stored = stored[:, : -(-columns.stop // self._width) - first]
+        stored = self._list_blocks(rows, columns)
         if stored.all():
             return None
         # Pixels of the blocks, then those of the window.

@@ -69,18 +69,17 @@ def make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any:
     return table
 
 
-def write_table(
-    path: Path, folder: Path, table: Any, crs: str | None, origin: Mapping[str, Any]
-) -> None:
+def write_table(path: Path, folder: Path, table: Any, origin: Mapping[str, Any]) -> None:
     """Write a table in the format of the suffix, by way of a file in `folder`.
 
     Args:
-        crs: Coordinate system to convert the table to. GeoJSON is always in WGS 84.
-        origin: What the table was made from, which goes into the file's metadata.
+        origin: What the table was made from, which goes into the file's metadata. The table is
+            converted to its `crs`. GeoJSON is always in WGS 84.
 
     Raises:
         WriteError: If the disk is full.
     """
+    crs = origin["crs"]
     content = json.dumps(origin)
     options: dict[str, Any] = dict(driver="GPKG", layer_metadata={ORIGIN: content})
     if path.suffix == ".geojson":

@@ -169,3 +169,29 @@ def covers(area: Any, rows: slice, columns: slice) -> np.ndarray:
     shape = rows.stop - rows.start, columns.stop - columns.start
     shift = Affine.translation(columns.start, rows.start)
     return geometry_mask([area], shape, shift, invert=True)
+
+
+def read_pixel_area(path: str | Path, raster: Any) -> Any:
+    """Return the union of the polygons of `--aoi` within a raster, in its pixels."""
+    pixel_area = abs(raster.transform.determinant)
+    area = read_area(path, raster.crs, footprint(raster), smallest=pixel_area)
+    area = to_pixels(area, raster)
+    shapely.prepare(area)
+    return area
+
+
+def check_crs(raster: Any, crs: str | None) -> None:
+    """Raise ValueError if a raster cannot be converted to a coordinate system, by default WGS 84 in
+    GeoJSON, which may go beyond 180 degrees.
+    """
+    import geopandas
+
+    if raster.crs is None:
+        fix = "write .gpkg or .parquet without --crs"
+        raise ValueError(f"{raster.path} has no coordinate system: {fix}")
+    if crs is not None:
+        rectangle = footprint(raster).union_all()
+        shapes = geopandas.GeoSeries([rectangle, rectangle.centroid], crs=raster.crs).to_crs(crs)
+        if not shapes[0].contains(shapes[1]):  # the raster crosses 180 degrees
+            fix = "write .geojson, or leave --crs out"
+            raise ValueError(f"--crs {crs} ends within {raster.path}: {fix}")

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import shapely
 import torch
 
 from ..prediction.cluster import rank_and_size, wait_for_ranks
@@ -17,10 +16,9 @@ from ..utils.errors import reason
 from ..utils.folders import SETTINGS, check_output, check_settings, open_folder
 from . import maps, objects
 from .files import UNFINISHED, rows_folder
-from .polygons import footprint, read_area, to_pixels
-from .raster import Raster
+from .polygons import check_crs, read_pixel_area
 from .rows import Rows, list_rows
-from .settings import RasterSettings, resolve_settings
+from .settings import resolve_settings
 
 
 def predict_raster(
@@ -73,19 +71,23 @@ def predict_raster(
             tiling = predictor.tile, predictor.overlap
             settings = resolve_settings(predictor.cfg, options, tiling)
             source = settings.open(raster)
-            _check_crs(source, out, crs)
-            area = None if aoi is None else _read_area(aoi, source)
+            if crs is not None or out.suffix == ".geojson":
+                check_crs(source, crs)
+            area = None if aoi is None else read_pixel_area(aoi, source)
             rows = Rows(source, predictor, out, settings, area)
+            made_from = rows.describe(crs) if is_first else {}
             if is_first and origin is not None:
-                check_settings(out, origin, rows.describe(crs))
+                check_settings(out, origin, made_from)
             if is_first and origin is None:
-                _print_notes(source, settings)
-                rows_are_open.enter_context(_open_rows(rows, crs, overwrite))
+                notes = [f"{raster}: {note}" for note in source.notes]
+                for note in (*settings.notes, *notes):
+                    print_line(note)
+                rows_are_open.enter_context(_open_rows(rows, made_from, overwrite))
         if origin is None:
             with _together():
                 rows.predict()
             if is_first:
-                rows.join(crs)
+                rows.join(made_from)
     if is_first:
         if origin is not None:
             print_line(f"{out} exists and is kept: --overwrite predicts it again")
@@ -116,7 +118,7 @@ def _together() -> Iterator[None]:
 
 
 @contextmanager
-def _open_rows(rows: Rows, crs: str | None, overwrite: bool) -> Iterator[None]:
+def _open_rows(rows: Rows, made_from: dict[str, Any], overwrite: bool) -> Iterator[None]:
     """Open the folder of rows, which no other run can open until the block ends.
 
     Raises:
@@ -124,7 +126,7 @@ def _open_rows(rows: Rows, crs: str | None, overwrite: bool) -> Iterator[None]:
         ValueError: If the rows in it belong to other settings.
     """
     results = [rows.out, maps.description_path(rows.out), *list_rows(rows.out)]
-    with open_folder(rows.folder, rows.describe(crs), overwrite, lambda: results):
+    with open_folder(rows.folder, made_from, overwrite, lambda: results):
         for path in rows.folder.glob(f"{UNFINISHED}*"):
             path.unlink()
         yield
@@ -163,14 +165,6 @@ def _read_origin(out: Path, is_detector: bool, overwrite: bool) -> dict[str, Any
     return None if overwrite else origin
 
 
-def _print_notes(raster: Raster, settings: RasterSettings) -> None:
-    """Print what a user should know of a raster and its settings."""
-    for note in settings.notes:
-        print_line(note)
-    for note in raster.notes:
-        print_line(f"{raster.path}: {note}")
-
-
 def _check_format(out: Path, is_detector: bool, crs: str | None) -> None:
     suffixes = objects.SUFFIXES if is_detector else maps.SUFFIXES
     if out.suffix not in suffixes:
@@ -180,27 +174,3 @@ def _check_format(out: Path, is_detector: bool, crs: str | None) -> None:
         raise ValueError(f"--crs {crs}: a map has the raster's, use gdalwarp -t_srs")
     if crs is not None and out.suffix == ".geojson":
         raise ValueError(f"--crs {crs}: GeoJSON is in WGS 84, leave it out")
-
-
-def _check_crs(raster: Raster, out: Path, crs: str | None) -> None:
-    """Raise ValueError if the coordinate system of the result does not suit the raster."""
-    import geopandas
-
-    if raster.crs is None and (crs or out.suffix == ".geojson"):
-        fix = "write .gpkg or .parquet without --crs"
-        raise ValueError(f"{raster.path} has no coordinate system: {fix}")
-    if crs is not None:
-        rectangle = footprint(raster).union_all()
-        shapes = geopandas.GeoSeries([rectangle, rectangle.centroid], crs=raster.crs).to_crs(crs)
-        if not shapes[0].contains(shapes[1]):  # the raster crosses 180 degrees
-            fix = "write .geojson, or leave --crs out"
-            raise ValueError(f"--crs {crs} ends within {raster.path}: {fix}")
-
-
-def _read_area(path: str | Path, raster: Raster) -> Any:
-    """Read the area of interest, in pixels."""
-    pixel_area = abs(raster.transform.determinant)
-    area = read_area(path, raster.crs, footprint(raster), smallest=pixel_area)
-    area = to_pixels(area, raster)
-    shapely.prepare(area)
-    return area

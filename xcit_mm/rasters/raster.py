@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .bands import estimate_bounds, parse_bounds, select_bands, to_bytes
-from .gdal import CACHE_SIZE, StoredBlocks, gdal, open_raster
+from .gdal import CACHE_SIZE, StoredBlocks, gdal, list_files, open_source
 
 _PERCENTILES = (2.0, 98.0)
 _MAX_CACHE = 2**31  # bytes, for the strips of a row of tiles
@@ -72,11 +72,9 @@ class Raster:
         self._channels = channels
         self._raw = raw
         with gdal(path):
-            file = open_raster(path)
-            _check_place(file)
+            file, self._file = open_source(path, gsd, nodata)
             self.files = list_files(file)
             self.bands = select_bands(file, bands, channels, raw)
-            self._file = file if gsd is None else _resample(file, gsd, nodata)
             self.height = self._file.height
             self.width = self._file.width
             self.transform = self._file.transform
@@ -206,8 +204,7 @@ class Raster:
 
     def stores(self, rows: slice, columns: slice) -> bool:
         """Return whether the file stores a pixel of a window. A sparse file leaves out blocks."""
-        is_stored = self._blocks.covers(rows, columns)
-        return is_stored is None or bool(is_stored.any())
+        return self._blocks.has_any(rows, columns)
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window and the validity of its pixels.
@@ -235,14 +232,6 @@ class Raster:
         return np.ascontiguousarray(pixels.transpose(1, 2, 0)), is_valid
 
 
-def list_files(file: Any) -> list[Path]:
-    """Return the local files of an open file of rasterio that hold its pixels, masks and overviews,
-    and those of which it is a mosaic. Statistics of a GIS beside them are left out.
-    """
-    paths = [Path(name) for name in file.files if not name.endswith(".aux.xml")]
-    return [path for path in paths if path.is_file()]
-
-
 def _check_percentiles(percentiles: Sequence[float], bounds: Sequence[float] | None) -> None:
     """Raise ValueError if percentiles are not a scale, or not the only one."""
     low, high = percentiles
@@ -251,63 +240,3 @@ def _check_percentiles(percentiles: Sequence[float], bounds: Sequence[float] | N
         raise ValueError(f"--percentiles {low} {high}: {fix}")
     if bounds is not None:
         raise ValueError(f"--percentiles {low} {high}: leave them out, or leave out --bounds")
-
-
-def _check_place(file: Any) -> None:
-    """Raise ValueError if a file has a place on a map that is not a transform."""
-    points, _ = file.gcps
-    if not file.transform.is_identity or not (points or file.rpcs):
-        return
-    place = "ground control points" if points else "rational polynomial coefficients"
-    command = "gdalwarp" if points else "gdalwarp -rpc"
-    fix = f"rectify it first by `{command} -r bilinear {file.name} OUT.tif`"
-    raise ValueError(f"{file.name} is placed on the map by {place}: {fix}")
-
-
-def _resample(file: Any, gsd: float, nodata: float | None) -> Any:
-    """Return a file with pixels of `gsd` metres, measured in the middle of the raster."""
-    from rasterio.enums import MaskFlags, Resampling
-    from rasterio.vrt import WarpedVRT
-
-    if file.crs is None or file.transform.is_identity:
-        fix = "assign one by gdal_edit.py -a_srs"
-        raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: {fix}")
-    across, down = gsd / pixel_size(file)
-    if abs(across - 1) < 0.02 and abs(down - 1) < 0.02:
-        return file  # the scale of a projection is no reason to blur the image
-    width = max(round(file.width / across), 1)
-    height = max(round(file.height / down), 1)
-    transform = file.transform * file.transform.scale(file.width / width, file.height / height)
-    finest = min(across, down)
-    # An overview that is finer than the result is quicker to read than the file.
-    levels = [level for level, factor in enumerate(file.overviews(1)) if factor <= 1.02 * finest]
-    source = open_raster(file.name, overview_level=levels[-1]) if levels else file
-    is_transparent = any(color.name == "alpha" for color in file.colorinterp)
-    has_mask = MaskFlags.per_dataset in file.mask_flag_enums[0] and not is_transparent
-    return WarpedVRT(
-        source,
-        crs=file.crs,
-        transform=transform,
-        width=width,
-        height=height,
-        resampling=Resampling.average if finest > 1 else Resampling.bilinear,
-        add_alpha=has_mask,
-        **({} if nodata is None else dict(src_nodata=nodata, nodata=nodata)),
-    )
-
-
-def pixel_size(raster: Any) -> np.ndarray:
-    """Return width and height in metres of the pixel in the middle of a `Raster` or of an open file
-    of rasterio.
-    """
-    import pyproj
-
-    column = raster.width / 2
-    row = raster.height / 2
-    corners = [(column, row), (column + 1, row), (column, row + 1)]
-    x, y = zip(*(raster.transform * corner for corner in corners), strict=True)
-    to_degrees: Any = pyproj.Transformer.from_crs(raster.crs, "EPSG:4326", always_xy=True)
-    lon, lat = to_degrees.transform(x, y)
-    geod = pyproj.Geod(ellps="WGS84")
-    *_, metres = geod.inv([lon[0]] * 2, [lat[0]] * 2, lon[1:], lat[1:])
-    return np.array(metres)

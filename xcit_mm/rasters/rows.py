@@ -1,7 +1,7 @@
 """The tiles of a raster, row by row: each row is predicted into a file of its own."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from itertools import islice
@@ -16,7 +16,7 @@ from ..prediction.prediction import Prediction
 from ..prediction.predictor import Predictor
 from ..prediction.seams import Objects, concatenate, merge_objects
 from ..prediction.tiles import Window, reported_objects, windows
-from ..utils.cli import progress_bar
+from ..utils.cli import print_line, progress_bar
 from ..utils.configs import ModelInput
 from . import maps, objects
 from .files import UNFINISHED, checksum, rows_folder, write_bytes
@@ -70,6 +70,9 @@ class Rows:
         suffix = "json" if predictor.is_detector else "npz"
         numbers = range(len(self.windows))
         self.files = [self.folder / f"row-{number:05}.{suffix}" for number in numbers]
+        test_cfg = predictor.cfg.model.get("test_cfg") or {}
+        self._cap: int | None = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
+        self._capped = 0  # tiles with as many objects as the config allows
         # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
         # see another scale than elsewhere.
         is_small = min(raster.height, raster.width) < self.tile
@@ -79,7 +82,7 @@ class Rows:
         """Return what a result is made from, as plain values: model, raster, settings, versions.
 
         Args:
-            crs: As of `join`.
+            crs: Coordinate system of a table. Default: the raster's.
         """
         import rasterio
 
@@ -111,17 +114,19 @@ class Rows:
                     row = self._predict_row(self.windows[number])
                     write_bytes(self.files[number], self.folder, row)
                 bar.update(len(self.columns))
+        if self._capped:
+            problem = f"{self._capped} tiles have {self._cap} objects, the most of the config"
+            print_line(f"{self.raster.path}: {problem}: a smaller --tile may find more")
 
-    def join(self, crs: str | None) -> None:
+    def join(self, origin: Mapping[str, Any]) -> None:
         """Join the files of all rows to the result, a map or a table of objects.
 
         Args:
-            crs: Coordinate system of a table. Default: the raster's.
+            origin: From `describe`.
         """
-        origin = self.describe(crs)
         if self.predictor.is_detector:
             table = objects.make_table(self._merge_objects(), self.raster, self.classes)
-            objects.write_table(self.out, self.folder, table, crs, origin)
+            objects.write_table(self.out, self.folder, table, origin)
             return
         tops = [window.inside.start for window in self.windows]
         files = dict(zip(tops, self.files, strict=True))
@@ -142,6 +147,8 @@ class Rows:
             return maps.encode_labels(self._predict_labels(row))
         reported = []
         for tile, prediction in self._predict_tiles(row):
+            if self._cap is not None and len(prediction) >= self._cap:
+                self._capped += 1
             prediction = _cut_to_valid(prediction, tile.valid)
             reported.append(reported_objects(prediction, row, tile.column))
         return objects.encode_objects(concatenate(reported))

@@ -9,6 +9,7 @@ import shapely
 from shapely.affinity import affine_transform
 
 from ..utils.cli import print_line
+from .gdal import pixel_size
 from .labels import (
     BACKGROUND,
     NO_CLASS,
@@ -21,7 +22,7 @@ from .labels import (
     read_labels,
 )
 from .polygons import read_area, to_pixels
-from .raster import Raster, pixel_size
+from .raster import Raster
 
 
 class Grid(NamedTuple):

@@ -14,7 +14,7 @@ from ..utils.cli import print_line
 from ..utils.errors import preview
 from . import maps, objects
 from .files import checksum
-from .gdal import gdal, open_raster
+from .gdal import gdal, list_files, open_raster
 from .labels import (
     NO_CLASS,
     ONE_CLASS,
@@ -30,7 +30,6 @@ from .labels import (
     read_labels,
 )
 from .polygons import covers, footprint, read_area, repair, to_crs, to_pixels
-from .raster import list_files
 
 MIN_IOU = 0.5
 _WINDOW = 2048  # pixels of a side
