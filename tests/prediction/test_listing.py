@@ -186,6 +186,14 @@ def test_a_source_without_images_is_named_with_the_remedy(name, content, error, 
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
+def test_a_json_may_only_list_images(folder, tmp_path):
+    path = write_json(tmp_path / "l.json", {7: "in/a.jpg"}, {})
+    listing = find_items([path])
+    assert [item.id for item in listing.items] == [7] and listing.categories is None
+    other = write_json(tmp_path / "categories.json", {8: "in/b.PNG"}, dict(a=1))
+    assert find_items([other, path]).categories == find_items([path, other]).categories == dict(a=1)
+
+
 def test_two_jsons_with_other_categories_are_refused(folder, tmp_path):
     paths = [write_json(tmp_path / f"{id_}.json", {1: "in/a.jpg"}, dict(a=id_)) for id_ in (1, 2)]
     with pytest.raises(ValueError, match="other categories than the json before"):

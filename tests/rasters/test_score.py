@@ -141,6 +141,75 @@ class TestObjects:
         ):
             assert f"--labels {labels}: {line}" in lines
 
+    def test_labels_without_a_class_are_neither_objects_nor_background(self, tmp_path, capsys):
+        shapes = boxes(0, 20, 40, 60)
+        out = write_objects(tmp_path / "o.gpkg", boxes(0, 21, 41, 80), ["oak"] * 4)
+        labels = write_shapes(tmp_path / "l.gpkg", shapes, name=["oak", None, "", "oak"])
+        scores = score_raster(out, labels)
+        counts = scores.loc["all", ["objects", "matched", "missed", "false"]].tolist()
+        assert counts == [2, 1, 1, 1]
+        assert scores.attrs["labels"] == {"total": 4, "scored": 2, "without a class": 2}
+        reason = "on labels without a class"
+        assert scores.attrs["objects"] == {"total": 4, "scored": 2, reason: 2}
+        lines = capsys.readouterr().err
+        assert f"--labels {labels}: classes by name: oak 2\n" in lines
+        assert "o.gpkg: the score counts 2 of 4 labels (50.0%); left out: 2 without a cl" in lines
+
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            (dict(Name=[f"Tree {n}" for n in range(8)]), "8 polygons have 8 values of Name"),
+            (dict(name=["a", *[None] * 5, "b", "b"]), "5 of 8 polygons have no name"),
+        ],
+    )
+    def test_a_column_that_holds_no_classes_is_refused_with_those_that_may(
+        self, columns, message, two, tmp_path
+    ):
+        columns |= dict(kind=["oak", "fir"] * 4)
+        labels = write_shapes(tmp_path / "l.gpkg", boxes(*range(0, 160, 20)), **columns)
+        with pytest.raises(ValueError, match=rf"{message}, .*--class-column; columns: kind \(oak"):
+            score_raster(two, labels)
+        assert score_raster(two, labels, class_column="kind").loc["all", "objects"] == 8
+        with pytest.raises(ValueError, match="no such column, give one of "):
+            score_raster(two, labels, class_column="species")
+
+    def test_columns_that_may_hold_classes_are_named(self, two, tmp_path, capsys):
+        labels = write_shapes(tmp_path / "l.gpkg", boxes(0, 20), kind=["oak", "fir"])
+        assert score_raster(two, labels).loc["all", "objects"] == 2
+        line = "no column of classes, all are `object`; columns: kind (oak, fir)"
+        assert f"--labels {labels}: {line}\n" in capsys.readouterr().err
+
+    def test_the_layer_with_polygons_is_read_or_the_named_one(self, two, tmp_path, capsys):
+        labels = tmp_path / "l.gpkg"
+        in_pixels([shapely.Point(5, 5)]).to_file(labels, layer="points")
+        in_pixels(boxes(0, 20), type=["oak", "fir"]).to_file(labels, layer="fields")
+        in_pixels(boxes(0), type=["oak"]).to_file(labels, layer="plots")
+        assert score_raster(two, labels).loc["all", "matched"] == 2
+        assert "2 layers are not read: points, plots" in capsys.readouterr().err
+        assert score_raster(two, labels, layer="plots").loc["all", "matched"] == 1
+        for layer, message in (("roads", "no such layer, give one of"), ("points", "no polygons")):
+            with pytest.raises(ValueError, match=message):
+                score_raster(two, labels, layer=layer)
+
+    def test_the_polygons_of_a_collection_count(self, two, tmp_path):
+        first, second = boxes(0, 20)
+        collection = shapely.GeometryCollection(
+            [shapely.Point(0, 0), shapely.MultiPolygon([first])]
+        )
+        shapes = [collection, shapely.GeometryCollection([second])]
+        labels = write_shapes(tmp_path / "l.geojson", shapes, type=["oak", "fir"])
+        assert score_raster(two, labels).loc["all", "matched"] == 2
+
+    def test_a_raster_that_has_changed_since_is_named(self, tmp_path, capsys):
+        raster = save(tmp_path / "a.tif", noise(3, 40, 50, high=3), **UTM)
+        out = predict_raster(raster, PerfectDetector(), tmp_path / "o.gpkg", tile=64)
+        labels = write_shapes(tmp_path / "l.gpkg", boxes(0, 20))
+        score_raster(out, labels, raster=raster)
+        assert "has changed" not in capsys.readouterr().err
+        save(raster, noise(3, 40, 50, high=4), **UTM)
+        score_raster(out, labels, raster=raster)
+        assert f"{raster} has changed since {out} was made from a.tif" in capsys.readouterr().err
+
     def test_labels_without_a_class_are_an_error(self, two, tmp_path):
         labels = write_shapes(tmp_path / "labels.gpkg", boxes(0), type=[None])
         with pytest.raises(ValueError, match="no polygon has a type: give --class-column"):

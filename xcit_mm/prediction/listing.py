@@ -269,12 +269,12 @@ def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[It
     """Read the images of a COCO json, and add its categories to the listing."""
     coco = read_coco(path, TO_PREDICT, unique=("id", "file_name"))
     names = [os.fspath(image["file_name"]) for image in coco["images"]]
-    categories = {category["name"]: category["id"] for category in coco.get("categories", [])}
-    if listing.categories is not None and listing.categories != categories:
+    categories = {category["name"]: category["id"] for category in coco.get("categories") or []}
+    if listing.categories and categories and listing.categories != categories:
         raise ValueError(
             f"{path} has other categories than the json before: predict them into another --out"
         )
-    listing.categories = categories
+    listing.categories = categories or listing.categories  # a json may only list images
     folder = root or find_image_folder(path, names)
     if folder is None and not _is_url(names[0]):
         raise FileNotFoundError(
