@@ -94,7 +94,7 @@ def _find_edits(saved_config: str, config: str) -> dict[str, str] | None:
     except ValueError:
         if saved_config == config:
             return {}
-        print_log("the config was edited: it has values that cannot be compared", "current")
+        log_line("the config was edited: it has values that cannot be compared")
         return None
     edits: dict[str, str] = {}
     for part in _PARTS:
