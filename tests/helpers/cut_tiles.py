@@ -10,6 +10,7 @@ import shapely
 
 from helpers.labelled_scene import LabelledScene
 from helpers.raster_files import write_shapes
+from xcit_mm.datasets.writing import write_coco
 from xcit_mm.rasters.cutting import cut_rasters
 from xcit_mm.rasters.labels import LabelFile
 from xcit_mm.rasters.settings import RasterSettings
@@ -43,7 +44,10 @@ def _cut(
     settings = RasterSettings(tile, overlap, channels, raw, reading)
     source = LabelFile(labels)
     options = dict(is_detector=is_detector, aoi=aoi, hold_out=hold_out)
-    return cut_rasters(rasters, source, folder, settings, **options)
+    tiles = cut_rasters(rasters, source, folder, settings, **options)
+    for name, split in tiles.dataset.splits.items() if is_detector else ():
+        write_coco(split, tiles.dataset.classes, folder / f"{name}.json")
+    return tiles
 
 
 def write_labels(folder: Path, *shapes: shapely.Geometry) -> Path:

@@ -48,12 +48,16 @@ class NewObject(NamedTuple):
         box: x, y, width and height.
         mask: Its outlines or RLE, if it has more than a box.
         name: Its name in messages: its line or number in the label file.
+        is_crowd: Whether it is an ignored region.
+        area: Default: as in `Objects`.
     """
 
     label: str
     box: Sequence[float]
     mask: Mask = None
     name: str = ""
+    is_crowd: bool = False
+    area: float | None = None
 
 
 class Objects:

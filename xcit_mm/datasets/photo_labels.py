@@ -72,7 +72,7 @@ def read_photo_labels(
                 labels.update(labelled.label for labelled in photo_labels.objects)
     names = tuple(sorted(labels) if classes is None else dict.fromkeys(classes))
     splits = {
-        split: _to_split(rows[split], names) for split in rows if rows[split] or split == "train"
+        split: to_split(rows[split], names) for split in rows if rows[split] or split == "train"
     }
     used = sum(len(split.objects or ()) for split in splits.values())
     if stated != used + left_out.count("object") + left_out.count("shape"):
@@ -116,9 +116,10 @@ def _is_kept(photo_labels: PhotoLabels, photo: Path, path: Path | None, left_out
     return False
 
 
-def _to_split(
+def to_split(
     rows: Sequence[tuple[Image, Path | None, Sequence[NewObject]]], classes: Sequence[str]
 ) -> Split:
+    """Return the columns of images, each with its label file and its objects."""
     numbers = {name: number for number, name in enumerate(classes)}
     labelled = [
         (index, new) for index, (_, _, new_objects) in enumerate(rows) for new in new_objects
@@ -129,7 +130,9 @@ def _to_split(
         [new.box for _, new in labelled],
         [new.mask for _, new in labelled],
         [new.name for _, new in labelled],
+        [new.area for _, new in labelled],
     )
+    objects.is_crowd[:] = [new.is_crowd for _, new in labelled]
     return Split([image for image, _, _ in rows], [path for _, path, _ in rows], objects)
 
 

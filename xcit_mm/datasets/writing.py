@@ -38,9 +38,8 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
             path = folder / f"{name}.json"
             write_coco(split, dataset.classes, path)
             arguments[name] = dict(ann_file=str(path), data_prefix=dict(img=""))
-    if dataset.inventory is not None:
-        with atomic_write(folder / _STATE) as file:
-            file.write(json.dumps(_state(dataset, dataset.inventory)).encode())
+    with atomic_write(folder / _STATE) as file:
+        file.write(json.dumps(_state(dataset)).encode())
     return arguments
 
 
@@ -127,26 +126,31 @@ def _write_maps(split: Split, folder: Path, name: str) -> dict[str, Any]:
     )
 
 
-def _state(dataset: Dataset, inventory: Inventory) -> dict[str, Any]:
+def _state(dataset: Dataset) -> dict[str, Any]:
     """Return what a written config depends on, and the files that were read."""
+    roots = dataset.inventory.roots if dataset.inventory is not None else ()
+    files = dataset.inventory.files if dataset.inventory is not None else []
     paths = [image.path for split in dataset.splits.values() for image in split.images]
-    elsewhere = [str(path) for path in paths if not inventory.covers(path)]
-    roots = [str(root) for root in inventory.roots]
+    elsewhere = [
+        str(path)
+        for path in [*paths, *dataset.descriptions]
+        if not any(path.is_relative_to(root) for root in roots)
+    ]
     return dict(
         classes=list(dataset.classes),
         held_out=bool(dataset.held_out),
-        roots=roots,
+        roots=list(map(str, roots)),
         elsewhere=elsewhere,
-        content=_fingerprint(inventory, elsewhere),
+        content=_fingerprint(files, elsewhere),
     )
 
 
-def _fingerprint(inventory: Inventory, elsewhere: Sequence[str]) -> str:
+def _fingerprint(files: Sequence[Path], elsewhere: Sequence[str]) -> str:
     """Return a hash of the files of a data set: of the content of labels, and of the size and time
     of photos.
     """
     total = blake2b()
-    for path in [*inventory.files, *map(Path, elsewhere)]:
+    for path in [*files, *map(Path, elsewhere)]:
         total.update(f"{path} ".encode())
         if path.suffix.lower() in _LABEL_SUFFIXES:
             total.update(blake2b(path.read_bytes()).digest())
@@ -166,7 +170,7 @@ def is_current(state: dict[str, Any]) -> bool:
     """Return whether the files of a data set are as they were when it was written."""
     roots = [Path(root) for root in state["roots"]]
     try:
-        now = _fingerprint(Inventory(roots[0], *roots), state["elsewhere"])
+        files = Inventory(roots[0], *roots).files if roots else []
+        return _fingerprint(files, state["elsewhere"]) == state["content"]
     except OSError:  # a file is missing
         return False
-    return now == state["content"]

@@ -74,7 +74,7 @@ def write_finetuning_config(
         config: File to write. What the library reads is written into NAME-coco or NAME-maps beside
             it.
         boxes: Whether a model with masks shall find only boxes.
-        tiles: The tiles of rasters in `data`.
+        tiles: The tiles that were cut from `data`, which are rasters.
 
     Raises:
         FileExistsError: If `config` exists.
@@ -86,8 +86,10 @@ def write_finetuning_config(
     cfg = read_config(base)
     find_pipelines(model, cfg)  # raises before the data are read
     is_detector = cfg.default_scope == "mmdet"
-    dataset = read_objects(data) if is_detector else read_maps(data)
-    if tiles is None:
+    if tiles is not None:
+        dataset = tiles.dataset
+    else:
+        dataset = read_objects(data) if is_detector else read_maps(data)
         raise_failures(check_dataset(dataset))
     if is_detector:
         adapted = adapt_detector(model, cfg, dataset, boxes)
@@ -105,7 +107,7 @@ def write_finetuning_config(
         task,
         model=model,
         description=description,
-        source=to_code(dict(path=str(data), copies=str(copies))),
+        source=to_code(dict(path=str(data), copies=str(copies), is_cut=tiles is not None)),
         **_describe_data(dataset, write_dataset(dataset, copies)),
         **_describe_start(base, checkpoint, cfg),
         **_describe_tiles(cfg, tiles),
@@ -218,6 +220,10 @@ def refresh_copies(cfg: Config) -> None:
     copies = Path(source["copies"])
     state = read_state(copies)
     if state and is_current(state):
+        return
+    if source.get("is_cut"):
+        problem = f"{path}, its labels or tiles are not as they were when the tiles were cut"
+        print(f"{problem}: to cut them again, write another config by --from", file=sys.stderr)
         return
     dataset = read_objects(path) if cfg.default_scope == "mmdet" else read_maps(path)
     for key, now in (("classes", list(dataset.classes)), ("held_out", bool(dataset.held_out))):

@@ -33,8 +33,7 @@ def finetune(options: argparse.Namespace) -> int:
         if used and options.labels is None:
             raise ValueError(f"--{used[0].replace('_', '-')} is for rasters: give --labels")
         tiles = None if options.labels is None else cut(options, config)
-        folder = data if tiles is None else tiles.folder
-        line = write_finetuning_config(options.model, folder, config, options.boxes, tiles)
+        line = write_finetuning_config(options.model, data, config, options.boxes, tiles)
         print(line, file=sys.stderr)
         hint = f"If a check fails, correct config or data, then train {config}"
         print(f"written: {config}. {hint}", file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import shapely
 
+from ..datasets import Dataset
 from ..prediction.tiles import windows
 from ..utils.atomic import atomic_folder
 from ..utils.cli import print_line, progress_bar
@@ -25,11 +26,12 @@ class Tiles(NamedTuple):
     """Tiles in a folder.
 
     Attributes:
+        dataset: The tiles with their labels.
         settings: How the rasters were read: keyword arguments of `predict_raster`.
         statistics: Mean and standard deviation of each band, if tiles have the stored values.
     """
 
-    folder: Path
+    dataset: Dataset
     settings: dict[str, Any]
     statistics: tuple[list[float], list[float]] | None
 
@@ -45,12 +47,11 @@ def cut_rasters(
     hold_out: bool = True,
     known: Sequence[str] = (),
 ) -> Tiles:
-    """Cut labelled rasters into tiles to train on, in a folder that `train --data` reads.
+    """Cut labelled rasters into tiles to train on, whose images are written into a folder.
 
-    Objects are written as COCO jsons, boxes alone if all polygons are boxes. An object of which a
-    tile shows less than a third is `iscrowd`. Images of a segmentor get maps, in which 255 is
-    ignored. Tiles without an object stay up to the number of those with an object. Lines say what
-    is left out.
+    Objects have boxes alone if all polygons are boxes. An object of which a tile shows less than a
+    third is a crowd. Tiles of a segmentor get maps, in which 255 is ignored. As many tiles without
+    an object stay as tiles with one. Lines say what is left out.
 
     A fifth of the labels along the longer side of each raster is held out, or every fifth raster if
     there are five or more. No training tile shares a pixel with the held-out areas, which are
@@ -86,10 +87,14 @@ def cut_rasters(
         else:
             writer = MapTiles(unfinished, settings, labelled.classes)
         _write(parts, writer, options, settings.overlap)
+        dataset = writer.finish(folder)
+        dataset.descriptions = [grid.path.resolve() for grid in grids] + [
+            Path(labels.path).resolve()
+        ]
         write_held_out(unfinished, parts)
     del options["channels"], options["raw"]
     stated = dict(tile=settings.tile, overlap=settings.overlap) | options
-    return Tiles(folder, stated, writer.statistics if settings.raw else None)
+    return Tiles(dataset, stated, writer.statistics if settings.raw else None)
 
 
 def _write(
@@ -110,7 +115,6 @@ def _write(
             for tile in tiles_of_raster:
                 left_out[writer.write(tile, raster)] += 1
                 bar.update()
-    writer.finish()
     reasons = [f"{count:,} {reason}" for reason, count in left_out.items() if reason and count]
     if reasons:
         print_line(f"left out tiles: {', '.join(reasons)}")

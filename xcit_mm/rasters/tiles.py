@@ -1,6 +1,6 @@
-"""Tiles of labelled rasters in files: images with a COCO json, or with segmentation maps."""
+"""Tiles of labelled rasters: images in files, with objects or segmentation maps."""
 
-import json
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,10 @@ import numpy as np
 import shapely
 from shapely.affinity import translate
 
-from ..utils.coco import encode_mask, from_corners, new_annotation
+from ..datasets.dataset import IGNORED, Dataset, Image, Mask, NewObject, Split
+from ..datasets.inventory import LeftOut
+from ..datasets.photo_labels import to_split
+from ..utils.coco import encode_mask, from_corners
 from .gdal import open_raster
 from .labels import CutObject, DrawnClasses, StoredClasses
 from .polygons import covers
@@ -20,7 +23,6 @@ from .settings import RasterSettings
 
 MIN_VISIBLE = 1 / 3
 """Smallest share of an object that a tile shows, below which the object is ignored."""
-_IGNORED = 255
 
 
 class Tile(NamedTuple):
@@ -82,15 +84,15 @@ class _TileImages:
         deviation[deviation == 0] = 1
         return _rounded(mean), _rounded(deviation)
 
-    def _write_image(self, path: Path, tile: Tile, image: np.ndarray, raster: Raster) -> str:
-        """Write an image, and return the name of its file in the folder of `path`."""
+    def _write_image(self, path: Path, tile: Tile, image: np.ndarray, raster: Raster) -> Path:
+        """Write an image to a path without a suffix, and return its path."""
         self.count[tile.split] += 1
         path.parent.mkdir(parents=True, exist_ok=True)
         padded = self._pad(image, 0)
         if not self.raw:
             path = path.with_name(f"{path.name}.png")
             path.write_bytes(_encode_png(padded))
-            return path.name
+            return path
         path = path.with_name(f"{path.name}.tif")
         shift = type(raster.transform).translation(tile.columns.start, tile.rows.start)
         profile = dict(
@@ -105,7 +107,7 @@ class _TileImages:
         )
         with open_raster(path, "w", **profile) as file:
             file.write(padded.transpose(2, 0, 1))
-        return path.name
+        return path
 
     def _add_to_statistics(self, tile: Tile, pixels: np.ndarray) -> None:
         """Add pixels, (n, bands), to the sums of the training tiles."""
@@ -123,7 +125,7 @@ class _TileImages:
 
 
 class ObjectTiles(_TileImages):
-    """Writes images of a split into a folder, and their objects into a COCO json beside it.
+    """Writes images of a split into a folder.
 
     Args:
         classes: Names of the classes, in the order of the labels' numbers.
@@ -136,14 +138,14 @@ class ObjectTiles(_TileImages):
         super().__init__(folder, settings)
         self._classes = classes
         self._with_masks = with_masks
-        self._datasets: dict[str, dict[str, list]] = {}
+        self._rows: dict[str, list[tuple[Path, list[NewObject]]]] = {}
 
     def has_object(self, tile: Tile) -> bool:
         """Return whether a tile shows enough of an object."""
         return any(is_shown(labelled) for labelled in tile.objects)
 
     def write(self, tile: Tile, raster: Raster) -> str:
-        """Write a tile with its labels. Return why the tile is left out, or nothing."""
+        """Write the image of a tile. Return why the tile is left out, or nothing."""
         image, valid = raster.read(tile.rows, tile.columns)
         is_labelled = covers(tile.area, tile.rows, tile.columns)
         is_counted = valid & is_labelled
@@ -151,47 +153,45 @@ class ObjectTiles(_TileImages):
             return "without valid pixels"
         image[~is_labelled] = 0  # what stands there is neither an object nor background
         self._add_to_statistics(tile, image[is_counted])
-        name = self._write_image(self._folder / tile.split / tile.name, tile, image, raster)
-        dataset = self._datasets.setdefault(tile.split, dict(images=[], annotations=[]))
-        image_id = len(dataset["images"]) + 1
-        size = dict(height=self.side, width=self.side)
-        dataset["images"].append(dict(id=image_id, file_name=name, **size))
-        for labelled in tile.objects:
-            annotation = self._annotate(labelled, tile)
-            for category in self._list_categories(labelled):
-                ids = dict(id=len(dataset["annotations"]) + 1, image_id=image_id)
-                dataset["annotations"].append(annotation | ids | dict(category_id=category))
+        path = self._write_image(self._folder / tile.split / tile.name, tile, image, raster)
+        objects = [new for labelled in tile.objects for new in self._to_objects(labelled, tile)]
+        self._rows.setdefault(tile.split, []).append((path, objects))
         return ""
 
-    def _list_categories(self, labelled: CutObject) -> Sequence[int]:
-        """List the id of an object's class, or without a class those of all, which ignore it."""
-        if labelled.number < 0:
-            return range(1, len(self._classes) + 1)
-        return [int(labelled.number) + 1]
+    def finish(self, folder: Path) -> Dataset:
+        """Return the tiles with their objects, whose folder will be moved."""
+        splits = {}
+        for split, rows in self._rows.items():
+            images = [
+                (
+                    Image(folder / path.relative_to(self._folder), self.side, self.side),
+                    None,
+                    objects,
+                )
+                for path, objects in rows
+            ]
+            splits[split] = to_split(images, self._classes)
+        return Dataset("tiles", tuple(self._classes), splits, LeftOut(folder))
 
-    def finish(self) -> None:
-        """Write the COCO jsons."""
-        names = enumerate(self._classes, start=1)
-        categories = [dict(id=number, name=name) for number, name in names]
-        for split, dataset in self._datasets.items():
-            path = self._folder / f"{split}.json"
-            path.write_text(json.dumps(dataset | dict(categories=categories)))
-
-    def _annotate(self, labelled: CutObject, tile: Tile) -> dict[str, Any]:
-        """Return the annotation of an object, without ids."""
+    def _to_objects(self, labelled: CutObject, tile: Tile) -> list[NewObject]:
+        """Return an object as its tile shows it. Without a class, it is ignored in every class."""
         shape = translate(labelled.shape, -tile.columns.start, -tile.rows.start)
-        box = from_corners(shape.bounds)[0].round(2)
+        box = from_corners(shape.bounds)[0].round(2).tolist()
         polygons = [part for part in shapely.get_parts(shape) if part.area > 0]
-        rings = []
+        mask: Mask = None
+        area = None
         if self._with_masks:
             outlines = [part.exterior.coords[:-1] for part in polygons]
-            rings = [np.ravel(outline).round(2).tolist() for outline in outlines]
-        annotation = new_annotation(0, box, rings)  # of the category that `write` sets
+            mask = [array("d", np.ravel(outline).round(2)) for outline in outlines]
         if self._with_masks and any(part.interiors for part in polygons):
-            size = slice(0, self.side)
-            mask = covers(shape, size, size)
-            annotation |= dict(segmentation=encode_mask(mask), area=float(mask.sum()))
-        return annotation | dict(iscrowd=int(not is_shown(labelled)))
+            side = slice(0, self.side)
+            pixels = covers(shape, side, side)
+            mask = encode_mask(pixels)
+            area = float(pixels.sum())
+        names = self._classes if labelled.number < 0 else [self._classes[labelled.number]]
+        name = f"polygon {labelled.label}"
+        is_crowd = not is_shown(labelled)
+        return [NewObject(class_, box, mask, name, is_crowd, area) for class_ in names]
 
 
 class MapTiles(_TileImages):
@@ -204,6 +204,7 @@ class MapTiles(_TileImages):
     def __init__(self, folder: Path, settings: RasterSettings, classes: Sequence[str] = ()) -> None:
         super().__init__(folder, settings)
         self._classes = list(classes)
+        self._rows: dict[str, list[tuple[Path, Path]]] = {}
 
     def has_object(self, tile: Tile) -> bool:
         """Return whether a tile has an object, or labels that tell only when they are read."""
@@ -221,16 +222,24 @@ class MapTiles(_TileImages):
             return "without a labelled pixel" if is_counted.any() else "without valid pixels"
         self._name_classes(numbers[is_labelled])
         self._add_to_statistics(tile, image[is_counted])
-        self._write_image(self._folder / "images" / tile.split / tile.name, tile, image, raster)
+        photo = self._folder / "images" / tile.split / tile.name
+        photo = self._write_image(photo, tile, image, raster)
         path = self._folder / "annotations" / tile.split / f"{tile.name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        labels = np.where(is_labelled, numbers, _IGNORED).astype(np.uint8)
-        path.write_bytes(_encode_png(self._pad(labels, _IGNORED)))
+        labels = np.where(is_labelled, numbers, IGNORED).astype(np.uint8)
+        path.write_bytes(_encode_png(self._pad(labels, IGNORED)))
+        self._rows.setdefault(tile.split, []).append((photo, path))
         return ""
 
-    def finish(self) -> None:
-        """Write the names of the classes."""
+    def finish(self, folder: Path) -> Dataset:
+        """Write the names of the classes. Return the tiles, whose folder will be moved."""
         (self._folder / "classes.txt").write_text("\n".join(self._classes))
+        splits = {}
+        for split, rows in self._rows.items():
+            moved = [[folder / path.relative_to(self._folder) for path in row] for row in rows]
+            images = [Image(photo, self.side, self.side) for photo, _ in moved]
+            splits[split] = Split(images, [path for _, path in moved])
+        return Dataset("tiles", tuple(self._classes), splits, LeftOut(folder))
 
     def _name_classes(self, numbers: np.ndarray) -> None:
         """Name the classes without a name by their numbers.
@@ -240,7 +249,7 @@ class MapTiles(_TileImages):
         """
         lowest = numbers.min()
         highest = numbers.max()
-        if lowest < 0 or highest >= _IGNORED:
+        if lowest < 0 or highest >= IGNORED:
             raise ValueError(f"--labels has classes from {lowest} to {highest}: give 0 to 254")
         unnamed = range(len(self._classes), highest + 1)
         self._classes += [f"class {number}" for number in unnamed]
