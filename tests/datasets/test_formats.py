@@ -129,10 +129,18 @@ def with_one_photo_twice(content: dict) -> None:
     content["images"][1]["file_name"] = "0.jpg"
 
 
+def with_unknown_category(content: dict) -> None:
+    content["annotations"][1]["category_id"] = 9
+
+
 def with_name(value: object) -> Callable[[dict], object]:
     return lambda content: content["categories"][0].update(name=value)
 
 
+ROTATION = (
+    "<attributes><attribute><name>rotation</name><value>45.0</value></attribute></attributes>"
+)
+ROTATED = VOC.replace("</object>", f"{ROTATION}</object>")
 LISTS = {"obj.names": "thing\n", "train.txt": "d/obj/0.jpg\n", "test.txt": "d/obj/1.jpg\n"}
 POSE = "0 .5 .5 .25 .25 .4 .4 2 .6 .6 1\n"
 # Files beside photos, and what is read of them: classes, and the description of the data set.
@@ -246,6 +254,46 @@ MEANT = {
         ("thing",),
         "1 photo, 1 object of 1 class; left out: 1 photo that no json lists (1.jpg)",
     ),
+    "a description in capital letters, with null for no split": (
+        "0.jpg 0.txt",
+        {"DATA.YAML": "train: .\nval: null\ntest: ~\nnames: [a]\n", "x.yaml": "hostnames: [b]"},
+        ("a",),
+        "1 photo, 1 object of 1 class; left out: 1 other file (x.yaml)",
+    ),
+    "one description by two names": (
+        "0.jpg 0.txt",
+        {"store/0.yaml": "train: .\nnames: [a]\n", "data.yaml": "-> store/0.yaml"},
+        ("a",),
+        "1 photo, 1 object of 1 class",
+    ),
+    "polygons that begin in a corner": (
+        "0.jpg",
+        {"classes.txt": "a", "0.txt": "0 0 0 .5 0 .5 .5 0 .5 0 0\n"},
+        ("a",),
+        "1 photo, 1 object of 1 class",
+    ),
+    "a rotated box of VOC": (
+        "{0,1}.jpg 0.xml",
+        {"1.xml": ROTATED},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 photo with rotated boxes (1.jpg), "
+        "1 object that cannot be read: rotated boxes (1.xml)",
+    ),
+    "a list of VOC with suffixes and a missing photo": (
+        "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
+        {"ImageSets/Main/train.txt": "0.jpg\n7.jpg\n", "ImageSets/Main/val.txt": "1\n"},
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo; "
+        "left out: 1 photo of a list that is missing (7)",
+    ),
+    "an object of an unknown category": (
+        "{0,1}.jpg",
+        {"a.json": annotated(with_unknown_category, "0.jpg", "1.jpg")},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: "
+        "1 photo with objects of an unknown category (1.jpg), "
+        "1 object of photos with objects of an unknown category (id 2 of a.json)",
+    ),
     "a stray description": (
         "0.jpg",
         {"a.json": coco("0.jpg"), "data.yaml": "train: .\nnames: [car]\n"},
@@ -257,7 +305,10 @@ MEANT = {
 
 @pytest.mark.parametrize("patterns, texts, classes, description", MEANT.values(), ids=MEANT)
 def test_labels_keep_their_meaning(patterns, texts, classes, description, folder):
-    write_files(folder / "d", patterns, texts)
+    links = {name: text for name, text in texts.items() if text.startswith("-> ")}
+    write_files(folder / "d", patterns, {name: texts[name] for name in texts if name not in links})
+    for name, target in links.items():
+        (folder / "d" / name).symlink_to(target.removeprefix("-> "))
     dataset = read_objects(folder / "d")
     assert (dataset.classes, dataset.describe()) == (classes, description)
 
@@ -326,6 +377,41 @@ UNCERTAIN = {
         "0.jpg",
         {"0.xml": "<annotation><object><name>a</name></object></annotation>"},
         ("0.xml cannot be read (an object has no bndbox)",),
+    ),
+    "a label of two photos": (
+        "0.jpg 0.png 0.txt",
+        {"classes.txt": "a"},
+        ("0.jpg and ", "0.png share the label "),
+    ),
+    "a label that names another photo": (
+        "{0,1}.jpg",
+        {"0.json": json.dumps(dict(shapes=[SHAPE], imagePath="1.jpg"))},
+        ("0.json is of 1.jpg, as it says, and has the name of 0.jpg",),
+    ),
+    "a name that is a list": (
+        "0.jpg",
+        {"a.json": annotated(with_name(["a", "b"]), "0.jpg")},
+        ("a.json", "['a', 'b'] is not the name of a class"),
+    ),
+    "an image without a name": (
+        "0.jpg",
+        {"a.json": annotated(lambda content: content["images"][0].update(file_name=None), "0.jpg")},
+        ("a.json", "the image of id 1 has the name None"),
+    ),
+    "an xml of an unknown encoding": (
+        "0.jpg",
+        {"0.xml": f"<?xml version='1.0' encoding='foo'?>{VOC}"},
+        ("0.xml cannot be read (unknown encoding",),
+    ),
+    "keypoints without visibilities": (
+        "0.jpg",
+        {"classes.txt": "a", "0.txt": "0 .5 .5 .2 .2 .45 .5 .55 .5\n"},
+        ("look like boxes with keypoints",),
+    ),
+    "a broken yaml beside a json": (
+        "0.jpg",
+        {"a.json": coco("0.jpg"), "data.yaml": "names: ["},
+        ("data.yaml cannot be read", "give the file of COCO ("),
     ),
     "only photos with unread shapes": (
         "0.jpg",

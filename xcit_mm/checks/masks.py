@@ -1,5 +1,5 @@
-"""Checks of the masks of COCO jsons: what mmdet drops, pycocotools cannot read, or lies elsewhere
-than its box.
+"""Checks of the masks of objects: what mmdet drops, pycocotools cannot read, or lies elsewhere than
+its box.
 """
 
 from array import array
@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..datasets.dataset import is_outline
 from ..utils.coco import polygon_area
-from .annotations import Annotations, Fault, report
 from .findings import Finding
+from .objects import CheckedObjects, Fault, report
 
 _NO_POLYGON = Fault(
     "D412",
@@ -45,52 +46,33 @@ _NO_AREA = Fault(
 )
 _ELSEWHERE = Fault(
     "D412",
-    "have polygons that lie elsewhere than their bbox",
-    "polygons in pixels, around the object of the bbox",
+    "have polygons that lie elsewhere than their box",
+    "polygons in pixels, around the object of the box",
     fails_at=0.5,
 )
 
 
-def compact(entry: dict[str, Any]) -> dict[str, Any]:
-    """Store the polygons of an annotation as arrays, in a quarter of the memory."""
-    polygons = entry.get("segmentation")
-    if isinstance(polygons, list):
-        entry["segmentation"] = [_to_array(polygon) for polygon in polygons]
-    return entry
-
-
-def _to_array(polygon: Any) -> Any:
-    try:
-        return array("d", polygon) if isinstance(polygon, list) else polygon
-    except TypeError:  # not of numbers, which the check reports
-        return polygon
-
-
-def check_masks(annotations: Annotations, poly2mask: bool) -> Iterator[Finding]:
-    """Check the masks of the annotations that mmdet loads, read with `compact`.
+def check_masks(objects: CheckedObjects, poly2mask: bool = True) -> Iterator[Finding]:
+    """Check the masks of the objects that mmdet loads.
 
     Args:
         poly2mask: As in the `LoadAnnotations` of the pipeline.
     """
+    columns = objects.columns
     rows_by_fault: dict[Fault, list[int]] = {}
-    for row in np.flatnonzero(annotations.is_loaded).tolist():
-        mask = annotations.entries[row].get("segmentation")
+    for row in np.flatnonzero(objects.is_loaded).tolist():
+        mask = columns.masks[row]
         if isinstance(mask, dict):
-            needs_polygons = not poly2mask and not annotations.is_crowd[row]
-            fault = _check_rle(mask, annotations.sizes[row].tolist(), needs_polygons)
+            needs_polygons = not poly2mask and not columns.is_crowd[row]
+            fault = _check_rle(mask, objects.sizes[row].tolist(), needs_polygons)
         else:
-            fault = _check_polygons(mask, annotations.entries[row]["bbox"])
+            fault = _check_polygons(mask, columns.boxes[row].tolist())
         if fault:
             rows_by_fault.setdefault(fault, []).append(row)
     for fault, rows in rows_by_fault.items():
-        has_fault = np.zeros(len(annotations.entries), bool)
+        has_fault = np.zeros(len(columns), bool)
         has_fault[rows] = True
-        yield from report(fault, annotations, has_fault)
-
-
-def is_polygon(part: Any) -> bool:
-    """Return whether a part of a mask, read with `compact`, is a polygon."""
-    return isinstance(part, array) and len(part) >= 6 and len(part) % 2 == 0
+        yield from report(fault, objects, has_fault)
 
 
 def _check_rle(mask: dict, size: Sequence[float], needs_polygons: bool) -> Fault | None:
@@ -107,9 +89,9 @@ def _check_rle(mask: dict, size: Sequence[float], needs_polygons: bool) -> Fault
 def _check_polygons(mask: Any, box: Sequence[float]) -> Fault | None:
     """Return the fault of polygons with a box of x, y, width and height."""
     parts = mask if isinstance(mask, list) else []
-    polygons = [part for part in parts if is_polygon(part)]
+    polygons: list[array] = [part for part in parts if is_outline(part)]
     # pycocotools reads all parts as it reads the first.
-    if not polygons or not is_polygon(parts[0]):
+    if not polygons or not is_outline(parts[0]):
         return _NO_POLYGON
     if len(polygons) < len(parts):
         return _SHORT_PART

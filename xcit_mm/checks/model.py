@@ -1,33 +1,46 @@
-"""Checks of the model: whether it can be built, channels and strides from backbone to heads."""
+"""Checks of the model: whether it can be built, channels and strides from backbone to heads, and
+its learning rate.
+"""
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS, OPTIMIZERS, init_default_scope
 from torch import nn
 
 from ..models import XCiT
 from ..models.build import check_backbone, model_config
+from ..utils.configs import backbone_class, part_class
 from ..utils.errors import reason
-from .findings import Finding, fail, ok
+from .findings import Finding, fail, note, ok
 
 SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of every stride
 _DENSE_HEADS = ("decode_head", "auxiliary_head", "rpn_head", "bbox_head")  # of feature maps alone
 
 
-def build_checked_model(cfg: Config) -> tuple[nn.Module, list[Finding]]:
-    """Return the model that `build_model` builds and no finding, or an empty module and a failure
-    with the reason why it cannot be built.
+class CheckedModel:
+    """The model of a config.
+
+    Attributes:
+        module: The model, or an empty module if it cannot be built.
+        failures: Why it cannot be built.
+        heads: The heads that predict the classes of the data set, by name.
     """
-    init_default_scope(cfg.default_scope)
-    try:
-        check_backbone(cfg)
-        return build_model(cfg), []
-    except Exception as error:  # a wrong config makes the libraries raise nearly any exception
-        problem = f"the model cannot be built: {reason(error)}"
-        return nn.Module(), [fail("", problem, "correct the model in the config")]
+
+    def __init__(self, cfg: Config) -> None:
+        init_default_scope(cfg.default_scope)
+        self.module: nn.Module = nn.Module()
+        self.failures = []
+        try:
+            check_backbone(cfg)
+            self.module = build_model(cfg)
+        except Exception as error:  # a wrong config makes the libraries raise nearly any exception
+            problem = f"the model cannot be built: {reason(error)}"
+            self.failures = [fail("", problem, "correct the model in the config")]
+        self.heads = _class_heads(self.module)
 
 
 def build_model(cfg: Config) -> nn.Module:
@@ -39,8 +52,7 @@ def build_model(cfg: Config) -> nn.Module:
         return MODELS.build(model_config(cfg))
 
 
-def class_heads(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the heads that predict the classes of the data set, by name."""
+def _class_heads(model: nn.Module) -> dict[str, nn.Module]:
     return {
         name: module
         for name, module in model.named_modules()
@@ -59,6 +71,27 @@ def _has_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
         or type(head).__name__.endswith(("RPNHead", "STDCHead"))
         or bool(getattr(head, "class_agnostic", False))
     )
+
+
+def check_rates(cfg: Config) -> Iterator[Finding]:
+    """Check that learning rate and optimizer, which bases may set, suit the batch and an XCiT."""
+    processes = int(os.environ.get("WORLD_SIZE") or 1)
+    scaling = cfg.get("auto_scale_lr") or {}
+    batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes
+    base = scaling.get("base_batch_size", batch)
+    if batch != base and not scaling.get("enable"):
+        images = f"{batch} images a step over {processes} process(es)"
+        fix = "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)"
+        yield note("D204", f"{images}, the learning rate is for {base} images", fix)
+    optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
+    is_sgd = part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD
+    if is_sgd and backbone_class(cfg) is XCiT:
+        problem = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets"
+        options = "lr=6e-05, weight_decay=0.01"
+        if cfg.default_scope != "mmseg":
+            options = "lr=0.0001, weight_decay=0.05"
+        fix = f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', {options}))"
+        yield note("D205", f"{problem}: the recipes of XCiT take AdamW", fix)
 
 
 def check_forward(model: Any) -> Iterator[Finding]:

@@ -1,62 +1,49 @@
-"""Whether labels were drawn over photos as they are stored, or as EXIF turns them.
-
-mmcv turns photos. A photo on its head has the same size, so that the edges in it decide.
+"""Whether labels were drawn over photos as stored, though EXIF turns them: a photo on its head has
+the same size, so that only the edges in it tell.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageOps
 
-from .masks import is_polygon
+from .findings import Finding, note
+from .photos import STORED, Photos, sample
 
 _CLEAR = 1.2  # times as strong are the edges at the outlines of labels in the right orientation
 
 
-def labels_match_stored(pairs: Iterable[tuple[str, np.ndarray]]) -> bool:
-    """Return whether labels were clearly drawn over photos as stored, without turning by EXIF.
+def check_orientation(
+    code: str, photos: Photos, draw: Callable[[str], np.ndarray]
+) -> Iterator[Finding]:
+    """Compare labels with the edges of photos that EXIF turns without a change of their size.
 
     Args:
-        pairs: Paths of photos that EXIF turns, each with its labels (H, W) as drawn.
+        draw: Function of a photo's path that returns its labels (H, W).
     """
+    infos = photos.infos
+    same = [
+        path
+        for path in sorted(photos.turned)
+        if infos[path].shape(True) == infos[path].shape(False)
+    ]
     stored = 0.0
     turned = 0.0
-    for path, labels in pairs:
+    for path in sample(same):
+        labels = draw(path)
         with Image.open(path) as image:
             photo = image.convert("L")  # keeps the EXIF
         stored += _edges_at_outlines(photo, labels)
         turned += _edges_at_outlines(ImageOps.exif_transpose(photo), labels)
-    return stored > _CLEAR * turned
+    if stored > _CLEAR * turned:
+        problem = f"labels of {len(same)} photos, such as {same[0]}"
+        yield note(code, f"{problem}, seem drawn as stored, but mmcv turns photos by EXIF", STORED)
 
 
 def _edges_at_outlines(photo: Image.Image, labels: np.ndarray) -> float:
     """Return how much stronger edges of a photo are at the outlines of labels than elsewhere."""
-    pixels = np.asarray(photo, float)
-    height, width = np.minimum(pixels.shape, labels.shape)
-    pixels = pixels[:height, :width]
-    edges = _steps(pixels)
-    outlines = _steps(labels[:height, :width].astype(float)) > 0
-    if not outlines.any() or not edges.any():
+    edges = np.hypot(*np.gradient(np.asarray(photo, float)))
+    is_outline = np.hypot(*np.gradient(labels.astype(float))) > 0
+    if edges.shape != is_outline.shape or not is_outline.any() or not edges.any():
         return 0.0
-    return float(edges[outlines].mean() / edges.mean())
-
-
-def _steps(values: np.ndarray) -> np.ndarray:
-    """Return the differences of pixels from their lower and right neighbours (H - 1, W - 1)."""
-    down = np.abs(np.diff(values, axis=0))[:, :-1]
-    right = np.abs(np.diff(values, axis=1))[:-1]
-    return down + right
-
-
-def draw_objects(annotations: Iterable[dict], shape: tuple[int, int]) -> np.ndarray:
-    """Return labels (H, W) of the polygons of COCO annotations, or else of their boxes."""
-    labels = Image.new("I", shape[::-1])
-    draw = ImageDraw.Draw(labels)
-    for number, annotation in enumerate(annotations, start=1):
-        polygons = [part for part in annotation.get("segmentation") or () if is_polygon(part)]
-        for polygon in polygons:
-            draw.polygon(polygon.tolist(), fill=number)
-        if not polygons:
-            x, y, width, height = annotation["bbox"]
-            draw.rectangle((x, y, x + width, y + height), fill=number)
-    return np.asarray(labels)
+    return float(edges[is_outline].mean() / edges.mean())

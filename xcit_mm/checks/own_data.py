@@ -1,10 +1,18 @@
 """Checks of a user's own data set before anything is written for a training."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from ..datasets import Dataset
-from ..datasets.headers import read_infos
+from ..datasets import Dataset, Split
+from ..utils.errors import preview
+from .classes import check_names
+from .data import check_labelled_photos
 from .findings import Finding, fail
+from .leaks import check_leaks
+from .masks import check_masks
+from .objects import CheckedObjects, check_counts, check_objects
+from .photos import Photos
+from .segmentation import check_own_maps
 
 
 def raise_failures(findings: Iterable[Finding]) -> None:
@@ -14,17 +22,66 @@ def raise_failures(findings: Iterable[Finding]) -> None:
             raise ValueError(finding.message())
 
 
-def check_dataset(dataset: Dataset) -> Iterator[Finding]:
-    """Check the photos of a data set, and its labels."""
-    yield from _check_bands(dataset)
+def check_dataset(dataset: Dataset, needs_masks: bool = True) -> Iterator[Finding]:
+    """Check the photos of a data set, and its labels.
+
+    Args:
+        needs_masks: Whether the objects are trained with their masks.
+    """
+    nameless = list(_check_nameless(dataset))
+    yield from nameless or check_names(dataset.classes, "data set")
+    for name in dataset.splits:
+        for finding in _check_split(dataset, name, needs_masks):
+            yield finding._replace(text=f"{name}: {finding.text}")
+    trained = _list_photos(dataset.training)
+    for name, split in dataset.splits.items():
+        if name != "train":
+            yield from check_leaks(name, _list_photos(split), trained)
 
 
-def _check_bands(dataset: Dataset) -> Iterator[Finding]:
-    """Check that no tif has bands or bits that OpenCV would drop in silence."""
-    paths = [image.path for split in dataset.splits.values() for image in split.images]
-    tifs = [str(path) for path in paths if path.suffix.lower() in (".tif", ".tiff")]
-    for path, info in read_infos(tifs).items():
-        if info.dropped_bands or info.bits > 8:
-            surplus = f"{info.dropped_bands} bands" if info.dropped_bands else f"{info.bits} bits"
-            problem = f"{path} has {surplus}, which are not those of a photo"
+def _list_photos(split: Split) -> list[str]:
+    return [str(image.path) for image in split.images]
+
+
+def _check_nameless(dataset: Dataset) -> Iterator[Finding]:
+    """Check that the class of each object has a name."""
+    if "" not in dataset.classes:
+        return
+    label = dataset.classes.index("")
+    names = [
+        split.name_object(row)
+        for split in dataset.splits.values()
+        if split.objects is not None
+        for row in (split.objects.labels == label).nonzero()[0].tolist()
+    ]
+    if names:
+        problem = f"{len(names)} of {dataset.count_labels()} objects have a class without a name"
+        yield fail("D306", f"{problem}: {preview(names)}", "name their class")
+
+
+def _check_split(dataset: Dataset, name: str, needs_masks: bool) -> Iterator[Finding]:
+    split = dataset.splits[name]
+    paths = _list_photos(split)
+    yield from _check_bits(Photos(paths))
+    if split.objects is None:
+        pairs = dict(zip(paths, map(str, split.maps), strict=True))
+        yield from check_own_maps(pairs, dataset.classes, name == "train")
+        return
+    source = split.label_files
+    if not isinstance(source, Path) and dataset.inventory is not None:
+        source = dataset.inventory.given
+    objects = CheckedObjects(split, str(source))
+    yield from check_objects(objects, dataset.classes)
+    if name != "train":
+        yield from check_counts(objects)
+    if needs_masks and any(split.objects.masks):
+        yield from check_masks(objects)
+    yield from check_labelled_photos(Photos(paths), split, objects)
+
+
+def _check_bits(photos: Photos) -> Iterator[Finding]:
+    """Check that no TIFF has bits that OpenCV would drop in silence."""
+    for path, info in photos.infos.items():
+        if path.lower().endswith((".tif", ".tiff")) and info.bits > 8 and not info.dropped_bands:
+            problem = f"{path} has {info.bits} bits, which are not those of a photo"
             yield fail("D315", problem, "write a config as in docs/bands.md")

@@ -112,6 +112,8 @@ def _find_images(coco: CocoJson, inventory: Inventory, left_out: LeftOut) -> _Im
     names = [image["file_name"] for image in coco.images]
     folder = find_image_folder(coco.path, names) or coco.path.parent
     has_rotated = set(coco.objects.images[coco.is_rotated].tolist())
+    is_unknown = (coco.objects.labels < 0) & (coco.objects.images >= 0)
+    has_unknown = set(coco.objects.images[is_unknown].tolist())
     index_of: dict[str, int] = {}  # by real path
     used: list[tuple[Path, tuple[int, int] | None]] = []
     found = _Images([], np.full(len(names) + 1, -1), {})
@@ -125,6 +127,10 @@ def _find_images(coco: CocoJson, inventory: Inventory, left_out: LeftOut) -> _Im
         if number in has_rotated:
             left_out.add_files("photo", "with rotated boxes", [path])
             found.problems[number] = "of photos with rotated boxes"
+            continue
+        if number in has_unknown:
+            left_out.add_files("photo", "with objects of an unknown category", [path])
+            found.problems[number] = "of photos with objects of an unknown category"
             continue
         real_path = inventory.real_path(path)
         if real_path in index_of:
@@ -156,10 +162,10 @@ def _to_split(
     for row in np.flatnonzero(~is_used).tolist():
         image = int(objects.images[row])
         category = int(objects.labels[row])
-        if image < 0 or category < 0:
-            reason = "of an unknown image or category"
-        elif image in found.problems:
+        if image in found.problems:
             reason = found.problems[image]
+        elif image < 0:
+            reason = "of an unknown image"
         else:
             reason = f"of the class {names[category]!r}, which is not in the training json"
         left_out.add("object", reason, f"id {objects.names[row]} of {coco.path.name}")

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..utils.texts import class_name
 from .dataset import Objects
+from .photo_labels import is_rotation
 
 _READ = {
     "images": ("id", "file_name"),
@@ -49,9 +50,11 @@ class CocoJson:
     Attributes:
         images: Its images, each a dict with `id` and `file_name`.
         categories: Its categories, each a dict with `id` and `name`.
+        category_names: Names of the categories in their order.
         objects: Its annotations. Images and labels are indices in the lists, or -1 if an annotation
             has another id.
         ids: The ids of the annotations, of any type.
+        unknown: Names of the annotations of an unknown image or category.
         info: What the file says about itself.
         is_rotated: Which annotations are rotated boxes without an outline.
     """
@@ -59,15 +62,12 @@ class CocoJson:
     path: Path
     images: list[dict[str, Any]]
     categories: list[dict[str, Any]]
+    category_names: list[str]
     objects: Objects
     ids: list[Any]
+    unknown: list[str]
     info: Any
     is_rotated: np.ndarray
-
-    @property
-    def category_names(self) -> list[str]:
-        """Names of the categories in their order."""
-        return [class_name(category["name"]) for category in self.categories]
 
 
 def is_coco(content: Any) -> bool:
@@ -75,7 +75,8 @@ def is_coco(content: Any) -> bool:
     if not isinstance(content, dict) or not isinstance(content.get("annotations"), list):
         return False
     annotations = content["annotations"]
-    return "images" in content and all(isinstance(entry, _Annotation) for entry in annotations[:1])
+    has_objects = not annotations or any(isinstance(entry, _Annotation) for entry in annotations)
+    return "images" in content and has_objects
 
 
 def load_json(path: Path) -> Any:
@@ -171,10 +172,20 @@ def _check(content: Any, required: Mapping[str, Sequence[str]], exact: bool) -> 
             missing = [key for key in keys if _lacks(entry, key)]
             if missing:
                 raise ValueError(f"{name}[{number}] has no {', '.join(sorted(missing))}")
+        if name == "images":
+            _check_images(entries)
         if name != "annotations":
             _check_unique(name, "id", [_identifier(exact)(entry["id"]) for entry in entries])
     if not content["images"]:
         raise ValueError("it lists no images")
+
+
+def _check_images(images: Sequence[dict[str, Any]]) -> None:
+    for image in images:
+        if not isinstance(image["file_name"], str) or not isinstance(
+            image["id"], (int, float, str)
+        ):
+            raise ValueError(f"the image of id {image['id']!r} has the name {image['file_name']!r}")
 
 
 def _lacks(entry: Any, key: str) -> bool:
@@ -220,14 +231,21 @@ def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
     )
     objects.is_crowd = np.array([_is_set(entry.iscrowd) for entry in annotations], bool)
     objects.is_ignored = np.array([_is_set(entry.ignore) for entry in annotations], bool)
-    is_rotated = np.array([_is_set(entry.rotation) for entry in annotations], bool)
+    is_rotated = np.array([is_rotation(entry.rotation) for entry in annotations], bool)
     has_mask = np.array([bool(mask) for mask in objects.masks], bool)
+    unknown = []
+    for row in np.flatnonzero((objects.images < 0) | (objects.labels < 0)).tolist():
+        image = objects.images[row]
+        name = annotations[row].image_id if image < 0 else content["images"][image]["file_name"]
+        unknown.append(f"id {annotations[row].id} (image {name})")
     return CocoJson(
         path,
         content["images"],
         content["categories"],
+        [class_name(category["name"]) for category in content["categories"]],
         objects,
         [annotation.id for annotation in annotations],
+        unknown,
         content.get("info"),
         is_rotated & ~has_mask,
     )
@@ -279,6 +297,7 @@ def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
 
 def read_stated_size(image: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return width and height of an image of a json, or None if it does not state both."""
-    width = int(_to_number(image.get("width") or 0))
-    height = int(_to_number(image.get("height") or 0))
-    return (width, height) if width and height else None
+    sides = [_to_number(image.get(side)) for side in ("width", "height")]
+    if not all(isfinite(side) and side > 0 for side in sides):
+        return None
+    return int(sides[0]), int(sides[1])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def _read(data: Path, formats: Sequence[Any], expected: str) -> Dataset:
     if not data.exists():
         raise FileNotFoundError(f"no folder or file at {data}: expected {expected}")
     inventory = Inventory.of(data)
-    candidates = [candidate for candidate in (f.propose(inventory) for f in formats) if candidate]
+    proposals = [_propose(data_format, inventory) for data_format in formats]
+    candidates = [proposal for proposal in proposals if proposal]
     datasets = [_read_candidate(candidate, candidates) for candidate in candidates]
     explaining = [number for number, dataset in enumerate(datasets) if dataset.count_labels()]
     if len(explaining) > 1:
@@ -60,6 +62,18 @@ def _read(data: Path, formats: Sequence[Any], expected: str) -> Dataset:
     return datasets[chosen]
 
 
+def _propose(data_format: Any, inventory: Inventory) -> Candidate | None:
+    """Return a format if it may explain a folder. An error is raised when the folder is read."""
+    try:
+        return data_format.propose(inventory)
+    except (ValueError, OSError) as error:
+        return Candidate(data_format.__name__, inventory.given, partial(_raise, error))
+
+
+def _raise(error: Exception) -> Dataset:
+    raise error
+
+
 def _read_candidate(candidate: Candidate, candidates: Sequence[Candidate]) -> Dataset:
     """Read a folder in one format. An error names the other formats that may be meant."""
     try:
@@ -68,5 +82,5 @@ def _read_candidate(candidate: Candidate, candidates: Sequence[Candidate]) -> Da
         others = [str(other) for other in candidates if other is not candidate]
         if not others:
             raise
-        fix = f"if {candidate} is not meant, remove it, or give the file of {' or '.join(others)}"
+        fix = f"if this is not meant, remove it, or give the file of {' or '.join(others)}"
         raise ValueError(f"{error}; {fix} by --data") from None

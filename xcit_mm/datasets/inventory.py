@@ -115,7 +115,9 @@ class Inventory:
         or all below the given folder.
         """
         if self.given.is_dir():
-            return self.with_suffix(*suffixes)
+            # A link and its file are one, by the name nearer to the root.
+            paths = sorted(self.with_suffix(*suffixes), key=lambda path: -len(path.parts))
+            return sorted({self._real_paths[path]: path for path in paths}.values())
         return [self.given] if self.given.suffix.lower() in suffixes else []
 
     @cached_property

@@ -56,8 +56,9 @@ def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
             else:
                 unread[f"shapes of the type {shape_type}"] += 1
         objects = [_join(label, f"shape {key}", shapes) for (label, key), shapes in parts.items()]
-        size = (content.get("imageWidth") or 0, content.get("imageHeight") or 0)
-        return PhotoLabels(objects, size if all(size) else None, unread, points)
+        sides = (content.get("imageWidth") or 0, content.get("imageHeight") or 0)
+        size = sides if all(sides) else None
+        return PhotoLabels(objects, size, unread, points, content.get("imagePath"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected labelme's shapes") from None
 

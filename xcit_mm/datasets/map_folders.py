@@ -42,13 +42,14 @@ def _read_map_folders(maps: Sequence[Path], inventory: Inventory) -> Dataset:
     """
     photos = sorted(set(inventory.photos).difference(maps))
     left_out = LeftOut(inventory.root)
-    pairs = pair_labels(divide_photos(photos, inventory, _TASK), maps, inventory, left_out)
+    splits_of_photos = divide_photos(photos, inventory, left_out, _TASK)
+    pairs = pair_labels(splits_of_photos, maps, inventory, left_out)
     labelled = drop_unlabelled(pairs, inventory, left_out)
-    names = inventory.root / "classes.txt"
+    names = _find_names(inventory)
     descriptions = find_lists(inventory, _TASK)
     infos = read_infos([str(path) for rows in labelled.values() for _, path in rows], are_maps=True)
     check_meaning(infos)
-    if names.is_file():
+    if names is not None:
         descriptions.append(names)
         classes = list(map(class_name, read_lines(names)))
         if not classes:
@@ -65,6 +66,19 @@ def _read_map_folders(maps: Sequence[Path], inventory: Inventory) -> Dataset:
         raise ValueError(f"{names} has {repeated!r} twice: give each label a name of its own")
     splits = {split: _to_split(rows) for split, rows in labelled.items()}
     return Dataset("maps", tuple(classes), splits, left_out, inventory, descriptions)
+
+
+def _find_names(inventory: Inventory) -> Path | None:
+    """Return the file that names the labels, if there is one.
+
+    Raises:
+        ValueError: If several do, and differ.
+    """
+    files = [path for path in inventory.with_suffix(".txt") if path.name.lower() == "classes.txt"]
+    for file in files[1:]:
+        if read_lines(file) != read_lines(files[0]):
+            raise ValueError(f"{files[0]} and {file} name labels otherwise: remove one")
+    return files[0] if files else None
 
 
 def _to_split(rows: Sequence[tuple[Path, Path]]) -> Split:

@@ -3,8 +3,10 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path, PurePath
 
+from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import compose, read_lines
 from .dataset import LAYOUTS
 from .inventory import Inventory, LeftOut
@@ -49,7 +51,7 @@ def split_of(path: PurePath) -> str | None:
 
 
 def divide_photos(
-    photos: Iterable[Path], inventory: Inventory, task: str = "Main"
+    photos: Iterable[Path], inventory: Inventory, left_out: LeftOut, task: str = "Main"
 ) -> dict[str, list[Path]]:
     """Return the photos of each split, by Pascal VOC's lists in ImageSets/TASK, or else by folder.
 
@@ -57,13 +59,19 @@ def divide_photos(
     another folder is of training; otherwise they are of training.
     """
     listed = _read_lists(inventory, task)
+    found: set[Path | None] = set()
     splits: dict[str, list[Path]] = defaultdict(list)
     for photo in photos:
         split = split_of(inventory.relative(photo.parent))
         if listed:
             names = [parent / photo.stem for parent in photo.parents]
-            split = next((listed[name] for name in names if name in listed), None)
+            name = next((name for name in names if name in listed), None)
+            split = listed[name] if name else None
+            found.add(name)
         splits[split or ""].append(photo)
+    for name in listed:
+        if name not in found:
+            left_out.add("photo", "of a list that is missing", name)
     if "" in splits and "train" not in splits and not listed:
         splits["train"] = splits.pop("")
     return dict(splits)
@@ -71,7 +79,7 @@ def divide_photos(
 
 def find_lists(inventory: Inventory, task: str = "Main") -> list[Path]:
     """List Pascal VOC's lists of the photos of splits."""
-    texts = [path for path in inventory.with_suffix(".txt") if path.stem in SPLITS]
+    texts = [path for path in inventory.with_suffix(".txt") if path.stem.lower() in SPLITS]
     return [path for path in texts if path.parts[-3:-1] == ("ImageSets", task)]
 
 
@@ -82,8 +90,10 @@ def _read_lists(inventory: Inventory, task: str) -> dict[Path, str]:
     splits = {}
     # trainval.txt comes first: photos that val.txt names too are held out.
     for path in sorted(find_lists(inventory, task), key=lambda path: path.stem != "trainval"):
-        for stem in read_lines(path):
-            splits[path.parents[2] / stem] = SPLITS[path.stem]
+        for line in read_lines(path):
+            name = Path(line)
+            stem = name.stem if name.suffix.lower() in PHOTO_SUFFIXES else line
+            splits[path.parents[2] / stem] = SPLITS[path.stem.lower()]
     return splits
 
 
@@ -109,13 +119,23 @@ def pair_labels(
     pairs: Pairs = {}
     for split, photos in splits.items():
         pairs[split] = [(photo, _find_label(photo, inventory, labels_by_key)) for photo in photos]
-    used = {label for pairs_of_split in pairs.values() for _, label in pairs_of_split}
+    photo_of_label: dict[Path, Path] = {}
+    for photo, path in chain(*pairs.values()):
+        other = photo_of_label.setdefault(path, photo) if path else photo
+        if other != photo:
+            raise ValueError(f"{other} and {photo} share the label {path}: rename one")
+    used = {inventory.real_path(path) for path in photo_of_label}
     for label in labels:
-        if label not in used:
+        if inventory.real_path(label) not in used:
             is_other = label.stem.split(".")[0].lower() in _OTHER_TEXTS
             noun, reason = ("other file", "") if is_other else ("label", "without a photo")
             left_out.add_files(noun, reason, [label])
-    in_no_split = pairs.pop("", [])
+    in_splits = {
+        inventory.real_path(photo) for split in pairs if split for photo, _ in pairs[split]
+    }
+    in_no_split = [
+        pair for pair in pairs.pop("", []) if inventory.real_path(pair[0]) not in in_splits
+    ]
     left_out.add_files("photo", "in no split", [photo for photo, _ in in_no_split])
     unused_labels = [label for _, label in in_no_split if label]
     left_out.add_files("label", "of photos in no split", unused_labels)

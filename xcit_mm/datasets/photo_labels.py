@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
+from typing import Any
 
 import numpy as np
 
+from ..utils.texts import compose
 from .dataset import Dataset, Image, NewObject, Objects, Split
 from .headers import read_infos
 from .inventory import Inventory, LeftOut
@@ -26,12 +28,14 @@ class PhotoLabels:
         unread: Objects that cannot be read, by reason. Their photo is left out, since they are not
             background.
         points: Shapes without an area, by reason.
+        photo: Path of the photo that the file states, if it does.
     """
 
     objects: list[NewObject]
     size: Size | None = None
     unread: Counter[str] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
+    photo: str | None = None
 
     def __len__(self) -> int:
         return len(self.objects) + self.unread.total() + self.points.total()
@@ -63,9 +67,7 @@ def read_photo_labels(
         for photo, path in photos:
             photo_labels = read(path, sizes[photo]) if path else PhotoLabels([])
             stated += len(photo_labels)
-            for new in photo_labels.objects:
-                if not all(map(isfinite, new.box)):
-                    raise ValueError(f"{path} has a value in {new.name} that is not a number")
+            _check(photo_labels, photo, path)
             if _is_kept(photo_labels, photo, path, left_out):
                 image = Image(photo, *(photo_labels.size or sizes[photo]))
                 rows[split].append((image, path, photo_labels.objects))
@@ -78,6 +80,26 @@ def read_photo_labels(
     if stated != used + left_out.count("object") + left_out.count("shape"):
         raise RuntimeError(f"{stated} objects are stated, {used} used: this is an error of xcit_mm")
     return names, splits
+
+
+def _check(photo_labels: PhotoLabels, photo: Path, path: Path | None) -> None:
+    """Raise ValueError if a value of a label file is not a number, or it is of another photo."""
+    for new in photo_labels.objects:
+        if not all(map(isfinite, new.box)):
+            raise ValueError(f"{path} has a value in {new.name} that is not a number")
+    name = compose(PureWindowsPath(photo_labels.photo or photo.name).name)
+    if name != compose(photo.name) and photo.with_name(name).is_file():
+        raise ValueError(
+            f"{path} is of {name}, as it says, and has the name of {photo.name}: rename it"
+        )
+
+
+def is_rotation(value: Any) -> bool:
+    """Return whether an angle in degrees, which may be a text, turns a box."""
+    try:
+        return float(value or 0) % 360 != 0
+    except (TypeError, ValueError):
+        return False
 
 
 def box_around(points: np.ndarray) -> list[float]:
@@ -150,7 +172,8 @@ def read_folder(
     maps = [path for path in inventory.photos if "segmentation" in path.parent.name.lower()]
     left_out.add_files("segmentation map", "", maps)
     photos = sorted(set(inventory.photos).difference(maps))
-    pairs = pair_labels(divide_photos(photos, inventory), labels, inventory, left_out)
+    splits_of_photos = divide_photos(photos, inventory, left_out)
+    pairs = pair_labels(splits_of_photos, labels, inventory, left_out)
     labelled = drop_unlabelled(pairs, inventory, left_out)
     classes, splits = read_photo_labels(labelled, lambda path, size: read(path), left_out)
     lists = find_lists(inventory)

@@ -1,6 +1,7 @@
 """Pascal VOC's format: an xml file for each image, and perhaps lists of the images of a split."""
 
 from array import array
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
@@ -8,7 +9,7 @@ from xml.etree import ElementTree
 from ..utils.texts import class_name
 from .dataset import Candidate, NewObject
 from .inventory import Inventory
-from .photo_labels import PhotoLabels, read_folder
+from .photo_labels import PhotoLabels, is_rotation, read_folder
 
 
 def propose(inventory: Inventory) -> Candidate | None:
@@ -25,7 +26,7 @@ def _is_voc(path: Path) -> bool:
     try:
         for _, element in ElementTree.iterparse(path, events=["start"]):
             return element.tag == "annotation"
-    except ElementTree.ParseError:
+    except (ElementTree.ParseError, ValueError, LookupError):  # LookupError: an unknown encoding
         pass
     return True
 
@@ -37,9 +38,13 @@ def read_xml(path: Path) -> PhotoLabels:
         ValueError: If the file cannot be read, or an object has no box.
     """
     objects = []
+    unread: Counter[str] = Counter()
     try:
         root = ElementTree.parse(path).getroot()
         for number, element in enumerate(root.iter("object"), start=1):
+            if _is_rotated(element):
+                unread["rotated boxes"] += 1
+                continue
             name = class_name(element.findtext("name") or "")
             left, right = sorted(_read_numbers(element, "xmin", "xmax"))
             top, bottom = sorted(_read_numbers(element, "ymin", "ymax"))
@@ -53,7 +58,19 @@ def read_xml(path: Path) -> PhotoLabels:
         height = int(float(root.findtext("size/height") or 0))
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected objects with boxes") from None
-    return PhotoLabels(objects, (width, height) if width and height else None)
+    size = (width, height) if width and height else None
+    return PhotoLabels(objects, size, unread, photo=root.findtext("filename"))
+
+
+def _is_rotated(element: ElementTree.Element) -> bool:
+    """Return whether an object is a rotated box without an outline."""
+    if element.find("polygon") is not None:
+        return False
+    attributes = {
+        attribute.findtext("name"): attribute.findtext("value")
+        for attribute in element.iter("attribute")
+    }
+    return element.find("robndbox") is not None or is_rotation(attributes.get("rotation"))
 
 
 def _read_numbers(element: ElementTree.Element, *sides: str) -> list[float]:

@@ -49,11 +49,7 @@ def propose(inventory: Inventory) -> Candidate | None:
         ValueError: If a description cannot be read, several files describe the folder, or a list
             has other names.
     """
-    yamls = [
-        path
-        for path in inventory.describing(".yaml", ".yml")
-        if path.stem == "data" or b"names" in path.read_bytes()
-    ]
+    yamls = [path for path in inventory.describing(".yaml", ".yml") if _has_names(path)]
     lists = [path for path in inventory.describing(".txt", ".names") if _is_list_of_names(path)]
     descriptions = yamls or inventory.describing(".data") or lists[:1]
     if not descriptions:
@@ -68,14 +64,31 @@ def propose(inventory: Inventory) -> Candidate | None:
 
 
 def _is_list_of_names(path: Path) -> bool:
-    return path.suffix == ".names" or path.name == "classes.txt"
+    return path.suffix.lower() == ".names" or path.name.lower() == "classes.txt"
+
+
+def _has_names(path: Path) -> bool:
+    """Return whether a yaml names classes, or is to name them. Other tools have others."""
+    is_named_so = path.stem.lower() == "data"
+    try:
+        entries = _read_entries(path)
+    except (yaml.YAMLError, ValueError):
+        return is_named_so
+    return is_named_so or (isinstance(entries, dict) and bool(_entry(entries, "names")))
+
+
+def _entry(entries: Mapping[str, Any], key: str) -> Any:
+    """Return an entry, or nothing if it is null."""
+    value = entries.get(key) or ""
+    return "" if value in ("~", "null", "Null", "NULL") else value
 
 
 def _read_entries(path: Path) -> dict[str, Any]:
     """Return the entries of a description, all values as they were written."""
-    if path.suffix in (".yaml", ".yml"):
+    suffix = path.suffix.lower()
+    if suffix in (".yaml", ".yml"):
         return yaml.load(read_text(path), yaml.BaseLoader)
-    if path.suffix == ".data":
+    if suffix == ".data":
         pairs = [line.partition("=") for line in read_lines(path)]
         return {key.strip(): value.strip() for key, _, value in pairs}
     entries = {
@@ -98,15 +111,15 @@ def _read_description(path: Path) -> _Description:
     """
     try:
         entries = _read_entries(path)
-        if not isinstance(entries, dict) or not entries.get("names"):
+        if not isinstance(entries, dict) or not _entry(entries, "names"):
             raise ValueError("it has no names")
         names, named_files = _read_names(path, entries["names"])
         numbered = names.items() if isinstance(names, dict) else enumerate(names)
         classes = {int(number): class_name(name) for number, name in numbered}
-        count = int(entries.get("nc") or len(classes))
+        count = int(_entry(entries, "nc") or len(classes))
         if count != len(classes):
             raise ValueError(f"nc is {count}, and there are {len(classes)} names")
-        keypoints = prod(map(int, entries.get("kpt_shape") or [0]))
+        keypoints = prod(map(int, _entry(entries, "kpt_shape") or [0]))
     except (yaml.YAMLError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read ({reason}): expected names: [...]") from None
@@ -120,11 +133,11 @@ def _find_sources(path: Path, entries: Mapping[str, Any]) -> dict[str, list[Path
     Raises:
         FileNotFoundError: If one does not exist, or a folder has no photos.
     """
-    base = PureWindowsPath(entries.get("path") or "").as_posix()
+    base = PureWindowsPath(_entry(entries, "path")).as_posix()
     roots = [path.parent / base, path.parent]
     sources: dict[str, list[Path]] = {}
     for key, split in SPLITS.items():
-        written = entries.get(key) or []
+        written = _entry(entries, key) or []
         for name in [written] if isinstance(written, str) else written:
             sources.setdefault(split, []).append(_find_source(path, name, roots))
     return sources
@@ -175,7 +188,7 @@ def _read_yolo(description: _Description, inventory: Inventory) -> Dataset:
     inventory = _with_folders_elsewhere(inventory, list(chain(*sources.values())))
     photos = {split: _find_photos(paths, inventory) for split, paths in sources.items()}
     if not photos:  # supervision names no splits
-        photos = divide_photos(inventory.photos, inventory)
+        photos = divide_photos(inventory.photos, inventory, left_out)
     if "train" not in photos:
         raise ValueError(f"{path} has no training images: expected 'train'")
     unlisted = inventory.without(chain(*photos.values()))
@@ -285,6 +298,18 @@ class _LineReader:
 
 
 def _are_keypoints(coordinates: Sequence[float]) -> bool:
-    """Return whether triples of x, y and a visibility of 0, 1 or 2 may follow a box."""
-    visibilities = coordinates[6::3]
-    return (len(coordinates) - 4) % 3 == 0 and set(visibilities) <= {0, 1, 2}
+    """Return whether points inside a box may follow it, each x, y and perhaps a visibility of 0, 1
+    or 2. A point that is not labelled is 0, 0.
+    """
+    x, y, width, height = coordinates[:4]
+    for step in (2, 3):
+        if width <= 0 or height <= 0 or (len(coordinates) - 4) % step:
+            continue
+        points = zip(coordinates[4::step], coordinates[5::step], strict=True)
+        are_inside = all(
+            (abs(px - x) <= width / 2 and abs(py - y) <= height / 2) or px == py == 0
+            for px, py in points
+        )
+        if are_inside and (step == 2 or set(coordinates[6::3]) <= {0, 1, 2}):
+            return True
+    return False

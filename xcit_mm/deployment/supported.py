@@ -6,6 +6,7 @@ from typing import Any
 from mmengine.config import Config
 
 from ..checks.data import check_paths
+from ..checks.run_config import RunConfig
 from ..models import XCiT
 from ..models.build import check_backbone
 from ..utils.configs import backbone_class, evaluators, tested_dataset, tested_metainfo, type_name
@@ -133,7 +134,7 @@ def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
         raise ValueError(f"--evaluate {count}: at least one image")
     if not evaluators(cfg, "test"):
         raise ValueError(f"the config has no test_evaluator: give it one, or {fix}")
-    for missing in check_paths(cfg, ["test"]):
+    for missing in check_paths(RunConfig(cfg, ["test"]).splits.values()):
         raise FileNotFoundError(missing.message())
 
 

@@ -90,13 +90,14 @@ def write_finetuning_config(
         dataset = tiles.dataset
     else:
         dataset = read_objects(data) if is_detector else read_maps(data)
-        raise_failures(check_dataset(dataset))
     if is_detector:
         adapted = adapt_detector(model, cfg, dataset, boxes)
         task = _describe_objects(adapted.masks)
     else:
         adapted = adapt_segmentor(model, cfg, len(dataset.classes))
         task = _MAPS
+    if tiles is None:
+        raise_failures(check_dataset(dataset, adapted.masks))
     if checkpoint:
         remove_pretrained(adapted.model)
     if tiles is not None:

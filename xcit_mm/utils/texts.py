@@ -35,7 +35,13 @@ def compose(name: str) -> str:
 
 
 def class_name(value: Any) -> str:
-    """Return the name of a class as it was written: `null`, `1` and `true` are texts too."""
+    """Return the name of a class as it was written: `null`, `1` and `true` are texts too.
+
+    Raises:
+        ValueError: If the value is a list or a mapping.
+    """
+    if isinstance(value, (list, dict)):
+        raise ValueError(f"{value} is not the name of a class")
     return compose(value if isinstance(value, str) else json.dumps(value)).strip()
 
 

@@ -1,16 +1,14 @@
 """Checks of photos: the headers of all, and the pixels of a sample."""
 
-import contextlib
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from mmengine.registry import DATASETS, TRANSFORMS
+from mmengine.registry import TRANSFORMS
 
 from ..datasets.headers import ImageInfo, read_infos
-from ..utils.configs import loading_step, type_name
+from ..utils.configs import type_name
 from ..utils.errors import reason
 from ..utils.images import read_image, reads_all_bands
 from .findings import Finding, listed
@@ -19,13 +17,10 @@ Shape = tuple[int, int]  # height and width
 SAMPLE = 32
 _SUSPECTS = 500  # files that only the pipeline may be able to read
 _BANDS = "LoadRasterFromFile (docs/bands.md)"
-STORED = "color_type='color_ignore_orientation' in LoadImageFromFile of all pipelines"
-
-
-def build_dataset(dataset: dict) -> Any:
-    """Build a data set without its pipeline. pycocotools prints."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        return DATASETS.build({**dataset, "pipeline": [], "serialize_data": False})
+STORED = (
+    "color_type='color_ignore_orientation' in LoadImageFromFile of all pipelines, or remove the "
+    "orientation from the photos' EXIF"
+)
 
 
 def sample(items: Sequence, size: int = SAMPLE) -> list:
@@ -43,24 +38,30 @@ class Photos:
         is_turned: Whether this step turns photos as EXIF says.
         infos: Properties of the photos that exist, by path. Empty if the step is not mmcv's
             LoadImageFromFile.
-        turned: Paths of the photos that EXIF turns.
+        turned: Paths of the photos that EXIF turns, if the step does.
     """
 
-    def __init__(self, dataset: dict, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], step: dict[str, Any] | None = None) -> None:
         self.paths = paths
-        self.step = loading_step(dataset.get("pipeline", [])) or dict(type="LoadImageFromFile")
+        self.step = step or dict(type="LoadImageFromFile")
         self.color_type = self.step.get("color_type", "color")
         self.is_turned = self.color_type in ("color", "grayscale")
         self.present = [path for path in paths if os.path.isfile(path)]
         self.infos: Mapping[str, ImageInfo] = {}
         if type_name(self.step) == "LoadImageFromFile":
             self.infos = read_infos(self.present)
-        self.turned = {path for path, info in self.infos.items() if info.orientation > 1}
+        self.turned = {
+            path for path, info in self.infos.items() if self.is_turned and info.orientation > 1
+        }
 
     def shape(self, path: str) -> Shape | None:
         """Return height and width as the pipeline loads a photo, None if they are unknown."""
         info = self.infos.get(path)
         return info.shape(self.is_turned) if info and info.width else None
+
+    def is_stored_shape(self, path: str, shape: Shape) -> bool:
+        """Return whether a photo is stored in a shape, but loaded in another."""
+        return path in self.turned and shape == self.infos[path].shape(False) != self.shape(path)
 
     def load_sample(self) -> tuple[dict[str, Shape], dict[str, str]]:
         """Load some photos, and those with a problem, as the pipeline does.
@@ -81,11 +82,11 @@ class Photos:
         return shapes, problems
 
 
-def check_images(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Finding]:
-    """Check that photos exist, can be read, and are as large as the json says.
+def check_photos(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Finding]:
+    """Check that photos exist, can be read, and are as large as their labels say.
 
     Args:
-        shapes: Height and width by path, if a json states them.
+        shapes: Height and width by path, if labels state them.
     """
     missing = [path for path in photos.paths if not os.path.isfile(path)]
     problem = f"of {len(photos.paths)} images are missing"
@@ -112,7 +113,7 @@ def _find_dropped(photos: Photos) -> list[str]:
     if reads_all_bands(photos.color_type, photos.step.get("imdecode_backend")):
         return []
     bands = {path: info.dropped_bands for path, info in photos.infos.items()}
-    return [f"{path} ({count} bands)" for path, count in bands.items() if count]
+    return [f"{path} has {count} bands" for path, count in bands.items() if count]
 
 
 def _find_dark(photos: Photos) -> list[str]:
@@ -133,19 +134,27 @@ def _find_dark(photos: Photos) -> list[str]:
 def _check_sizes(
     photos: Photos, loaded: Mapping[str, Shape], shapes: Mapping[str, Shape]
 ) -> Iterator[Finding]:
-    """Compare the photos with the sizes in a json. Sizes of some photos are known only when they
-    are loaded.
+    """Compare the photos with stated sizes. Sizes of some photos are known only when they are
+    loaded.
     """
+    stored = []
     turned = []
     wrong = []
     for path, expected in shapes.items():
         shape = photos.shape(path) or loaded.get(path, expected)
-        difference = f"{path} has {shape} pixels, {expected} in the json"
-        if shape == expected[::-1] and shape != expected:
+        difference = f"{path} has {shape} pixels, {expected} in its labels"
+        if shape == expected:
+            continue
+        if photos.is_stored_shape(path, expected):
+            stored.append(difference)
+        elif shape == expected[::-1]:
             turned.append(difference)
-        elif shape != expected:
+        else:
             wrong.append(difference)
-    fix = f"exchange width and height in the json, or {STORED} if boxes fit the stored photo"
-    yield from listed("note", "D315", turned, "images are turned", fix)
-    fix = "give the json and the photos the same size"
+    problem = "images were labelled as stored, but mmcv turns them by EXIF"
+    exchange = "exchange width and height in the labels"
+    fix = f"{STORED}; {exchange} if boxes fit the turned photo"
+    yield from listed("FAIL", "D315", stored, problem, fix)
+    yield from listed("note", "D315", turned, "images are turned", exchange)
+    fix = "give the labels and the photos the same size"
     yield from listed("FAIL", "D315", wrong, "images have another size", fix)

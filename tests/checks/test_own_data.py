@@ -1,0 +1,300 @@
+"""What is wrong with a user's data is named before anything is written, alike in every format, by
+the user's own file and line.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from helpers.doctor_data import MASK_RCNN, assert_named, findings
+from PIL import Image
+
+from xcit_mm.checks.findings import Finding
+from xcit_mm.checks.own_data import check_dataset
+from xcit_mm.datasets import read_maps, read_objects
+from xcit_mm.datasets.writing import write_dataset
+
+SIDE = 128  # pixels of a photo
+GOOD = (20, 20, 40, 40)
+# The suffix of label files, and the name of the first object, by format.
+NAMES = {
+    "YOLO": "line 1 of",
+    "Pascal VOC": "object 1 of",
+    "labelme": "shape 1 of",
+    "COCO": "id 1 (image 0.jpg)",
+}
+FORMATS = pytest.mark.parametrize("data_format", NAMES)
+Box = Sequence[float]
+Labels = list[list[tuple[str, Box]]]  # of each photo, the class and box of each object
+
+
+def write_photos(folder: Path, count: int) -> None:
+    """Write photos whose contents differ."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        pixels = np.random.default_rng([number, *str(folder).encode()]).integers(
+            90, 130, (SIDE, SIDE, 3), np.uint8
+        )
+        Image.fromarray(pixels).save(folder / f"{number}.jpg")
+
+
+def write_data(data_format: str, labels: Labels, side: int = SIDE, split: str = "train") -> None:
+    """Write a data set of one split into `data`. The side is that which its labels state."""
+    folder = Path("data") / split
+    write_photos(folder, len(labels))
+    classes = list(dict.fromkeys(name for objects in labels for name, _ in objects))
+    if data_format == "COCO":
+        write_coco_json(folder, labels, classes, side)
+    for number, objects in enumerate(labels):
+        path = folder / f"{number}.jpg"
+        if data_format == "YOLO":
+            lines = [
+                f"{classes.index(name)} {(x + w / 2) / SIDE} {(y + h / 2) / SIDE} "
+                f"{w / SIDE} {h / SIDE}"
+                for name, (x, y, w, h) in objects
+            ]
+            path.with_suffix(".txt").write_text("\n".join(lines))
+            Path("data/data.yaml").write_text(f"train: train\nnames: {json.dumps(classes)}")
+        elif data_format == "Pascal VOC":
+            elements = [
+                f"<object><name>{name}</name><bndbox><xmin>{x + 1}</xmin><ymin>{y + 1}</ymin>"
+                f"<xmax>{x + w}</xmax><ymax>{y + h}</ymax></bndbox></object>"
+                for name, (x, y, w, h) in objects
+            ]
+            size = f"<size><width>{side}</width><height>{side}</height></size>"
+            xml = f"<annotation>{size}{''.join(elements)}</annotation>"
+            path.with_suffix(".xml").write_text(xml)
+        elif data_format == "labelme":
+            shapes = [
+                dict(label=name, shape_type="rectangle", points=[[x, y], [x + w, y + h]])
+                for name, (x, y, w, h) in objects
+            ]
+            content = dict(shapes=shapes, imageWidth=side, imageHeight=side)
+            path.with_suffix(".json").write_text(json.dumps(content))
+
+
+def write_coco_json(folder: Path, labels: Labels, classes: list[str], side: int) -> None:
+    images = [
+        dict(id=number, file_name=f"{number}.jpg", width=side, height=side)
+        for number in range(len(labels))
+    ]
+    annotations = [
+        dict(image_id=number, category_id=classes.index(name), bbox=box, area=box[2] * box[3])
+        for number, objects in enumerate(labels)
+        for name, box in objects
+    ]
+    annotations = [
+        dict(annotation, id=number, iscrowd=0)
+        for number, annotation in enumerate(annotations, start=1)
+    ]
+    categories = [dict(id=number, name=name) for number, name in enumerate(classes)]
+    content = dict(images=images, annotations=annotations, categories=categories)
+    (folder / f"instances_{folder.name}.json").write_text(json.dumps(content))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def checked(needs_masks: bool = True) -> list[Finding]:
+    """Return what is wrong with the objects of `data`."""
+    found = check_dataset(read_objects(Path("data").resolve()), needs_masks)
+    return [finding for finding in found if finding.level != "ok"]
+
+
+def assert_only(found: list[Finding], level: str, code: str, *values: object) -> None:
+    assert_named(found, [(code, *values)])
+    assert found[0].level == level and found[0].fix
+
+
+@FORMATS
+def test_correct_data_have_no_findings(data_format):
+    write_data(data_format, [[("thing", GOOD)], [("thing", GOOD), ("other", GOOD)]])
+    assert checked() == []
+
+
+OUTSIDE = (300, 300, 40, 40)
+CUT_OFF = (100, 100, 60, 60)
+TINY = (0.2, 0.2, 0.3, 0.3)
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    "labels, level, code, problem",
+    [
+        ([[("thing", OUTSIDE)]] * 3, "FAIL", "D408", "3 of 3"),
+        ([[("thing", OUTSIDE)]] + [[("thing", GOOD)]] * 3, "note", "D408", "1 of 4"),
+        ([[("thing", TINY)]] * 3, "FAIL", "D408", "3 of 3"),
+        ([[("thing", CUT_OFF)], [("thing", GOOD)]], "note", "D411", "1 of 2"),
+        ([[("", GOOD)], [("thing", GOOD)]], "FAIL", "D306", "1 of 2"),
+    ],
+    ids=["outside", "one outside", "fractions", "cut off", "no name"],
+)
+def test_a_faulty_object_is_named_by_its_file_and_line(
+    data_format, labels, level, code, problem, folder
+):
+    write_data(data_format, labels)
+    assert_only(checked(), level, code, problem, NAMES[data_format])
+
+
+@pytest.mark.parametrize("low, high", [(0.2, 0.5), (0.0, 1.0), (0.5, 0.9)])
+def test_fractions_of_pascal_voc_whose_pixels_count_from_1_are_named(low, high):
+    write_data("Pascal VOC", [[("thing", (low - 1, low - 1, high - low + 1, high - low + 1))]])
+    assert_only(checked(), "FAIL", "D408", "fractions", "object 1 of")
+
+
+@FORMATS
+def test_a_small_object_in_the_corner_is_not_a_failure(data_format):
+    write_data(data_format, [[("thing", (0, 0, 2, 2))], [("thing", GOOD)], [("thing", GOOD)]])
+    assert [finding.level for finding in checked()] == ["note"]
+
+
+@FORMATS
+def test_an_object_that_is_drawn_twice_is_noted(data_format):
+    twice = [("thing", GOOD), ("thing", GOOD), ("other", GOOD)]
+    write_data(data_format, [[("thing", GOOD)], twice])
+    second = {"COCO": "id 3 (image 1.jpg)"}
+    name = second.get(data_format, NAMES[data_format].replace("1", "2"))
+    assert_only(checked(), "note", "D413", "1 of 4", name)
+
+
+@FORMATS
+@pytest.mark.parametrize("other", ["Thing", "th ing", "THING", "th-ing"])
+def test_classes_that_differ_only_in_case_or_spaces_are_noted(data_format, other):
+    write_data(data_format, [[("thing", GOOD)], [(other, GOOD)]])
+    found = [finding for finding in checked() if finding.code == "D306"]
+    assert_only(found, "note", "D306", f"'{other}'", "'thing'")
+
+
+@pytest.mark.parametrize("data_format", ["Pascal VOC", "labelme", "COCO"])
+def test_a_stated_size_that_is_not_that_of_the_photo_is_named(data_format):
+    write_data(data_format, [[("thing", GOOD)], [("thing", GOOD)]], side=512)
+    photo = Path("data/train/0.jpg").resolve()
+    assert_only(checked(), "FAIL", "D315", photo, (SIDE, SIDE), (512, 512))
+
+
+def break_photo(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1500])
+
+
+def darken(path: Path) -> None:
+    path.write_bytes(cv2.imencode(".png", np.full((SIDE, SIDE, 3), 99, np.uint16))[1].tobytes())
+
+
+@FORMATS
+@pytest.mark.parametrize("change, problem", [(break_photo, "truncated"), (darken, "nearly black")])
+def test_a_photo_that_cannot_be_used_is_named(data_format, change, problem):
+    write_data(data_format, [[("thing", GOOD)], [("thing", GOOD)]])
+    photo = Path("data/train/1.jpg").resolve()
+    change(photo)
+    assert_only(checked(), "FAIL", "D315", photo, problem)
+
+
+def test_masks_are_checked_if_the_model_takes_them():
+    write_data("COCO", [[("thing", GOOD)], [("thing", GOOD)]])
+    path = Path("data/train/instances_train.json")
+    content = json.loads(path.read_text())
+    for annotation in content["annotations"]:
+        annotation["segmentation"] = [[90, 90, 120, 90, 120, 120]]
+    path.write_text(json.dumps(content))
+    assert_only(checked(), "FAIL", "D412", "2 of 2", "id 1 (image 0.jpg)")
+    assert checked(needs_masks=False) == []
+
+
+def test_more_held_out_objects_than_are_scored_are_noted():
+    write_data("COCO", [[("thing", GOOD)]])
+    objects = [("thing", (number / 4, 20, 40, 40)) for number in range(101)]
+    write_data("COCO", [objects], split="val")
+    assert_only(checked(), "note", "D419", "val", 101)
+
+
+@pytest.mark.parametrize("copied", ["copy", "link"])
+def test_photos_of_the_training_that_are_held_out_are_noted(copied):
+    write_data("COCO", [[("thing", GOOD)]] * 3)
+    write_data("COCO", [[("thing", GOOD)]] * 3, split="val")
+    first = Path("data/train/0.jpg").resolve()
+    target = Path("data/val/2.jpg").resolve()
+    target.unlink()
+    if copied == "link":
+        target.symlink_to(first)
+    else:
+        shutil.copy(first, target)
+    assert_only(checked(), "note", "D319", "1 of 3", "val split", f"{target} (a copy of {first})")
+
+
+def test_photos_of_one_size_that_differ_in_a_pixel_are_no_copies():
+    write_data("COCO", [[("thing", GOOD)]])
+    write_data("COCO", [[("thing", GOOD)]], split="val")
+    pixels = np.zeros((SIDE, SIDE, 3), np.uint8)
+    for split in ("train", "val"):
+        pixels[0, 0, 0] += 1
+        Path(f"data/{split}/0.jpg").write_bytes(cv2.imencode(".bmp", pixels)[1].tobytes())
+    assert checked() == []
+
+
+def test_a_written_copy_names_the_file_of_the_user(doctors_place):
+    shutil.rmtree("data")
+    write_data("YOLO", [[("thing", CUT_OFF)], [("thing", GOOD)]])
+    label = Path("data/train/0.txt").resolve()
+    write_dataset(read_objects(Path("data").resolve()), Path("copies").resolve())
+    options = ["metainfo.classes=(thing,)", "data_root=''", "data_prefix.img=''"]
+    options.append(f"ann_file={Path('copies/train.json').resolve()}")
+    found = findings(MASK_RCNN, *[f"train_dataloader.dataset.{option}" for option in options])
+    borders = [finding for finding in found if finding.code == "D411"]
+    assert_named(borders, [("D411", "train", "1 of 2", f"line 1 of {label}")])
+
+
+def write_maps(labels: Sequence[int], split: str = "train", classes: str = "ground\nthing") -> Path:
+    """Write three photos and maps, and return the first map."""
+    write_photos(Path("data/images", split), 3)
+    folder = Path("data/masks", split).resolve()
+    folder.mkdir(parents=True)
+    for number in range(3):
+        pixels = np.resize(np.array(labels, np.uint8), (SIDE, SIDE))
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    Path("data/classes.txt").write_text(classes)
+    return folder / "0.png"
+
+
+def checked_maps() -> list[Finding]:
+    """Return what is wrong with the maps of `data`."""
+    found = check_dataset(read_maps(Path("data").resolve()))
+    return [finding for finding in found if finding.level != "ok"]
+
+
+def test_correct_maps_have_no_findings():
+    write_maps([0, 1, 255])
+    write_maps([0, 1], split="val")
+    assert checked_maps() == []
+
+
+def test_a_label_beyond_the_classes_is_named_with_its_map():
+    path = write_maps([0, 1, 2])
+    assert_only(checked_maps(), "FAIL", "D506", "2 classes", "label 2", "3 maps", path)
+
+
+def test_a_map_of_another_size_than_its_photo_is_named():
+    path = write_maps([0, 1])
+    Image.new("L", (SIDE, 64), 1).save(path)
+    assert_only(checked_maps(), "FAIL", "D511", path, (64, SIDE), (SIDE, SIDE))
+
+
+@pytest.mark.parametrize(
+    "labels, classes, level", [([0, 1], "a\nb\nc", "note"), ([0, 255], "a\nb", "FAIL")]
+)
+def test_classes_without_pixels_are_named(labels, classes, level):
+    write_maps(labels, classes=classes)
+    assert_only(checked_maps(), level, "D513", classes[-1])
+
+
+def test_maps_whose_photos_are_held_out_too_are_noted():
+    write_maps([0, 1])
+    write_maps([0, 1], split="val")
+    shutil.copy("data/images/train/0.jpg", "data/images/val/1.jpg")
+    assert_only(checked_maps(), "note", "D319", "1 of 3", "val split")

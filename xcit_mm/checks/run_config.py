@@ -1,0 +1,173 @@
+"""What a config says about the data and the start of a run, read in this place."""
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterable
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.registry import DATASETS, HOOKS
+
+from ..datasets.coco_json import CocoJson, read_coco
+from ..utils.configs import (
+    ModelInput,
+    data_sets,
+    dataset_class,
+    evaluators,
+    find_step,
+    loading_step,
+    metainfo,
+    part_class,
+)
+from ..weights.matching import StrictLoadHook
+
+
+class ConfiguredData:
+    """A data set of a config.
+
+    Attributes:
+        options: Its config.
+        read_json: Function that reads a COCO json exactly as mmdet, once in a run.
+        loading: The step of the pipeline that loads images.
+        annotation_step: The step that loads annotations, empty without one.
+        json_path: Real path of the annotation file, if it has one.
+    """
+
+    def __init__(self, options: dict[str, Any], read_json: Callable[[str], CocoJson]) -> None:
+        self.options = options
+        self.read_json = read_json
+        pipeline = options.get("pipeline", [])
+        self.loading = loading_step(pipeline) or dict(type="LoadImageFromFile")
+        self.annotation_step = find_step(pipeline, "LoadAnnotations") or {}
+        self._root = options.get("data_root") or ""
+        self._prefix = options.get("data_prefix") or {}
+        self.json_path = os.path.realpath(os.path.join(self._root, options.get("ann_file") or ""))
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """Paths of its folders and annotation file, as mmengine joins them."""
+        folders = self._prefix.values() if isinstance(self._prefix, dict) else [self._prefix]
+        parts = [part for part in [*folders, self.options.get("ann_file")] if part]
+        joined = [part if "://" in part else os.path.join(self._root, part) for part in parts]
+        return [self._root, *joined] if self._root else joined
+
+    @cached_property
+    def reader(self) -> str:
+        """Name of the class whose `load_data_list` reads the files."""
+        registered = dataset_class(self.options)
+        return getattr(registered, "load_data_list", dict).__qualname__.partition(".")[0]
+
+    @cached_property
+    def data_format(self) -> str:
+        """'COCO', 'maps', or '' for other formats and files on a server."""
+        api: Any = getattr(dataset_class(self.options), "COCOAPI", None)
+        if any("://" in path for path in self.paths):
+            return ""
+        if self.reader == "CocoDataset" and api.__name__ == "COCO":  # not panoptic
+            return "COCO"
+        return "maps" if self.reader == "BaseSegDataset" else ""
+
+    @cached_property
+    def classes(self) -> Any:
+        """Names of its classes; None or a text by mistake."""
+        return metainfo(self.options).get("classes")
+
+    @cached_property
+    def built(self) -> Any:
+        """The data set without its pipeline. pycocotools prints."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            return DATASETS.build({**self.options, "pipeline": [], "serialize_data": False})
+
+    def photo_path(self, file_name: str) -> str:
+        """Return the path of an image of the COCO json."""
+        return os.path.join(self._root, self._prefix.get("img", ""), file_name)
+
+    def list_photos(self) -> list[str]:
+        """List the paths of the images, of the formats that are checked."""
+        if self.data_format == "COCO":
+            images = self.read_json(self.json_path).images
+            return [self.photo_path(image["file_name"]) for image in images]
+        if self.data_format == "maps":
+            return [image["img_path"] for image in self.built.data_list]
+        return []
+
+
+class ConfiguredSplit:
+    """A split of a config.
+
+    Attributes:
+        name: 'train', 'val' or 'test'.
+        library: 'mmdet', 'mmseg' or 'mmpretrain'.
+        datasets: Its data sets, without wrappers.
+        scored_jsons: The jsons of its evaluators.
+        scores_masks: Whether an evaluator scores masks.
+        is_only_formatted: Whether its predictions are formatted and not scored.
+    """
+
+    def __init__(self, cfg: Config, name: str, read_json: Callable[[str], CocoJson]) -> None:
+        scores = evaluators(cfg, name)
+        self.name = name
+        self.library = cfg.get("default_scope")
+        self.datasets = [ConfiguredData(options, read_json) for options in data_sets(cfg, name)]
+        self.scored_jsons = [score["ann_file"] for score in scores if score.get("ann_file")]
+        self.scores_masks = any("segm" in str(score.get("metric")) for score in scores)
+        self.is_only_formatted = bool(scores) and all(score.get("format_only") for score in scores)
+
+    def find_missing(self) -> str | None:
+        """Return the first path that does not exist. Remote storage (s3://...) is not searched."""
+        paths = [path for dataset in self.datasets for path in dataset.paths]
+        local = [path for path in [*paths, *self.scored_jsons] if "://" not in path]
+        return next((path for path in local if not Path(path).exists()), None)
+
+    def list_photos(self) -> list[str]:
+        """List the paths of the images of all data sets."""
+        return [path for dataset in self.datasets for path in dataset.list_photos()]
+
+
+class RunConfig:
+    """What a config says about a run.
+
+    Attributes:
+        splits: Those whose data are checked, by name.
+    """
+
+    def __init__(self, cfg: Config, names: Iterable[str]) -> None:
+        read_json = cache(lambda path: read_coco(Path(path), exact=True))
+        self._cfg = cfg
+        self.splits = {name: ConfiguredSplit(cfg, name, read_json) for name in names}
+
+    @property
+    def channel_order(self) -> str:
+        """Order of the channels that the model gets, '' if the config does not test."""
+        return ModelInput(self._cfg).channel_order if self._cfg.get("test_dataloader") else ""
+
+    @property
+    def strict_hook(self) -> dict[str, Any] | None:
+        """The first StrictLoadHook."""
+        hooks = self._cfg.get("custom_hooks") or []
+        scope = self._cfg.get("default_scope")
+        strict = [hook for hook in hooks if part_class(hook, HOOKS, scope) is StrictLoadHook]
+        return strict[0] if strict else None
+
+    @property
+    def start(self) -> dict[str, dict[str, Any]]:
+        """How the files are loaded that training starts from, by the option that names them."""
+        init = self._cfg.model.backbone.get("init_cfg") or {}
+        if not isinstance(init, dict):
+            init = next((part for part in init if "checkpoint" in part), {})
+        start = {"init_cfg": init} if init.get("checkpoint") else {}
+        if self._cfg.get("load_from"):
+            start["load_from"] = dict(self.strict_hook or {}, checkpoint=self._cfg.load_from)
+        return start
+
+
+def tests_on_own_data(cfg: Config) -> bool:
+    """Return whether a config tests on other data than it validates and trains on."""
+    tested = list(data_sets(cfg, "test"))
+    if not cfg.get("val_dataloader"):
+        return bool(tested)
+    same_scores = evaluators(cfg, "test") == evaluators(cfg, "val")
+    return bool(tested) and not (same_scores and tested == list(data_sets(cfg, "val")))
