@@ -29,17 +29,19 @@ FAST := $(if $(SUFFIX),forks and )not slow and not gpu and not compiled
 test: $(READY)
 	$(PYTEST) -m "$(FAST)" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered)
 
-# Environments on top of .venv. In .venv itself mmdet would import mmpretrain, which may install a torchvision for CUDA,
-# and that cannot be imported beside a torch for the CPU. The site's Sphinx pins docutils and other packages.
-PRETRAIN := .venv-mmpretrain
+# Environments on top of .venv, each named after its requirements. In .venv itself mmdet would import mmpretrain, which
+# may install a torchvision for CUDA, as timm may, and that cannot be imported beside a torch for the CPU. The site's
+# Sphinx pins docutils and other packages.
+PRETRAIN := .venv-classification
+TIMM := .venv-timm
 COMPILED := .venv-compiled
 SITE := .venv-docs$(SUFFIX)
 on_top = $(PYTHON) -m venv $(1) && $(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(1)/lib/python*/site-packages)/venv.pth
 
-$(PRETRAIN)/.ready $(SITE)/.ready: %/.ready: $(READY) requirements/classification.txt requirements/docs.txt
-	$(call on_top,$*)
-	$*/bin/$(PIP) -c requirements/torch.txt -r requirements/$(if $(filter $(SITE),$*),docs,classification).txt
-	$*/bin/$(PIP) --no-deps -e .
+$(PRETRAIN)/.ready $(TIMM)/.ready $(SITE)/.ready: .venv-%/.ready: $(READY) $(wildcard requirements/*.txt)
+	$(call on_top,.venv-$*)
+	.venv-$*/bin/$(PIP) -c requirements/torch.txt -r requirements/$(subst $(SUFFIX),,$*).txt
+	.venv-$*/bin/$(PIP) --no-deps -e .
 	touch $@
 
 # A compiled mmcv, for comparison: 11 minutes on 2 cores. Without build isolation its build finds torch; otherwise it
@@ -51,10 +53,11 @@ $(COMPILED)/.ready: $(READY)
 	PATH="$(CURDIR)/$(COMPILED)/bin:$$PATH" MMCV_WITH_OPS=1 $(COMPILED)/bin/$(PIP) --no-build-isolation --no-deps mmcv==2.1.0
 	touch $@
 
-test-slow: $(SITE)/.ready $(if $(SUFFIX),,$(PRETRAIN)/.ready $(COMPILED)/.ready)
+test-slow: $(SITE)/.ready $(if $(SUFFIX),,$(PRETRAIN)/.ready $(TIMM)/.ready $(COMPILED)/.ready)
 	$(PYTEST)
 	$(SITE)/bin/python -m pytest tests/docs/test_notebooks.py
 	$(if $(SUFFIX),,$(PRETRAIN)/bin/python -m pytest -m mmpretrain tests/models/test_classifier.py)
+	$(if $(SUFFIX),,$(TIMM)/bin/python -m pytest -m timm tests/models tests/launch)
 	$(if $(SUFFIX),,$(COMPILED)/bin/python -m pytest -m compiled tests/ops)
 
 # In the user's environment, whose torch sees a GPU. Without mmdet and mmseg: GPU_TESTS=tests/models
@@ -77,4 +80,4 @@ bench: $(READY)
 	BENCH_PYTHON=$(or $(BENCH_PYTHON),$(BIN)/python) bash benchmarks/run.sh
 
 clean:
-	rm -rf $(VENV) $(SITE) $(if $(SUFFIX),,$(PRETRAIN) $(COMPILED))
+	rm -rf $(VENV) $(SITE) $(if $(SUFFIX),,$(PRETRAIN) $(TIMM) $(COMPILED))

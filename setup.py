@@ -12,7 +12,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").r
 # Address of the public repository, for example "https://HOST/OWNER/xcit_mm". If empty, metadata and
 # documentation contain no link to a repository.
 REPOSITORY = ""
-EXTRAS = ("mm", "onedl", "classification", "export", "ray", "raster", "hub", "dev")
+EXTRAS = ("mm", "onedl", "classification", "export", "ray", "raster", "hub", "timm", "dev")
 NOT_SHIPPED = ("demo.py", "get_data.py", "make_shapes.py")  # tools of a clone
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -77,8 +77,18 @@ def shapes(tmp_path_factory) -> Path:
 @pytest.fixture
 def mmpretrain() -> None:
     """Imports mmpretrain with any torchvision, or skips the test."""
-    if importlib.util.find_spec("mmpretrain") is None:
-        pytest.skip("mmpretrain is not installed: make test-slow")
+    _import_with_torchvision("mmpretrain")
+
+
+@pytest.fixture
+def timm() -> None:
+    """Imports timm with any torchvision, or skips the test."""
+    _import_with_torchvision("timm")
+
+
+def _import_with_torchvision(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed: make test-slow")
     import torch
 
     try:
@@ -86,11 +96,12 @@ def mmpretrain() -> None:
     except RuntimeError:
         # A torchvision for CUDA beside a torch for the CPU: importing it fails because these two
         # operators are missing, which no classifier uses.
-        for name in ("nms", "qnms"):
+        for operator in ("nms", "qnms"):
             torch.library.define(
-                f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor"
+                f"torchvision::{operator}",
+                "(Tensor dets, Tensor scores, float threshold) -> Tensor",
             )
-    importlib.import_module("mmpretrain")
+    importlib.import_module(name)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
 from mmengine.registry import MODELS
 
 from . import ops
-from .models import XCiT, XCiTClassifier
+from .models import TimmPyramid, XCiT, XCiTClassifier
 from .models.build import backbone
 from .rasters.loading import LoadRasterFromFile
 from .training import LayerDecayOptimWrapperConstructor, NonFiniteHook, ResumableCheckpointHook
@@ -38,6 +38,7 @@ __all__ = [
     "Predictor",
     "ResumableCheckpointHook",
     "StrictLoadHook",
+    "TimmPyramid",
     "XCiT",
     "XCiTClassifier",
     "__version__",

@@ -13,6 +13,8 @@ TRUNK = dict(
     arch=dict(embed_dim=WIDTH, depth=6, num_heads=4, eta=1.0),
     drop_path_rate=0.0,  # otherwise a branch may get no gradient
 )
+PLAIN_WIDTH = 64
+PLAIN_TRUNK = dict(model="test_vit", pretrained=False, drop_path_rate=0.0)  # of timm
 SIZES = ("scale", "scales", "crop_size", "size")  # pixels
 
 
@@ -40,13 +42,15 @@ def shrink(node: object, by: int) -> None:
 def tiny(leaf: Path, shapes: Path) -> Config:
     """Return a leaf config with a small trunk, few proposals, and shapes of about 100 pixels."""
     cfg = read(leaf)
-    cfg.model.backbone.update(TRUNK, init_cfg=None)
+    is_plain = cfg.model.backbone.type == "TimmPyramid"
+    width = PLAIN_WIDTH if is_plain else WIDTH
+    cfg.model.backbone.update(PLAIN_TRUNK if is_plain else TRUNK, init_cfg=None)
     for part in ("neck",) if cfg.model.get("neck") else ("decode_head", "panoptic_head"):
         if cfg.model.get(part):
-            cfg.model[part].in_channels = [WIDTH] * len(cfg.model[part].in_channels)
+            cfg.model[part].in_channels = [width] * len(cfg.model[part].in_channels)
     if "auxiliary_head" in cfg.model:
-        cfg.model.auxiliary_head.update(in_channels=WIDTH, channels=WIDTH)
-        cfg.model.decode_head.channels = WIDTH
+        cfg.model.auxiliary_head.update(in_channels=width, channels=width)
+        cfg.model.decode_head.channels = width
     if "rpn_head" in cfg.model:
         cfg.model.train_cfg.rpn_proposal.max_per_img = cfg.model.test_cfg.rpn.max_per_img = 20
         stages = cfg.model.train_cfg.rcnn

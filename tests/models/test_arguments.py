@@ -1,10 +1,12 @@
 """Wrong arguments and images of a backbone are named in one line; initialisation prints one."""
 
+import sys
+
 import pytest
 import torch
 from mmengine.logging import MMLogger
 
-from xcit_mm import XCiT, XCiTClassifier
+from xcit_mm import TimmPyramid, XCiT, XCiTClassifier
 
 TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
 PRETRAINED = dict(type="Pretrained", checkpoint="x.pth")
@@ -42,6 +44,13 @@ def test_wrong_arguments_are_named(kwargs, message):
     with pytest.raises(error_type, match=message) as error, torch.device("meta"):
         network(**options)
     assert "\n" not in str(error.value)
+
+
+def test_a_plain_transformer_without_timm_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ModuleNotFoundError) as error:
+        TimmPyramid("vit_small_patch16_224")
+    assert str(error.value) == "TimmPyramid needs timm: pip install 'xcit_mm[timm]'"
 
 
 def test_initialisation_prints_one_line(tmp_path, capsys, monkeypatch):

@@ -85,5 +85,5 @@ def test_rate_outside_0_to_1_is_named(rate):
 
 
 def test_model_without_a_backbone_of_this_package_is_named():
-    with pytest.raises(ValueError, match="Conv2d has 0 XCiT backbones"):
+    with pytest.raises(ValueError, match="Conv2d has 0 backbones of this package"):
         build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), HALVES)

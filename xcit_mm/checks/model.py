@@ -11,9 +11,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, OPTIMIZERS, init_default_scope
 from torch import nn
 
-from ..models import XCiT
-from ..models.build import check_backbone, model_config
-from ..utils.configs import backbone_class, part_class
+from ..models import Pyramid
+from ..models.build import check_backbone, has_pyramid, model_config
+from ..utils.configs import part_class, type_name
 from ..utils.errors import reason
 from .findings import Finding, fail, note, ok
 
@@ -74,7 +74,7 @@ def _has_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
 
 
 def check_rates(cfg: Config) -> Iterator[Finding]:
-    """Check that learning rate and optimizer, which bases may set, suit the batch and an XCiT."""
+    """Check that learning rate and optimizer, which bases may set, suit batch and backbone."""
     processes = int(os.environ.get("WORLD_SIZE") or 1)
     scaling = cfg.get("auto_scale_lr") or {}
     batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes
@@ -85,13 +85,14 @@ def check_rates(cfg: Config) -> Iterator[Finding]:
         yield note("D204", f"{images}, the learning rate is for {base} images", fix)
     optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
     is_sgd = part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD
-    if is_sgd and backbone_class(cfg) is XCiT:
+    if is_sgd and has_pyramid(cfg):
         problem = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets"
         options = "lr=6e-05, weight_decay=0.01"
         if cfg.default_scope != "mmseg":
             options = "lr=0.0001, weight_decay=0.05"
         fix = f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', {options}))"
-        yield note("D205", f"{problem}: the recipes of XCiT take AdamW", fix)
+        recipes = f"the recipes of {type_name(cfg.model.backbone)} take AdamW"
+        yield note("D205", f"{problem}: {recipes}", fix)
 
 
 def check_forward(model: Any) -> Iterator[Finding]:
@@ -99,7 +100,7 @@ def check_forward(model: Any) -> Iterator[Finding]:
 
     On the meta device the computation costs nothing.
     """
-    if not isinstance(getattr(model, "backbone", None), XCiT):
+    if not isinstance(getattr(model, "backbone", None), Pyramid):
         return
     device = next(model.parameters()).device
     image = torch.zeros(2, model.backbone.in_channels, SIDE, SIDE, device=device)

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..models import XCiT
+from ..models import Pyramid
 from ..weights.layouts import parse_checkpoint
-from ..weights.matching import match_model, match_trunk
+from ..weights.matching import match_model
 from ..weights.published import REMOTE_PREFIXES, local_path
 from ..weights.reader import check_checkpoint, load_from_file
 from ..weights.zoo import load_checkpoint
@@ -15,8 +15,8 @@ from .run_config import RunConfig
 
 
 def check_weights(run: RunConfig, model: Any) -> Iterator[Finding]:
-    """Check that the weights of a model with an XCiT exist, or can be downloaded, and fit."""
-    if not isinstance(getattr(model, "backbone", None), XCiT):
+    """Check that the weights of a model with a pyramid exist, or can be downloaded, and fit."""
+    if not isinstance(getattr(model, "backbone", None), Pyramid):
         return
     strict_hook = run.strict_hook
     for option, options in run.start.items():
@@ -63,7 +63,7 @@ def _check_file(option: str, options: dict, model: Any, is_whole: bool) -> Itera
             match_model(model, content, fill_stem=fill_stem)
         else:
             weights = parse_checkpoint(content, options.get("use_ema", False))
-            match_trunk(model.backbone, weights, fill_stem=fill_stem)
+            model.backbone.match_weights(weights, fill_stem=fill_stem)
     except ValueError as error:
         fix = "take weights of this model, or correct the model"
         yield fail("D704", f"{option} {name} does not fit: {error}", fix)

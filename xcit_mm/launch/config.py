@@ -12,6 +12,7 @@ from ..checks.own_data import check_dataset, raise_failures
 from ..datasets.dataset import Dataset
 from ..datasets.formats import read_maps, read_objects
 from ..datasets.writing import is_current, read_state, write_dataset
+from ..models.build import has_pyramid
 from ..utils.atomic import atomic_write
 from ..utils.configs import read_config
 from ..utils.scripts import shipped_folder
@@ -23,7 +24,6 @@ from .model import (
     adapt_segmentor,
     difference,
     find_pipelines,
-    has_xcit,
     remove_pretrained,
 )
 from .rasters import adapt_to_tiles, check_is_new, has_other_bands
@@ -161,7 +161,7 @@ def _describe_start(base: str, checkpoint: str | None, cfg: Config) -> dict[str,
         checkpoint=repr(checkpoint),
         imports=list(dict.fromkeys(["xcit_mm", *imports])),
         rate=_RATE if checkpoint else optim_wrapper["optimizer"]["lr"],
-        rates=_LAYER_DECAY if checkpoint and has_xcit(cfg) else _ONE_RATE,
+        rates=_LAYER_DECAY if checkpoint and has_pyramid(cfg) else _ONE_RATE,
         clip_grad=to_code(optim_wrapper.get("clip_grad")),
     )
 

@@ -8,8 +8,7 @@ from typing import Any
 from mmengine.config import Config
 
 from ..datasets import IGNORED, Dataset
-from ..models import XCiT
-from ..utils.configs import backbone_class, leaf_datasets, type_name
+from ..utils.configs import leaf_datasets, type_name
 from ..utils.errors import preview
 
 TAKEN = (
@@ -41,11 +40,6 @@ def _find_pipeline(model: str, cfg: Config, name: str) -> list[dict]:
         problem = f"{model} has {type_name(dataset)}"
         raise ValueError(f"{problem}, --from takes one data set with a pipeline")
     return inner["pipeline"]
-
-
-def has_xcit(cfg: Config) -> bool:
-    """Return whether the backbone of a config is an XCiT."""
-    return backbone_class(cfg) is XCiT
 
 
 Pipeline = list[Any]
@@ -117,8 +111,9 @@ def adapt_segmentor(name: str, cfg: Config, classes: int) -> Adapted:
 def remove_pretrained(model: dict[str, Any]) -> None:
     """Remove the weights of the backbone, which a checkpoint of the whole model replaces."""
     model["backbone"]["init_cfg"] = None
-    if model.get("pretrained"):
-        model["pretrained"] = None
+    for part in (model, model["backbone"]):
+        if part.get("pretrained"):
+            part["pretrained"] = None
 
 
 def _predicts_masks(model: dict[str, Any]) -> bool:

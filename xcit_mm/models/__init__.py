@@ -1,14 +1,19 @@
-"""The network: `xcit` is the paper, `fast` the same in less time; the classifier; built models."""
+"""Networks: `xcit` is the paper, `fast` the same in less time; a classifier; ViTs; built models."""
 
+from .base import MIN_SIZE, Backbone
 from .build import backbone
 from .classifier import XCiTClassifier
 from .prepare import prepare_for_inference
-from .xcit import MIN_SIZE, STRIDES, XCA, Trunk, XCiT, pyramid_levels
+from .timm_pyramid import TimmPyramid
+from .xcit import STRIDES, XCA, Pyramid, Trunk, XCiT, pyramid_levels
 
 __all__ = [
     "MIN_SIZE",
     "STRIDES",
     "XCA",
+    "Backbone",
+    "Pyramid",
+    "TimmPyramid",
     "Trunk",
     "XCiT",
     "XCiTClassifier",

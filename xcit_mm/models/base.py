@@ -1,12 +1,17 @@
 """What OpenMMLab expects of a backbone: `init_cfg`, frozen stages, BatchNorm in eval mode."""
 
+from collections.abc import Sequence
+
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import PretrainedInit
-from torch import nn
+from torch import Tensor, nn
 
 from ..utils.compat import BatchNorm, log_initialization_to_file_only
 from ..weights.bands import check_stem_rule
-from ..weights.matching import load_pretrained
+from ..weights.layouts import Weights, describe
+from ..weights.matching import load_pretrained, match_trunk
+
+MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
 
 InitCfg = dict | list[dict] | None
 
@@ -23,6 +28,9 @@ class Backbone(BaseModule):
     # Options of an `init_cfg` of type 'Pretrained'. The first is required.
     pretrained_options: tuple[str, ...] = ("checkpoint", "use_ema", "fill_stem")
     init_cfg: InitCfg
+    in_channels: int
+    out_indices: tuple[int, ...]
+    frozen_stages: int
     norm_eval: bool
 
     def __init__(self, init_cfg: InitCfg = None, **unknown: object) -> None:
@@ -32,9 +40,59 @@ class Backbone(BaseModule):
         super().__init__(init_cfg)
         self._split_init_cfg()  # raises now what would otherwise be raised after the data is read
 
+    def stages(self) -> list[list[nn.Module]]:
+        """Return the modules of the stem and the positional encoding, then those of each block."""
+        raise NotImplementedError
+
     def frozen_modules(self) -> list[nn.Module]:
         """Return the modules that training does not change."""
-        raise NotImplementedError
+        return [module for stage in self.stages()[: self.frozen_stages + 1] for module in stage]
+
+    def set_trunk(
+        self,
+        depth: int,
+        out_indices: Sequence[int],
+        in_channels: int,
+        frozen_stages: int,
+        drop_path_rate: float,
+    ) -> None:
+        """Check arguments of a trunk of `depth` blocks, see `XCiT`, and keep those that stay."""
+        if not isinstance(in_channels, int) or in_channels < 1:
+            raise ValueError(f"{in_channels=}: must be the number of an image's channels")
+        if not 0 <= drop_path_rate < 1:
+            raise ValueError(f"{drop_path_rate=}: must be at least 0 and below 1")
+        increasing = [index for index in range(depth) if index in out_indices]
+        if not increasing or increasing != list(out_indices):
+            raise ValueError(
+                f"{out_indices=}: must be increasing numbers of blocks, 0 to {depth - 1}"
+            )
+        in_use = increasing[-1] + 1
+        if frozen_stages not in range(-1, in_use + 1):
+            raise ValueError(
+                f"{frozen_stages=}: must be -1 (none) to {in_use} (the stem and all blocks in use)"
+            )
+        self.in_channels = in_channels
+        self.out_indices = tuple(out_indices)
+        self.frozen_stages = frozen_stages
+
+    def check_image(self, x: Tensor) -> None:
+        """Raise ValueError if images have other channels or a side below 32 pixels."""
+        if x.dim() != 4 or x.shape[1] != self.in_channels or min(x.shape[2:]) < MIN_SIZE:
+            expected = f"(B, {self.in_channels}, H, W) with sides of at least {MIN_SIZE} pixels"
+            shape = tuple(x.shape)
+            raise ValueError(f"image of shape {shape}: give {expected}, or set in_channels")
+
+    def match_weights(
+        self, weights: Weights, strict_heads: bool = True, fill_stem: str | None = None
+    ) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint that fill the backbone, or raise ValueError; see
+        `match_trunk`.
+        """
+        return match_trunk(self, weights, strict_heads, fill_stem)
+
+    def describe_weights(self, weights: Weights) -> str:
+        """Return what weights that fill the backbone are, for a log."""
+        return f"{describe(weights.trunk)} ({weights.layout} layout)"
 
     def train(self, mode: bool = True) -> "Backbone":
         """Set the mode, but keep frozen modules, and BatchNorm under `norm_eval`, in eval mode."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..utils.configs import SUFFIXES, backbone_class, data_preprocessor, read_config, type_name
 from ..utils.errors import reason
 from ..weights.layouts import backbone_options, parse_checkpoint
-from ..weights.matching import load_pretrained, match_model, match_trunk
+from ..weights.matching import load_pretrained, match_model
 from ..weights.published import PUBLISHED
 from ..weights.work_dirs import CHECKPOINT_SUFFIXES
 from ..weights.zoo import (
@@ -24,8 +24,8 @@ from ..weights.zoo import (
     shipped_models,
     similar_names,
 )
-from .classifier import XCiTClassifier
-from .xcit import STRIDES, Trunk, XCiT
+from .base import Backbone
+from .xcit import STRIDES, Pyramid, Trunk, XCiT
 
 
 def backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk:
@@ -114,6 +114,11 @@ def model_config(cfg: Config) -> ConfigDict:
     return model
 
 
+def has_pyramid(cfg: Config) -> bool:
+    """Return whether the backbone of a config is of this package and has a pyramid."""
+    return _is_subclass(backbone_class(cfg), Pyramid)
+
+
 def check_backbone(cfg: Config) -> None:
     """Check the backbone of a config, and what must fit it, without taking memory for weights.
 
@@ -122,8 +127,8 @@ def check_backbone(cfg: Config) -> None:
         ValueError: If a value is wrong, or if the data preprocessor or values of a base config do
             not fit the backbone, or if the head cannot predict in windows.
     """
-    backbone_type = backbone_class(cfg)
-    if backbone_type in (XCiT, XCiTClassifier):
+    backbone_type: Any = backbone_class(cfg)
+    if _is_subclass(backbone_type, Backbone):
         _check_base_config(cfg)
         options = dict(cfg.model.backbone)
         options.pop("type")
@@ -132,6 +137,11 @@ def check_backbone(cfg: Config) -> None:
             backbone: Any = backbone_type(**options)
         _check_normalisation(cfg, backbone.in_channels)
     _check_windows(cfg)
+
+
+def _is_subclass(registered: Any, base: type) -> bool:
+    """Return whether what a registry holds, class or function, is a subclass of `base`."""
+    return isinstance(registered, type) and issubclass(registered, base)
 
 
 def _check_windows(cfg: Config) -> None:
@@ -207,7 +217,7 @@ def _build_for_file(path: str, options: dict[str, Any]) -> Trunk:
             arguments["strides"] = _pyramid_strides(weights.trunk, arguments["patch_size"])
         # The file is checked before memory is taken for the sizes that it claims.
         with torch.device("meta"):
-            match_trunk(_build_trunk(arguments | options), weights)
+            _build_trunk(arguments | options).match_weights(weights)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return _build_trunk(arguments | options)

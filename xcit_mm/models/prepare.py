@@ -12,7 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from ..ops import is_compiled
 from ..utils.compat import BatchNorm, has_hooks
 from .fast import FastLinear, has_own_parameters, is_plain
-from .xcit import Upsample2x, XCiT
+from .xcit import Pyramid, Upsample2x
 
 # Necks and heads that are faster with channels last on a CPU, and those that read by RoIAlign.
 CHANNELS_LAST = {"FPN", "FPNHead", "UPerHead", "RPNHead", "RetinaHead"}
@@ -37,7 +37,7 @@ def prepare_for_inference(model: Any) -> Any:
         if type(module) is nn.Linear and has_own_parameters(module):
             module.__class__ = FastLinear
     backbone = getattr(model, "backbone", None)
-    if isinstance(backbone, XCiT) and not has_hooks(backbone):
+    if isinstance(backbone, Pyramid) and not has_hooks(backbone):
         _compose_laterals(model, backbone.levels())
         _use_channels_last(model, backbone)
     model.requires_grad_(False).register_forward_pre_hook(_refuse_training)
@@ -119,7 +119,7 @@ def _append_1x1(upsample: Any, conv: nn.Conv2d) -> None:
     upsample.out_channels = conv.out_channels
 
 
-def _use_channels_last(model: nn.Module, backbone: XCiT) -> None:
+def _use_channels_last(model: nn.Module, backbone: Pyramid) -> None:
     """Compute pyramid, neck and heads with channels last if this is faster for all of them."""
     unaffected = ("data_preprocessor", "backbone", "auxiliary_head")
     parts: list[Any] = [part for name, part in model.named_children() if name not in unaffected]

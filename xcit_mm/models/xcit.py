@@ -25,7 +25,6 @@ from . import fast
 from .base import Backbone
 
 STRIDES = (4, 8, 16, 32)  # of the pyramid
-MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
 
 
 class ConvPatchEmbed(nn.Module):
@@ -300,29 +299,13 @@ class Trunk(Backbone):
             raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
         if patch_embed not in STEMS:
             raise ValueError(f"{patch_embed=}: choose one of {', '.join(STEMS)}")
-        if not isinstance(in_channels, int) or in_channels < 1:
-            raise ValueError(f"{in_channels=}: must be the number of an image's channels")
-        if not 0 <= drop_path_rate < 1:
-            raise ValueError(f"{drop_path_rate=}: must be at least 0 and below 1")
         if out_indices is None:
             out_indices = default_out_indices(self.arch.depth)
-        self.out_indices = tuple(out_indices)
-        increasing = [index for index in range(self.arch.depth) if index in self.out_indices]
-        if not increasing or increasing != list(self.out_indices):
-            raise ValueError(
-                f"{out_indices=}: must be increasing numbers of blocks, 0 to {self.arch.depth - 1}"
-            )
-        depth = self.out_indices[-1] + 1
-        if frozen_stages not in range(-1, depth + 1):
-            raise ValueError(
-                f"{frozen_stages=}: must be -1 (none) to {depth} (the stem and all blocks in use)"
-            )
+        self.set_trunk(self.arch.depth, out_indices, in_channels, frozen_stages, drop_path_rate)
 
         self.patch_size = patch_size
-        self.in_channels = in_channels
         self.norm_cfg = norm_cfg or dict(type="SyncBN", requires_grad=True)
         self.norm_eval = norm_eval
-        self.frozen_stages = frozen_stages
         self.with_cp = with_cp
 
         dim, _, num_heads, eta, _ = self.arch
@@ -332,7 +315,7 @@ class Trunk(Backbone):
         rates = drop_rate, attn_drop_rate, drop_path_rate
         self.blocks = nn.ModuleList(
             Block(dim, num_heads, eta, self.norm_cfg, *rates, attn_implementation)
-            for _ in range(depth)
+            for _ in range(self.out_indices[-1] + 1)
         )
         self.apply(init_linear)
         for module in self.frozen_modules():
@@ -346,10 +329,7 @@ class Trunk(Backbone):
             ValueError: If the image has other channels than `in_channels` or a side below 32
                 pixels.
         """
-        if x.dim() != 4 or x.shape[1] != self.in_channels or min(x.shape[2:]) < MIN_SIZE:
-            expected = f"(B, {self.in_channels}, H, W) with sides of at least {MIN_SIZE} pixels"
-            shape = tuple(x.shape)
-            raise ValueError(f"image of shape {shape}: give {expected}, or set in_channels")
+        self.check_image(x)
         x = self.patch_embed(x)
         batch, channels, height, width = x.shape
         code = 0 if self.pos_embeder is None else self.pos_embeder(x)
@@ -364,12 +344,10 @@ class Trunk(Backbone):
                 maps.append(x.transpose(1, 2).reshape(batch, channels, height, width))
         return tuple(maps)
 
-    def frozen_modules(self) -> list[nn.Module]:
-        """Return the stem and the first blocks as `frozen_stages` says."""
-        if self.frozen_stages < 0:
-            return []
-        frozen = [self.patch_embed, *self.blocks[: self.frozen_stages]]
-        return frozen if self.pos_embeder is None else [*frozen, self.pos_embeder]
+    def stages(self) -> list[list[nn.Module]]:
+        """Return the modules of the stem and the positional encoding, then those of each block."""
+        stem = [module for module in (self.patch_embed, self.pos_embeder) if module is not None]
+        return [stem, *([block] for block in self.blocks)]
 
 
 class Upsample2x(nn.ConvTranspose2d):
@@ -413,8 +391,49 @@ def pyramid_levels(
     return levels
 
 
+def taps_and_strides(
+    depth: int, out_indices: Sequence[int] | None, strides: Sequence[int] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the blocks to tap and the strides of their feature maps, given both, one or none."""
+    if strides is not None and (
+        not strides or list(strides) != [stride for stride in STRIDES if stride in strides]
+    ):
+        raise ValueError(f"{strides=}: must be increasing, out of {', '.join(map(str, STRIDES))}")
+    if out_indices is None:
+        published = default_out_indices(depth)
+        out_indices = [published[STRIDES.index(stride)] for stride in strides or STRIDES]
+    strides = tuple(strides or STRIDES[: len(out_indices)])
+    if len(strides) != len(out_indices):
+        raise ValueError(f"{out_indices=}: give one for each stride of {strides}")
+    return tuple(out_indices), strides
+
+
+class Pyramid(Backbone):
+    """A backbone whose maps of one stride become feature maps of several strides."""
+
+    # mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
+    memory_format = torch.contiguous_format
+    strides: tuple[int, ...]
+
+    def add_levels(self, channels: int, patch_size: int, norm_cfg: dict) -> None:
+        """Add the modules of `pyramid_levels` for `strides`."""
+        levels = pyramid_levels(channels, patch_size, self.strides, norm_cfg)
+        for name, level in levels.items():
+            self.add_module(name, level)
+        self.train()  # the pyramid's BatchNorm under `norm_eval`
+
+    def levels(self) -> list[nn.Sequential]:
+        """Return the modules of the pyramid, finest level first."""
+        return [getattr(self, f"fpn{1 + STRIDES.index(stride)}") for stride in self.strides]
+
+    def apply_levels(self, taps: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Compute the feature maps, finest map first, from maps of one stride."""
+        maps = [level(tap) for level, tap in zip(self.levels(), taps, strict=True)]
+        return tuple(tensor.contiguous(memory_format=self.memory_format) for tensor in maps)
+
+
 @MODELS.register_module()
-class XCiT(Trunk):
+class XCiT(Trunk, Pyramid):
     """XCiT with a feature pyramid, for detection and segmentation (sections 3.3 and 4.2).
 
     Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> a feature map of `embed_dim`
@@ -455,9 +474,6 @@ class XCiT(Trunk):
         TypeError, ValueError: If an argument is unknown, or has an invalid value.
     """
 
-    # mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
-    memory_format = torch.contiguous_format
-
     def __init__(
         self,
         arch: str | Mapping,
@@ -466,30 +482,11 @@ class XCiT(Trunk):
         strides: Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
-        if strides is not None:
-            if not strides or list(strides) != [stride for stride in STRIDES if stride in strides]:
-                raise ValueError(
-                    f"{strides=}: must be increasing, out of {', '.join(map(str, STRIDES))}"
-                )
-            if out_indices is None:
-                published = default_out_indices(resolve_arch(arch).depth)
-                out_indices = tuple(published[STRIDES.index(stride)] for stride in strides)
-        super().__init__(arch, patch_size, out_indices, **kwargs)
-        self.strides = tuple(strides or STRIDES[: len(self.out_indices)])
-        if len(self.strides) != len(self.out_indices):
-            raise ValueError(
-                f"out_indices={self.out_indices}: give one for each stride of {self.strides}"
-            )
-        levels = pyramid_levels(self.arch.embed_dim, patch_size, self.strides, self.norm_cfg)
-        for name, level in levels.items():
-            self.add_module(name, level)
-        self.train()  # the pyramid's BatchNorm under `norm_eval`
+        taps = taps_and_strides(resolve_arch(arch).depth, out_indices, strides)
+        super().__init__(arch, patch_size, taps[0], **kwargs)
+        self.strides = taps[1]
+        self.add_levels(self.arch.embed_dim, patch_size, self.norm_cfg)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Compute the pyramid of an image, finest map first; raise as `Trunk.forward` does."""
-        maps = [level(tap) for level, tap in zip(self.levels(), super().forward(x), strict=True)]
-        return tuple(tensor.contiguous(memory_format=self.memory_format) for tensor in maps)
-
-    def levels(self) -> list[nn.Sequential]:
-        """Return the modules of the pyramid, finest level first."""
-        return [getattr(self, f"fpn{1 + STRIDES.index(stride)}") for stride in self.strides]
+        return self.apply_levels(super().forward(x))

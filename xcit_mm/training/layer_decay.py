@@ -6,7 +6,7 @@ from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
-from ..models import Trunk
+from ..models import Backbone
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -20,7 +20,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
 
     Raises:
-        ValueError: If `layer_decay_rate` is not in (0, 1], or the model has not exactly one XCiT.
+        ValueError: If `layer_decay_rate` is not in (0, 1], or the model has not exactly one
+            backbone of this package.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
@@ -58,13 +59,15 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
 def _layers(model: nn.Module) -> tuple[dict[int, int], int]:
     """Return the layers of the trunk's parameters by their ids, and the layer of all others."""
-    trunks = [module for module in model.modules() if isinstance(module, Trunk)]
-    if len(trunks) != 1:
-        count = f"{type(model).__name__} has {len(trunks)} XCiT backbones"
+    backbones = [module for module in model.modules() if isinstance(module, Backbone)]
+    if len(backbones) != 1:
+        count = f"{type(model).__name__} has {len(backbones)} backbones of this package"
         raise ValueError(f"{count}: layer decay needs exactly one")
-    trunk = trunks[0]
-    parts = [trunk.patch_embed, *trunk.blocks]
-    layers = {id(p): layer for layer, part in enumerate(parts) for p in part.parameters()}
-    if trunk.pos_embeder is not None:
-        layers.update({id(parameter): 0 for parameter in trunk.pos_embeder.parameters()})
-    return layers, len(parts)
+    stages = backbones[0].stages()
+    layers = {
+        id(parameter): layer
+        for layer, stage in enumerate(stages)
+        for module in stage
+        for parameter in module.parameters()
+    }
+    return layers, len(stages)

@@ -16,6 +16,9 @@ CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
 
 LAYOUTS = ("official", "timm", "mmpretrain")
 
+# Where backbones that wrap a model of timm have it: this package's TimmPyramid, mmseg, mmpretrain.
+TIMM_PREFIX = "timm_model."
+
 # Parts of keys of the other projects by those of published keys. A ^ stands for the start of a key.
 _MMPRETRAIN = {
     "^blocks.": "^xca_layers.",
@@ -133,6 +136,7 @@ def _strip(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _published_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
     """Return tensors under their published names, and the layout in which they were."""
+    state = {key.removeprefix(TIMM_PREFIX): value for key, value in state.items()}
     if any(key.startswith("xca_layers.") for key in state):
         layout = "mmpretrain"
     elif any(key.startswith("pos_embed.") or ".attn.q." in key for key in state):

@@ -16,7 +16,7 @@ from .bands import FILL_HINT, RGB, check_stem_rule, stem_for_bands, stem_key
 from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
 from .zoo import load_checkpoint
 
-_PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
+PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _MASK_HEAD = "roi_head.mask_head."  # of mmdet
 _KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
 
@@ -26,7 +26,7 @@ class CheckpointMismatch(ValueError):
 
 
 def load_pretrained(
-    backbone: nn.Module,
+    backbone: Any,
     checkpoint: str,
     use_ema: bool = False,
     strict_heads: bool = True,
@@ -37,7 +37,7 @@ def load_pretrained(
     See `match_trunk` for the parts that the checkpoint may lack and those that may remain unused.
 
     Args:
-        backbone: An `XCiT` or an `XCiTClassifier`.
+        backbone: A backbone of this package.
         checkpoint: A path, a URL or `xcit://NAME`.
         use_ema: Take the averaged weights of a training file, `model_ema` or timm's
             `state_dict_ema`, instead of its `model`.
@@ -57,14 +57,12 @@ def load_pretrained(
     loaded = load_checkpoint(checkpoint)
     try:
         weights = parse_checkpoint(loaded, use_ema)
-        state = match_trunk(backbone, weights, strict_heads, fill_stem)
+        state = backbone.match_weights(weights, strict_heads, fill_stem)
     except ValueError as error:
         raise ValueError(f"{checkpoint} does not fit the model: {error}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
-    message = (
-        f"loaded {len(state)} tensors of {describe(weights.trunk)} ({weights.layout} layout) "
-        f"from {checkpoint}"
-    )
+    message = f"loaded {len(state)} tensors of {backbone.describe_weights(weights)}"
+    message += f" from {checkpoint}"
     if initial:
         part = "head" if "head.weight" in initial else "pyramid"
         message += f"; {len(initial)} of the {part} keep their initial values"
@@ -89,7 +87,7 @@ def match_model(
         fix = "leave StrictLoadHook out, or give backbone=dict(type='XCiT', ...)"
         raise ValueError(f"the model has {part}, not one of this package: {fix}")
     initial = model.state_dict()
-    expected_heads = _without(initial, "backbone.")
+    expected_heads = without(initial, "backbone.")
     try:
         weights = parse_checkpoint(checkpoint)
         # The head of a segmentor or classifier may be named `head.`, which counts as trunk.
@@ -98,7 +96,7 @@ def match_model(
         }
         if expected_heads and not heads:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
-        trunk = match_trunk(backbone, weights, strict_heads, fill_stem)
+        trunk = backbone.match_weights(weights, strict_heads, fill_stem)
         heads = _match_heads(expected_heads, heads, strict_heads)
     except ValueError as error:
         raise CheckpointMismatch(f"the checkpoint does not fit the model: {error}") from None
@@ -126,23 +124,23 @@ def match_trunk(
     # A backbone ends with its last tap, so it may save fewer blocks than its architecture has.
     if in_file not in (in_config, describe(expected)):
         raise ValueError(f"the file is {in_file}, the config asks for {in_config}")
-    trunk = _with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
+    trunk = with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
     if hasattr(backbone, "cls_token"):
         return _match_classifier(expected, trunk, weights.task, strict_heads)
-    has_pyramid = any(key.startswith(_PYRAMID_PREFIXES) for key in trunk)
+    has_pyramid = any(key.startswith(PYRAMID_PREFIXES) for key in trunk)
     if not weights.heads and not has_pyramid:
-        expected = _without(expected, _PYRAMID_PREFIXES)
+        expected = without(expected, PYRAMID_PREFIXES)
     blocks = range(len(backbone.blocks), backbone.arch.depth)
     unused = [f"blocks.{index}." for index in blocks]
     unused += [
-        prefix for prefix in _PYRAMID_PREFIXES if not hasattr(backbone, prefix.removesuffix("."))
+        prefix for prefix in PYRAMID_PREFIXES if not hasattr(backbone, prefix.removesuffix("."))
     ]
     if not weights.heads:
         unused += CLASSIFIER_PREFIXES
-    return _check_coverage(expected, _without(trunk, tuple(unused)))
+    return check_coverage(expected, without(trunk, tuple(unused)))
 
 
-def _with_stem_for_bands(
+def with_stem_for_bands(
     trunk: dict[str, Tensor], bands: int, rule: str | None
 ) -> dict[str, Tensor]:
     """Return the trunk with a stem for `bands`, which the rule makes from a stem for RGB."""
@@ -167,11 +165,11 @@ def _match_classifier(
         raise ValueError(f"it is a {task} without class attention: {fix}")
     head = expected.get("head.weight")
     head_in_file = trunk.get("head.weight")
-    headless = _without(trunk, "head.")
+    headless = without(trunk, "head.")
     if head is None:
-        return _check_coverage(expected, headless)
+        return check_coverage(expected, headless)
     if head_in_file is not None and head_in_file.shape[:1] == head.shape[:1]:
-        return _check_coverage(expected, trunk)
+        return check_coverage(expected, trunk)
     if strict:
         classes = "no head for classes"
         if head_in_file is not None:
@@ -179,7 +177,7 @@ def _match_classifier(
         raise ValueError(
             f"the file has {classes}, the model has num_classes={len(head)}; {_KEEP_HINT}"
         )
-    return _check_coverage(_without(expected, "head."), headless)
+    return check_coverage(without(expected, "head."), headless)
 
 
 def _match_heads(
@@ -188,26 +186,26 @@ def _match_heads(
     """Return the tensors that fill the heads: all of them, or, if not strict, those that fit."""
     if strict:
         try:
-            return _check_coverage(expected, heads)
+            return check_coverage(expected, heads)
         except ValueError as error:
             hint = f"other classes? take the config that it was trained with; {_KEEP_HINT}"
             raise ValueError(f"{error} ({hint})") from None
     if not any(key.startswith(_MASK_HEAD) for key in expected):  # a Faster from a Mask R-CNN
-        heads = _without(heads, _MASK_HEAD)
+        heads = without(heads, _MASK_HEAD)
     resized = tuple(
         key for key in expected if key in heads and heads[key].shape != expected[key].shape
     )
     if resized:
         message = f"of other shapes, so they keep their initial values: {', '.join(resized)}"
         log_line(message)
-    return _check_coverage(_without(expected, resized), _without(heads, resized))
+    return check_coverage(without(expected, resized), without(heads, resized))
 
 
-def _without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dict[str, Tensor]:
+def without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dict[str, Tensor]:
     return {key: value for key, value in state.items() if not key.startswith(prefixes)}
 
 
-def _check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> dict[str, Tensor]:
+def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors that have the expected names, shapes and types and are finite, or raise."""
     missing = [key for key in expected if key not in state]
     if missing:

@@ -1,0 +1,206 @@
+"""A plain vision transformer of timm, such as DeiT or DINOv3, with the pyramid of XCiT."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from ..utils.errors import reason
+from ..weights.bands import LINEAR_STEM
+from ..weights.layouts import TIMM_PREFIX, Weights
+from ..weights.matching import PYRAMID_PREFIXES, check_coverage, with_stem_for_bands, without
+from .xcit import Pyramid, taps_and_strides
+
+# timm's modules of transformers whose blocks all have the stride of their patches.
+MODULES = ("vision_transformer", "deit", "eva")
+# What stands behind the blocks, with which timm classifies.
+_AFTER_BLOCKS = ("norm.", "fc_norm.", "head.", "head_dist.", "attn_pool.")
+
+
+def import_timm() -> Any:
+    """Import timm, or raise ModuleNotFoundError that says how to install it."""
+    try:
+        import timm
+    except ModuleNotFoundError as error:
+        if error.name != "timm":
+            raise
+        raise ModuleNotFoundError("TimmPyramid needs timm: pip install 'xcit_mm[timm]'") from None
+    return timm
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError unless timm has a plain vision transformer of this name.
+
+    The message has the most similar names.
+    """
+    timm = import_timm()
+    arch, _, tag = str(name).partition(".")
+    plain = [model for module in MODULES for model in timm.list_models(module=module)]
+    similar = ", ".join(get_close_matches(arch, plain, cutoff=0.3)) or "vit_small_patch16_224"
+    if not timm.is_model(arch):
+        raise ValueError(f"timm has no model={name!r}: try {similar}")
+    if not timm.models.is_model_in_modules(arch, MODULES):
+        problem = "is not a plain vision transformer, with one stride"
+        raise ValueError(f"model={name!r} {problem}: take one such as {similar}")
+    tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{arch}.*")]
+    if tag and tag not in tags:
+        raise ValueError(f"timm has no weights {name!r}: choose one of {', '.join(tags)}")
+
+
+def create_model(name: str, **options: Any) -> Any:
+    """Create a model of timm without its classifier, for images of any size."""
+    options |= dict(num_classes=0, dynamic_img_size=True, dynamic_img_pad=True)
+    return import_timm().create_model(name, **options)
+
+
+@MODELS.register_module()
+class TimmPyramid(Pyramid):
+    """A plain vision transformer of timm with the feature pyramid of XCiT.
+
+    The maps of a ViT have one stride, that of its patches. Those after four of its blocks, without
+    class and register tokens and without the final norm, become a pyramid, as in `XCiT`.
+
+    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> a feature map of the model's
+    width for each of `strides`. Images are padded with zeros to whole patches, and position
+    embeddings are interpolated to their grid.
+
+    Args:
+        model: Name of a model of timm with the stride of its patches in all blocks: ViT, DeiT,
+            SigLIP, DINOv2, DINOv3, EVA-02 and others of timm's modules `vision_transformer`,
+            `deit` and `eva`. Patches of 14 pixels become patches of 16.
+        pretrained: Whether timm downloads its weights when training starts.
+        out_indices, strides, in_channels, norm_cfg, norm_eval, with_cp: See `XCiT`. BatchNorm is
+            only in the pyramid.
+        frozen_stages: -1: train all; 0: freeze what precedes the blocks; n: also the first n
+            blocks.
+        drop_path_rate: Rate of stochastic depth of the last block. As usual for a ViT, the rate
+            grows from zero with the depth.
+        init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=FILE)` fills the trunk from a
+            file of timm, or raises.
+
+    Raises:
+        ModuleNotFoundError: If timm is not installed.
+        TypeError, ValueError: If an argument is unknown, or has an invalid value.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        pretrained: bool = False,
+        out_indices: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+        in_channels: int = 3,
+        drop_path_rate: float = 0.0,
+        norm_cfg: dict | None = None,
+        norm_eval: bool = False,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        **base: Any,
+    ) -> None:
+        super().__init__(**base)
+        if pretrained and self.init_cfg:
+            raise ValueError("pretrained=True and init_cfg both name weights: leave one out")
+        check_name(model)
+        with torch.device("meta"):  # which takes no memory before the arguments are checked
+            like_published = create_model(model)
+        self.model_name = model
+        self.pretrained = pretrained
+        self.norm_eval = norm_eval
+        self.depth = len(like_published.blocks)
+        out_indices, self.strides = taps_and_strides(self.depth, out_indices, strides)
+        self.set_trunk(self.depth, out_indices, in_channels, frozen_stages, drop_path_rate)
+        self.options: dict[str, Any] = dict(in_chans=in_channels, drop_path_rate=drop_path_rate)
+        if like_published.patch_embed.patch_size == (14, 14):
+            # Strides of a pyramid are powers of two. The grid of the position embedding stays.
+            rows, columns = like_published.patch_embed.grid_size
+            self.options |= dict(patch_size=16, img_size=(16 * rows, 16 * columns))
+        self.timm_model = self._create_trunk()
+        self.timm_model.set_grad_checkpointing(with_cp)
+        patch_size, _ = self.timm_model.patch_embed.patch_size
+        norm_cfg = norm_cfg or dict(type="SyncBN", requires_grad=True)
+        self.add_levels(self.timm_model.embed_dim, patch_size, norm_cfg)
+        for module in self.frozen_modules():
+            module.requires_grad_(False)
+
+    def _create_trunk(self, **options: Any) -> Any:
+        """Create the model of timm up to the last tap."""
+        model = create_model(self.model_name, **self.options, **options)
+        # Distributed training would stop at a parameter that no map depends on.
+        model.prune_intermediate_layers(self.out_indices, prune_norm=True)
+        return model
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Compute the pyramid of an image, finest map first.
+
+        Raises:
+            ValueError: If the image has other channels than `in_channels` or a side below 32
+                pixels.
+        """
+        self.check_image(x)
+        taps = self.timm_model.forward_intermediates(x, self.out_indices, intermediates_only=True)
+        return self.apply_levels(taps)
+
+    def stages(self) -> list[list[nn.Module]]:
+        """Return the modules before the blocks, tokens included, then those of each block."""
+        tokens = nn.ParameterList(self.timm_model.parameters(recurse=False))
+        stem = [module for name, module in self.timm_model.named_children() if name != "blocks"]
+        return [[tokens, *stem], *([block] for block in self.timm_model.blocks)]
+
+    def init_weights(self) -> None:
+        """Initialise by `init_cfg`, or with timm's weights; see `Backbone.init_weights`."""
+        is_complete = self.is_init or not self.pretrained
+        super().init_weights()
+        if is_complete:
+            return
+        self.is_init = False  # a second call must try again if the download fails
+        self.timm_model.load_state_dict(self._create_trunk(pretrained=True).state_dict())
+        self.is_init = True
+
+    def match_weights(
+        self, weights: Weights, strict_heads: bool = True, fill_stem: str | None = None
+    ) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint that fill the backbone.
+
+        The file of a detector or segmentor must fill the pyramid too. Another file may lack it: its
+        tensors are converted as timm does, which interpolates the position embedding and resamples
+        the patches to those of the model.
+
+        Raises:
+            ValueError: If they do not fit.
+        """
+        if LINEAR_STEM not in weights.trunk:
+            raise ValueError(f"it lacks {LINEAR_STEM}, which each ViT of timm has")
+        expected = self.state_dict()
+        trunk = with_stem_for_bands(weights.trunk, self.in_channels, fill_stem)
+        has_pyramid = any(key.startswith(PYRAMID_PREFIXES) for key in trunk)
+        if not has_pyramid and not weights.heads:
+            expected = without(expected, PYRAMID_PREFIXES)
+            trunk = self._convert(trunk)
+        after_taps = range(len(self.timm_model.blocks), self.depth)
+        unused = [*_AFTER_BLOCKS, *(f"blocks.{index}." for index in after_taps)]
+        unused += [prefix for prefix in PYRAMID_PREFIXES if not hasattr(self, prefix[:-1])]
+        state = {
+            key if key.startswith(PYRAMID_PREFIXES) else f"{TIMM_PREFIX}{key}": tensor
+            for key, tensor in without(trunk, tuple(unused)).items()
+        }
+        return check_coverage(expected, state)
+
+    def _convert(self, trunk: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Convert the tensors of a file by timm to those of the model."""
+        from timm.models import eva, vision_transformer
+
+        try:
+            if isinstance(self.timm_model, eva.Eva):
+                return eva.checkpoint_filter_fn(trunk, self.timm_model)
+            return vision_transformer.checkpoint_filter_fn(
+                trunk, self.timm_model, adapt_layer_scale=True
+            )
+        except Exception as error:  # tensors of another model raise nearly any exception
+            raise ValueError(f"timm cannot read it as {self.model_name}: {reason(error)}") from None
+
+    def describe_weights(self, weights: Weights) -> str:
+        """Return what weights that fill the backbone are, for a log."""
+        return self.model_name
