@@ -34,6 +34,17 @@ class Features(nn.Module):
         return self.model.forward_features(x)
 
 
+def xcit_p8(arch: str, patch_size: int) -> nn.Module:
+    return xcit()(arch, 8)
+
+
+def vit(model: str) -> Builder:
+    def build(arch: str, patch_size: int) -> nn.Module:
+        return MODELS.build(dict(type="TimmPyramid", model=model))
+
+    return build
+
+
 def timm_trunk(name: str) -> Builder:
     def build(arch: str, patch_size: int) -> nn.Module:
         import timm
@@ -58,6 +69,8 @@ BUILDERS: dict[str, Builder] = {
     **{f"xcit-{name}": xcit(attn_implementation=name) for name in IMPLEMENTATIONS},
     "xcit-auto-cp": xcit(with_cp=True),
     "xcit-trunk": Trunk,
+    "xcit-p8": xcit_p8,
+    "vit-s16": vit("vit_small_patch16_224"),
     "timm-xcit": timm_trunk("xcit_{size}_{depth}_p{patch_size}_224"),
     "swin-t": mmdet_backbone(type="mmdet.SwinTransformer"),
     "convnext-t": timm_trunk("convnext_tiny"),

@@ -1,0 +1,103 @@
+"""Shrunken configs of plain vision transformers through every command, with timm."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from helpers.demo_runs import assert_same_state
+from helpers.paths import CONFIGS
+from helpers.raster_files import UTM, noise, save
+from helpers.tiny_recipes import tiny
+from mmengine.config import Config
+
+from xcit_mm import Predictor, predict_raster
+from xcit_mm.checks.doctor import diagnose
+from xcit_mm.deployment import export_model
+from xcit_mm.launch import finetune, run_tool
+
+pytestmark = [pytest.mark.timm, pytest.mark.usefixtures("timm")]
+
+CLASSES = ("circle", "square", "triangle", "star")
+LEAVES = sorted((CONFIGS / "vit").glob("*.py"))
+WITH_DEIT = [path for path in LEAVES if "deit" in path.stem]
+SEGMENTOR, DETECTOR, _ = WITH_DEIT
+
+
+def write_config(leaf: Path, shapes: Path) -> Path:
+    """Write a shrunken config that trains on shapes for four iterations."""
+    cfg = tiny(leaf, shapes)
+    cfg.model.backbone.update(drop_path_rate=0.2)
+    if cfg.default_scope == "mmdet":
+        for head in (cfg.model.roi_head.bbox_head, cfg.model.roi_head.mask_head):
+            head.num_classes = len(CLASSES)
+    cfg.train_cfg = dict(type="IterBasedTrainLoop", max_iters=4, val_interval=4)
+    cfg.train_dataloader.sampler = dict(type="InfiniteSampler", shuffle=True)
+    cfg.val_dataloader = cfg.val_evaluator = cfg.val_cfg = None
+    cfg.default_hooks.checkpoint.update(by_epoch=False, interval=2)
+    cfg.log_processor.by_epoch = False
+    cfg.randomness = dict(seed=0)
+    path = Path(f"{leaf.stem}.py")
+    cfg.dump(path)
+    return path
+
+
+def train(*arguments: object) -> None:
+    assert run_tool("train", [str(argument) for argument in arguments]) == 0
+
+
+@pytest.mark.parametrize("leaf", WITH_DEIT, ids=lambda path: path.stem)
+def test_a_resumed_training_is_equal_to_the_bit(leaf, shapes):
+    config = write_config(leaf, shapes)
+    train(config, "--work-dir", "whole")
+    Path("resumed").mkdir()
+    shutil.copy("whole/iter_2.pth", "resumed")
+    train(config, "--work-dir", "resumed", "--resume", "resumed/iter_2.pth")
+    assert_same_state(Path("whole/iter_4.pth"), Path("resumed/iter_4.pth"))
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda path: path.stem)
+def test_the_doctor_misses_nothing_but_the_data_of_the_recipe(leaf):
+    failures = [finding for finding in diagnose(str(leaf), []) if finding.level == "FAIL"]
+    assert {finding.code for finding in failures} == {"D311"}
+
+
+def test_a_model_or_width_that_does_not_fit_does_not_start(shapes, refused):
+    config = write_config(SEGMENTOR, shapes)
+    message = refused(config, "--cfg-options", "model.backbone.model=vit_smal_patch16_224")
+    assert "no model='vit_smal_patch16_224': try vit_small_patch16_224" in message
+    message = refused(config, "--cfg-options", "model.neck.in_channels=[64,64,64,96]")
+    assert "D602" in message
+
+
+def test_a_detector_trains_in_bfloat16_predicts_and_is_finetuned_on_own_data(shapes, data):
+    train(write_config(DETECTOR, shapes), "--work-dir", "work", "--amp")
+    predictor = Predictor.from_pretrained("work", device="cpu", batch_size=2)
+    photos = sorted((shapes / "images" / "validation").glob("*.jpg"))[:2]
+    batch = predictor(photos)
+    for prediction, photo in zip(batch, photos, strict=True):
+        np.testing.assert_allclose(prediction.scores, predictor(photo).scores, atol=1e-4)
+    options = ["--cfg-options", "train_cfg.max_iters=2", "train_dataloader.num_workers=0"]
+    options += ["train_dataloader.persistent_workers=False", "val_dataloader=None"]
+    options += ["val_evaluator=None", "val_cfg=None"]
+    command = ["--from", "work", "--data", str(data), "--config", "own.py", *options]
+    assert finetune(command) == 0
+    cfg = Config.fromfile("own.py")
+    assert cfg.optim_wrapper.constructor == "LayerDecayOptimWrapperConstructor"
+    state = torch.load(next(Path("work_dirs/own").glob("*.pth")), weights_only=False)["state_dict"]
+    assert state["roi_head.bbox_head.fc_cls.weight"].shape[0] == 3
+
+
+def test_a_segmentor_is_tested_and_predicts_a_raster_but_is_not_exported(shapes):
+    config = write_config(SEGMENTOR, shapes)
+    train(config, "--work-dir", "work")
+    assert run_tool("test", [str(config), "work/iter_4.pth", "--work-dir", "test"]) == 0
+    save(Path("scene.tif"), noise(3, 150, 130), **UTM)
+    predictor = Predictor.from_config(str(config), "work/iter_4.pth", device="cpu")
+    predict_raster("scene.tif", predictor, "map.tif", tile=64, overlap=16)
+    with rasterio.open("map.tif") as file:
+        assert (file.shape, file.crs.to_epsg()) == ((150, 130), 32633)
+    with pytest.raises(ValueError, match="TimmPyramid: only this package's XCiT is exported"):
+        export_model(config, "work/iter_4.pth", Path("model.onnx"))
