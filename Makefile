@@ -75,9 +75,9 @@ docs: $(SITE)/.ready
 	rm -rf build/docs
 	PATH="$(CURDIR)/$(SITE)/bin:$$PATH" $(SITE)/bin/python -m sphinx -E -n -W --keep-going -q -b html docs build/docs
 
-# In an environment with timm too: make bench BENCH_PYTHON=python.
+# In an environment with timm too: make bench BENCH_PYTHON=python. Some measurements: make bench ONLY=4-resolution.
 bench: $(READY)
-	BENCH_PYTHON=$(or $(BENCH_PYTHON),$(BIN)/python) bash benchmarks/run.sh
+	BENCH_PYTHON=$(or $(BENCH_PYTHON),$(BIN)/python) bash benchmarks/run.sh $(ONLY)
 
 clean:
 	rm -rf $(VENV) $(SITE) $(if $(SUFFIX),,$(PRETRAIN) $(TIMM) $(COMPILED))

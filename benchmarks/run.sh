@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
 # All measurements of backbones on docs/benchmark.md, with the csv files in docs/benchmark: make bench.
+# With names of measurements only these, as csv: bash benchmarks/run.sh 4-resolution 6-train-sizes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=docs/benchmark
-measure() { "${BENCH_PYTHON:-python}" benchmarks/benchmark.py "${@:2}" --out "$out/$1"; }
+wanted=" $* "
+measure() {
+    if [[ $wanted == "  " || $wanted == *" $1 "* ]]; then
+        "${BENCH_PYTHON:-python}" benchmarks/benchmark.py "${@:2}" --out "$out/$1"
+    fi
+}
 compared=(--models xcit-auto xcit-trunk timm-xcit swin-t convnext-t)
 
 measure 1-forward --models xcit-auto xcit-plain xcit-trunk timm-xcit swin-t convnext-t resnet-50
@@ -12,9 +18,12 @@ measure 1c-compiled "${compared[@]}" --compile
 measure 1d-compiled-bfloat16 "${compared[@]}" --compile --dtype bfloat16
 measure 2-forward-p8 --models xcit-auto xcit-plain --patch-size 8 --repeats 3
 measure 3-train --models xcit-auto xcit-plain xcit-auto-cp timm-xcit swin-t --mode train --batch 2 --repeats 3
-measure 4-resolution --models xcit-auto xcit-plain timm-xcit swin-t resnet-50 --sizes 224 384 512 1024 2048 3072 --repeats 3 --memory
+measure 4-resolution --models xcit-auto xcit-p8 xcit-plain vit-s16 timm-xcit swin-t resnet-50 --sizes 224 384 512 1024 1536 2048 3072 --repeats 3 --memory --limits
 measure 5-huge --models xcit-auto --sizes 4000x6000 --repeats 3 --memory
-sed -i '/^<!-- The rest of this page/q' docs/benchmark.md
-cat $out/1*.md $out/3-*.md >> docs/benchmark.md
-rm $out/[1-5]*.md
+measure 6-train-sizes --models xcit-auto xcit-p8 vit-s16 swin-t --mode train --sizes 512 1024 --repeats 3 --memory --limits
+if [[ $wanted == "  " ]]; then
+    sed -i '/^<!-- The rest of this page/q' docs/benchmark.md
+    cat $out/1*.md $out/3-*.md $out/6-*.md >> docs/benchmark.md
+fi
+rm $out/[1-6]*.md
 "${BENCH_PYTHON:-python}" docs/readme_tables.py

@@ -9,6 +9,7 @@ added, but the config and its options must stay the same.
 import argparse
 import csv
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -36,9 +37,13 @@ METRICS = (BOX_AP, MASK_AP, MIOU, Metric("pixel accuracy", "aAcc", 1))
 SCORES = "*/2*.json"  # in the folder of a test: mmengine names both by the time
 
 
-def run(tool: str, *arguments: object) -> None:
-    """Run tools/TOOL.py; its output is shown."""
-    subprocess.run([sys.executable, str(TOOLS / f"{tool}.py"), *map(str, arguments)], check=True)
+def run(tool: str, *arguments: object) -> float:
+    """Run tools/TOOL.py; its output is shown. Return its peak memory in GiB."""
+    command = [sys.executable, str(TOOLS / f"{tool}.py"), *map(str, arguments)]
+    _, status, usage = os.wait4(subprocess.Popen(command).pid, 0)
+    if status:
+        raise subprocess.CalledProcessError(os.waitstatus_to_exitcode(status), command)
+    return usage.ru_maxrss / 2**20  # Linux counts KiB
 
 
 def check_settings(config: str, work_dir: Path) -> None:
@@ -55,9 +60,15 @@ def train(config: Path, folder: Path, options: list[str]) -> Path:
     """Train in `folder`, or resume if training is not completed, and return the last checkpoint."""
     done = folder / "trained"
     if not done.exists():
-        run("train", config, "--work-dir", folder, "--resume", "--cfg-options", *options)
+        peak = run("train", config, "--work-dir", folder, "--resume", "--cfg-options", *options)
+        (folder / "peak").write_text(str(peak))
         done.write_text((folder / "last_checkpoint").read_text())
     return Path(done.read_text())
+
+
+def read_peak(folder: Path) -> float:
+    """Return the peak memory of a training in GiB, without the processes that load images."""
+    return float((folder / "peak").read_text())
 
 
 def test(config: Path, checkpoint: Path, folder: Path, options: list[str]) -> dict[str, float]:

@@ -31,6 +31,7 @@ TITLES = {
     "swin-t": "mmdet's Swin-T",
     "resnet-50": "mmdet's ResNet-50",
 }
+VIT = "vit-s16"
 """Names of the models of benchmarks/benchmark.py in the README."""
 
 Model = dict[str, Any]
@@ -126,7 +127,37 @@ def speed() -> str:
         f"{saved_with_cp:.0f} MB with `with_cp=True`, Swin-T {saved_by_swin:.0f} MB.\n"
         f"From 512x512 to {large}, time grows as the number of pixels to the power {power:.2f}. "
         f"The largest image takes {time_of_large / 1e3:.0f} s, "
-        f"with timm's XCiT {ratio:.1f} times as long."
+        f"with timm's XCiT {ratio:.1f} times as long.{compare_with_vit()}"
+    )
+
+
+def read_seconds(model: str) -> dict[int, float]:
+    """Return the time of each size, by its side, at which a model was within the limits."""
+    with (MEASURED / "4-resolution.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] == model]
+    return {
+        int(row["size"].partition("x")[0]): float(row["median_ms"]) / 1e3
+        for row in rows
+        if row["median_ms"]
+    }
+
+
+def compare_with_vit() -> str:
+    """Return a sentence on the size from which XCiT is faster than a ViT, once it is measured."""
+    vit = read_seconds(VIT)
+    if not vit:
+        return ""
+    xcit = read_seconds("xcit-auto")
+    ratios = {side: vit[side] / xcit[side] for side in sorted(vit)}
+    slower = [side for side in ratios if ratios[side] <= 1]
+    faster = [side for side in ratios if side > max(slower, default=0)]
+    if not faster:
+        return f" Up to {max(ratios)} pixels a side, ViT-S/16 with the same pyramid is faster."
+    first = faster[0]
+    last = faster[-1]
+    return (
+        f" With the same pyramid, timm's ViT-S/16 takes {ratios[first]:.1f} times as long "
+        f"from {first} pixels a side on, {ratios[last]:.1f} times at {last}."
     )
 
 
@@ -137,15 +168,16 @@ def draw_speed(path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    with (MEASURED / "4-resolution.csv").open(newline="") as file:
-        sides = sorted({int(row["size"].partition("x")[0]) for row in csv.DictReader(file)})
+    sides = sorted(read_seconds("xcit-auto"))
     pixels = [side**2 / 1e6 for side in sides]
     figure, axis = plt.subplots(figsize=(6.4, 3), layout="constrained")
-    for model, title in TITLES.items():
-        seconds = [measured("4-resolution", model, f"{side}x{side}") / 1e3 for side in sides]
-        costs = [second / size for second, size in zip(seconds, pixels, strict=True)]
-        width = 2.5 if model == "xcit-auto" else 1.5
-        axis.plot(pixels, costs, "o-", markersize=4, linewidth=width, label=title)
+    for model, title in {**TITLES, VIT: "timm's ViT-S/16 with this pyramid"}.items():
+        seconds = read_seconds(model)
+        megapixels = [side**2 / 1e6 for side in seconds]
+        costs = [second / size for second, size in zip(seconds.values(), megapixels, strict=True)]
+        if costs:
+            width = 2.5 if model == "xcit-auto" else 1.5
+            axis.plot(megapixels, costs, "o-", markersize=4, linewidth=width, label=title)
     axis.set(xlabel="image, pixels", ylabel="seconds per megapixel", xscale="log", ylim=(0, None))
     axis.set_xticks(pixels, [f"{side}²" for side in sides])
     axis.minorticks_off()

@@ -1,0 +1,130 @@
+"""Train XCiT and a plain vision transformer from scratch by one recipe.
+
+    python benchmarks/side_by_side.py
+
+Trains the demo's recipes on CamVid and nuts (data/camvid and data/nuts, by tools/get_data.py) with
+two pairs of backbones of about the same parameters, with three seeds, and writes scores, seconds
+and memory into docs/benchmark.md. Needs timm. Repeated, the command completes
+work_dirs/side_by_side.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import sys
+from pathlib import Path
+from statistics import mean, median
+from typing import NamedTuple
+
+from benchmark import machine
+from mmengine.registry import MODELS
+from seeds import BOX_AP, MASK_AP, MIOU, Metric, read_peak, test, train
+
+from xcit_mm.utils.atomic import atomic_write
+from xcit_mm.utils.cli import cli_main
+from xcit_mm.utils.configs import read_config
+
+ROOT = Path(__file__).resolve().parents[1]
+DEMO = ROOT / "configs" / "demo"
+CONFIGS = ROOT / "benchmarks" / "side_by_side"
+PAGE = ROOT / "docs" / "benchmark.md"
+OUT = ROOT / "work_dirs" / "side_by_side"
+SEEDS = (0, 1, 2)
+MARKS = ("<!-- python benchmarks/side_by_side.py -->\n", "<!-- end of side by side -->\n")
+
+
+class Trained(NamedTuple):
+    """A backbone on a data set."""
+
+    data: str
+    backbone: str
+    config: Path
+    metrics: tuple[Metric, ...]
+
+
+DATA = {
+    "CamVid": ("camvid", DEMO / "fpn_xcit-n12-p16_camvid.py", (MIOU,)),
+    "nuts": ("nuts", DEMO / "mask-rcnn_xcit-n12-p16_nuts.py", (BOX_AP, MASK_AP)),
+}
+BACKBONES = {
+    "ViT-Ti/16, five blocks": "vit-ti5",
+    "XCiT-T12/16": "xcit-t12",
+    "ViT-Ti/16": "vit-ti",
+}
+RUNS = []
+for data, (prefix, demo, metrics) in DATA.items():
+    RUNS.append(Trained(data, "XCiT-N12/16", demo, metrics))
+    for backbone, suffix in BACKBONES.items():
+        RUNS.append(Trained(data, backbone, CONFIGS / f"{prefix}_{suffix}.py", metrics))
+
+
+def count_parameters(config: Path) -> float:
+    """Return the parameters of a config's backbone, pyramid included, in millions."""
+    backbone = MODELS.build(read_config(config).model.backbone)
+    return sum(parameter.numel() for parameter in backbone.parameters()) / 1e6
+
+
+def read_seconds(folder: Path) -> float:
+    """Return the median seconds of an iteration, by the logs of a training."""
+    seconds = []
+    for log in folder.glob("2*/vis_data/scalars.json"):
+        for line in log.read_text().splitlines():
+            logged = json.loads(line)
+            if "loss" in logged:
+                seconds.append(logged["time"])
+    return median(seconds)
+
+
+def format_row(run: Trained) -> str:
+    """Train and test with all seeds, and return the row of the table."""
+    scores: dict[str, list[float]] = {metric.name: [] for metric in run.metrics}
+    seconds = []
+    peaks = []
+    for seed in SEEDS:
+        folder = OUT / run.config.stem / f"seed{seed}"
+        options = [f"randomness.seed={seed}"]
+        checkpoint = train(run.config, folder, options)
+        tested = test(run.config, checkpoint, folder / "test", options)
+        for name, values in scores.items():
+            values.append(tested[name])
+        seconds.append(read_seconds(folder))
+        peaks.append(read_peak(folder))
+    described = [
+        f"{name} {mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+        for name, values in scores.items()
+    ]
+    cells = [run.data, run.backbone, f"{count_parameters(run.config):.1f}", ", ".join(described)]
+    cells += [f"{mean(seconds):.2f}", f"{mean(peaks):.2f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def run_all() -> None:
+    """Train all models, and write the table into the page, between its marks."""
+    os.chdir(ROOT)
+    rows = [
+        f"Seeds {', '.join(map(str, SEEDS))}; {datetime.date.today()}, {machine('cpu')}.",
+        "",
+        "| data | backbone | parameters, M | mean score (lowest to highest) | s per iteration "
+        "| peak memory, GiB |",
+        "|---|---|---|---|---|---|",
+        *map(format_row, RUNS),
+    ]
+    start, end = MARKS
+    before, _, rest = PAGE.read_text().partition(start)
+    _, _, after = rest.partition(end)
+    with atomic_write(PAGE) as file:
+        file.write((before + start + "\n".join(rows) + "\n" + end + after).encode())
+    print("\n".join(rows))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args()
+    return cli_main(run_all, "run the same command to continue", ValueError, OSError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
