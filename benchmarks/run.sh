@@ -23,7 +23,7 @@ measure 5-huge --models xcit-auto --sizes 4000x6000 --repeats 3 --memory
 measure 6-train-sizes --models xcit-auto xcit-p8 vit-s16 swin-t --mode train --sizes 512 1024 --repeats 3 --memory --limits
 if [[ $wanted == "  " ]]; then
     sed -i '/^<!-- The rest of this page/q' docs/benchmark.md
-    cat $out/1*.md $out/3-*.md $out/6-*.md >> docs/benchmark.md
+    cat $out/1-*.md >> docs/benchmark.md
 fi
 rm $out/[1-6]*.md
 "${BENCH_PYTHON:-python}" docs/readme_tables.py

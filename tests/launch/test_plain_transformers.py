@@ -8,7 +8,8 @@ import pytest
 import rasterio
 import torch
 from helpers.demo_runs import assert_same_state
-from helpers.paths import CONFIGS
+from helpers.pages import blocks
+from helpers.paths import CONFIGS, ROOT
 from helpers.raster_files import UTM, noise, save
 from helpers.tiny_recipes import tiny
 from mmengine.config import Config
@@ -62,6 +63,13 @@ def test_a_resumed_training_is_equal_to_the_bit(leaf, shapes):
 def test_the_doctor_misses_nothing_but_the_data_of_the_recipe(leaf):
     failures = [finding for finding in diagnose(str(leaf), []) if finding.level == "FAIL"]
     assert {finding.code for finding in failures} == {"D311"}
+
+
+def test_the_doctor_misses_nothing_but_the_data_of_the_config_on_the_page():
+    ((_, code),) = blocks(ROOT / "docs" / "plain-transformers.md")
+    Path("own.py").write_text(code)
+    findings = {finding.code: finding.level for finding in diagnose("own.py", [])}
+    assert [code for code, level in findings.items() if level == "FAIL"] == ["D311"]
 
 
 def test_a_model_or_width_that_does_not_fit_does_not_start(shapes, refused):
