@@ -9,11 +9,12 @@ are tested too.
 import argparse
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
 from safetensors.torch import save_file
@@ -147,23 +148,43 @@ def segmentor(num_classes: int = 5, bands: int = 3) -> nn.Module:
     return MODELS.build(dict(type="mmseg.EncoderDecoder", backbone=backbone, decode_head=head))
 
 
+class Named(list):
+    """A data set that names its classes."""
+
+    def __init__(self, classes: Sequence[str] | None) -> None:
+        super().__init__([0])
+        self.metainfo = dict(classes=classes)
+
+
 def load_in_runner(
-    model: nn.Module, checkpoint: dict, train: bool = True, resume: bool = False, **hook: object
-) -> None:
-    """Load a checkpoint by mmengine's Runner with StrictLoadHook, by default for training."""
+    model: nn.Module,
+    checkpoint: dict,
+    train: bool = True,
+    resume: bool = False,
+    classes: Sequence[str] | None = None,
+    hooks: Sequence[dict] = (),
+    load_from: str | None = None,
+    **hook: object,
+) -> Runner:
+    """Load a checkpoint by mmengine's Runner with StrictLoadHook, by default for training on
+    classes.
+    """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint.pth"
         torch.save(checkpoint, path)
         runner = Runner(
             model,
             work_dir=folder,
-            train_dataloader=torch.utils.data.DataLoader([0]),
+            train_dataloader=torch.utils.data.DataLoader(Named(classes)),
             train_cfg=dict(type="IterBasedTrainLoop", max_iters=1),
             optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
             resume=resume,
-            custom_hooks=[dict(type="StrictLoadHook", **hook)],
+            custom_hooks=[dict(type="StrictLoadHook", **hook), *hooks],
             experiment_name=folder,
+            cfg=Config(dict(load_from=load_from)),
         )
         if train:
             assert runner.train_loop  # which a runner builds on use
+            runner.call_hook("before_run")
         runner.load_checkpoint(str(path))
+    return runner

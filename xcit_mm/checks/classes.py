@@ -23,15 +23,9 @@ def check_names(classes: Sequence[str], owner: str) -> Iterator[Finding]:
 
 
 def check_classes(
-    splits: Iterable[ConfiguredSplit],
-    heads: Mapping[str, nn.Module],
-    learned: Sequence[str] | None = None,
+    splits: Iterable[ConfiguredSplit], heads: Mapping[str, nn.Module]
 ) -> Iterator[Finding]:
-    """Check the classes of all data sets against each other and against `num_classes` of the heads.
-
-    Args:
-        learned: The classes of the checkpoint that is tested, if it names them.
-    """
+    """Check the classes of all data sets against each other and `num_classes` of the heads."""
     origins: dict[tuple[str, ...], str] = {}
     for split in splits:
         if split.library == "mmpretrain":  # which takes classes from its data
@@ -46,8 +40,6 @@ def check_classes(
             elif dataset.reader in ("CocoDataset", "BaseSegDataset"):  # others may read the names
                 problem = f"classes={classes!r} in the {split.name} data set"
                 yield fail("D302", problem, "metainfo=dict(classes=('name', ...))")
-    if learned:
-        origins = {tuple(learned): "checkpoint", **origins}
     yield from _compare_classes(origins)
 
 

@@ -14,7 +14,7 @@ from .data import check_data_sets, check_overlaps, check_paths
 from .findings import Finding, collect, fail
 from .model import CheckedModel, check_forward, check_rates
 from .run_config import RunConfig, tests_on_own_data
-from .weights import check_weights, learned_classes
+from .weights import check_learned_classes, check_weights
 
 SPLITS = ("train", "val")
 
@@ -70,8 +70,9 @@ def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
     model = CheckedModel(cfg)
     yield from check_paths([tested])
     yield from model.failures
-    learned = learned_classes(checkpoint) if checkpoint else None
-    yield from collect(check_classes([tested], model.heads, learned))
+    if checkpoint:
+        yield from collect(check_learned_classes(cfg, checkpoint))
+    yield from collect(check_classes([tested], model.heads))
     yield from collect(check_forward(model.module))
     yield from collect(check_data_sets(tested, model.heads))
     yield from _notes(check_overlaps(splits))

@@ -15,6 +15,7 @@ from ..models import Pyramid
 from ..models.build import check_backbone, has_pyramid, model_config
 from ..utils.configs import part_class, type_name
 from ..utils.errors import reason
+from ..weights.classes import class_heads
 from .findings import Finding, fail, note, ok
 
 SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of every stride
@@ -40,7 +41,7 @@ class CheckedModel:
         except Exception as error:  # a wrong config makes the libraries raise nearly any exception
             problem = f"the model cannot be built: {reason(error)}"
             self.failures = [fail("", problem, "correct the model in the config")]
-        self.heads = _class_heads(self.module)
+        self.heads = class_heads(self.module)
 
 
 def build_model(cfg: Config) -> nn.Module:
@@ -50,27 +51,6 @@ def build_model(cfg: Config) -> nn.Module:
             return MODELS.build(model_config(cfg))
     except Exception:  # modules that compute with their own values need real tensors
         return MODELS.build(model_config(cfg))
-
-
-def _class_heads(model: nn.Module) -> dict[str, nn.Module]:
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if _without_number(name).endswith("head")
-        and isinstance(getattr(module, "num_classes", None), int)
-        and not _has_other_classes(model, name, module)
-    }
-
-
-def _has_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
-    """Return whether a head predicts objects or boundaries only, or some of the classes."""
-    is_of_things = hasattr(model, "panoptic_fusion_head") and name.startswith("roi_head.")
-    return (
-        is_of_things
-        or name.endswith(("rpn_head", "semantic_head"))
-        or type(head).__name__.endswith(("RPNHead", "STDCHead"))
-        or bool(getattr(head, "class_agnostic", False))
-    )
 
 
 def check_rates(cfg: Config) -> Iterator[Finding]:

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mmengine.config import Config
+
 from ..models import Pyramid
+from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import parse_checkpoint
 from ..weights.matching import match_model
 from ..weights.published import REMOTE_PREFIXES, local_path
@@ -32,16 +35,15 @@ def check_weights(run: RunConfig, model: Any) -> Iterator[Finding]:
         yield note("D701", f"{problem}, without an error", fix)
 
 
-def learned_classes(checkpoint: str) -> tuple[str, ...] | None:
-    """Return the classes that a checkpoint was trained on, or None if it does not name them.
-
-    Args:
-        checkpoint: As in `load_checkpoint`, which may download it.
+def check_learned_classes(cfg: Config, checkpoint: str) -> Iterator[Finding]:
+    """Check that the classes of a test are those that a checkpoint, which may be downloaded, names
+    as its own.
     """
-    content = load_checkpoint(checkpoint)
-    meta = content.get("meta") if isinstance(content, dict) else None
-    classes = ((meta or {}).get("dataset_meta") or {}).get("classes")
-    return tuple(classes) if isinstance(classes, (list, tuple)) else None
+    learned = learned_classes(load_checkpoint(checkpoint))
+    try:
+        check_same_classes(checkpoint, learned, configured_classes(cfg))
+    except ValueError as error:
+        yield fail("D305", f"test: {error}")
 
 
 def _check_file(option: str, options: dict, model: Any, is_whole: bool) -> Iterator[Finding]:

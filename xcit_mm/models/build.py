@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..utils.configs import SUFFIXES, backbone_class, data_preprocessor, read_config, type_name
 from ..utils.errors import reason
+from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model
 from ..weights.published import PUBLISHED
@@ -80,12 +81,15 @@ def load_model(cfg: Config, checkpoint: str | Path, part: str = "model") -> nn.M
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If the model cannot be built, or the checkpoint does not fill it.
+        ValueError: If the model cannot be built, or the checkpoint does not fill it or has learned
+            other classes than those that the config tests.
     """
     config = _without_init_cfg(cfg)
     if part == "model":
         model = _build(cfg, config)
-        model.load_state_dict(match_model(model, load_checkpoint(checkpoint)))
+        content = load_checkpoint(checkpoint)
+        check_same_classes(checkpoint, learned_classes(content), configured_classes(cfg))
+        model.load_state_dict(match_model(model, content))
         return model.eval()
     if not config.get("backbone"):
         raise ValueError(f"the config's model, {config.get('type')}, has no backbone")

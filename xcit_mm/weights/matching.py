@@ -1,6 +1,7 @@
 """Matching of a checkpoint to a model: it fills the whole model, or an error says why not."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -11,10 +12,19 @@ from torch import Tensor, nn
 
 from ..utils.cli import log_line
 from ..utils.compat import is_resuming, is_training_run
+from ..utils.configs import read_config
 from ..utils.errors import preview
 from .bands import FILL_HINT, RGB, check_stem_rule, stem_for_bands, stem_key
+from .classes import (
+    ClassNames,
+    check_same_classes,
+    configured_classes,
+    learned_classes,
+    move_classes,
+    plain_names,
+)
 from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
-from .zoo import load_checkpoint
+from .zoo import find_config, load_checkpoint
 
 PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _MASK_HEAD = "roi_head.mask_head."  # of mmdet
@@ -71,11 +81,19 @@ def load_pretrained(
 
 
 def match_model(
-    model: nn.Module, checkpoint: dict, strict_heads: bool = True, fill_stem: str | None = None
+    model: nn.Module,
+    checkpoint: dict,
+    strict_heads: bool = True,
+    fill_stem: str | None = None,
+    names: ClassNames | None = None,
 ) -> dict[str, Tensor]:
     """Return the state dict with which a checkpoint fills a detector, segmentor or classifier.
 
     `strict_heads` and `fill_stem` are those of `StrictLoadHook`. The model is not changed.
+
+    Args:
+        names: Classes of the checkpoint and of the model, to whose numbers rows of the heads are
+            moved. Without `strict_heads`, they may be others.
 
     Raises:
         CheckpointMismatch: If the checkpoint does not fit.
@@ -97,6 +115,10 @@ def match_model(
         if expected_heads and not heads:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
         trunk = backbone.match_weights(weights, strict_heads, fill_stem)
+        if names is not None:
+            if strict_heads and sorted(names.in_file) != sorted(names.in_model):
+                raise ValueError(f"{names.describe()}; {_KEEP_HINT}")
+            heads = move_classes(model, expected_heads, heads, names)
         heads = _match_heads(expected_heads, heads, strict_heads)
     except ValueError as error:
         raise CheckpointMismatch(f"the checkpoint does not fit the model: {error}") from None
@@ -240,10 +262,13 @@ class StrictLoadHook(Hook):
     the model with its shape, and nothing else. The file of a backbone alone, with which the heads
     would stay random, is rejected: `init_cfg` loads it.
 
+    A class is its name: at the start of a training, rows of the heads are moved to the numbers that
+    their classes have in the training data, and a resumed run must have the file's classes.
+
     Args:
-        strict_heads: False lets heads of other shapes, for example for other classes, keep their
-            initial values when training starts from `load_from`, and lists them. Testing and
-            resuming stay strict.
+        strict_heads: False lets rows of new classes, and heads of other shapes, keep their initial
+            values when training starts from `load_from`, and lists them. Testing and resuming stay
+            strict.
         fill_stem: Rule of `xcit_mm.weights.bands.stem_for_bands`, 'rgb-mean', 'rgb-zero' or 'mean',
             that makes a stem for the model's `in_channels` when training starts from the file of a
             model for RGB. A file with as many bands as the model loads unchanged.
@@ -271,7 +296,44 @@ class StrictLoadHook(Hook):
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
         if is_training_run(runner) and not is_resuming(runner):
-            state = match_model(model, checkpoint, self.strict_heads, self.fill_stem)
-        else:
-            state = match_model(model, checkpoint)
-        checkpoint["state_dict"] = state
+            names = _class_names(runner, checkpoint)
+            options = (self.strict_heads, self.fill_stem, names)
+            checkpoint["state_dict"] = match_model(model, checkpoint, *options)
+            return
+        if is_training_run(runner):
+            classes = _trained_classes(runner)
+            try:
+                check_same_classes("the checkpoint", learned_classes(checkpoint), classes)
+            except ValueError as error:
+                raise CheckpointMismatch(str(error)) from None
+        checkpoint["state_dict"] = match_model(model, checkpoint)
+
+
+def _class_names(runner: Runner, checkpoint: dict) -> ClassNames | None:
+    """Return the classes of a checkpoint and of the training that starts from it, or None if they
+    are not known.
+    """
+    in_model = _trained_classes(runner)
+    if in_model is None:
+        return None
+    in_file = learned_classes(checkpoint)
+    name = runner.cfg.get("load_from")
+    if in_file is None and name:
+        with suppress(ValueError, OSError):  # a file without a config beside it
+            in_file = configured_classes(read_config(find_config(name)))
+    if in_file is None:
+        print_log(
+            "the checkpoint does not name its classes: heads of equal shapes keep their rows",
+            "current",
+        )
+        return None
+    names = ClassNames(in_file, in_model)
+    if in_file != in_model:
+        print_log(names.describe(), "current")
+    return names
+
+
+def _trained_classes(runner: Runner) -> tuple[str, ...] | None:
+    """Return the names of the classes of a run's training data, if they have names."""
+    dataset = runner.train_dataloader.dataset
+    return plain_names(getattr(dataset, "metainfo", {}).get("classes"))
