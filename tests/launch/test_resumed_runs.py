@@ -146,3 +146,40 @@ def test_a_run_that_is_longer_than_its_config_is_refused_or_extended(
     message = refused(*command(2))
     assert f"max_{unit}=2, but 3 {unit} are trained: raise max_{unit}, or resume" in message
     assert start(*command(4)).resume
+
+
+LABELS = ("background", "circle", "square", "triangle", "star")
+
+
+@pytest.mark.parametrize(
+    "classes, message",
+    [
+        (("road", *LABELS[1:]), "other classes than the config: road instead of background"),
+        (LABELS[::-1], "in another order: 0 is star, not background"),
+    ],
+)
+@pytest.mark.parametrize("checkpoint", [[], ["work/iter_2.pth"]], ids=["last", "chosen"])
+def test_resume_from_a_run_of_other_classes_is_refused(
+    checkpoint, classes, message, shapes, refused
+):
+    meta = dict(epoch=0, iter=2, dataset_meta=dict(classes=classes))
+    write_state(Path("work/iter_2.pth"), meta=meta)
+    flags = ["--work-dir", "work", "--resume", *checkpoint]
+    assert message in refused(CONFIG, *flags, *cfg_options(SEG, shapes, 4))
+
+
+def test_the_last_checkpoint_of_a_run_on_other_data_resumes_only_by_its_name(
+    shapes, refused, start
+):
+    Path("old").mkdir()
+    saved_config = (
+        "train_dataloader = dict(dataset=dict(data_root='old', data_prefix=dict(img='')))"
+    )
+    path = write_state(Path("work/iter_2.pth"), meta=dict(epoch=0, iter=2, cfg=saved_config))
+    options = cfg_options(SEG, shapes, 4)
+    message = refused(CONFIG, "--work-dir", "work", "--resume", *options)
+    assert "work/iter_2.pth is of an earlier run on" in message
+    assert message.endswith(f"--resume {path}")
+    assert start(CONFIG, "--work-dir", "work", "--resume", path, *options).resume
+    Path("old").rename("moved")
+    assert start(CONFIG, "--work-dir", "work", "--resume", *options).resume

@@ -2,6 +2,9 @@
 set.
 """
 
+import multiprocessing
+import time
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import mmengine.runner
@@ -11,6 +14,7 @@ from helpers.processes import run_tool as run_in_process
 from mmengine.config import Config
 
 from xcit_mm.commands import train
+from xcit_mm.utils.folders import lock_folder
 
 SEG, DET = SCORES
 CONFIG = DEMO / f"{SEG}.py"
@@ -104,6 +108,42 @@ def test_testing_that_would_fail_does_not_start(shapes, weights, refused):
     assert "D602 neck.in_channels" in refused(CONFIG, weights[SEG], *other_backbone, tool="test")
     swapped = refused(weights[SEG], CONFIG, tool="test")
     assert "the config comes before the checkpoint" in swapped and str(weights[SEG]) in swapped
+
+
+def hold(is_locked: Event) -> None:
+    with lock_folder(Path("work"), "--work-dir"):
+        is_locked.set()
+        time.sleep(600)
+
+
+def test_one_training_at_a_time_writes_into_a_work_folder(shapes, weights, refused, start):
+    context = multiprocessing.get_context("fork")
+    is_locked = context.Event()
+    other = context.Process(target=hold, args=(is_locked,))
+    other.start()
+    assert is_locked.wait(30)
+    arguments = (CONFIG, "--work-dir", "work", *cfg_options(SEG, shapes, 1))
+    assert "another process writes into work: " in refused(*arguments)
+    test = (CONFIG, weights[SEG], "--work-dir", "work", *cfg_options(SEG, shapes, 1))
+    assert start(*test, tool="test")
+    other.kill()
+    other.join()
+    assert start(*arguments)
+
+
+@pytest.mark.parametrize("variable", ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"])
+def test_processes_of_other_machines_start_in_the_work_folder_of_the_first(
+    variable, shapes, monkeypatch, start
+):
+    monkeypatch.setenv(variable, "8")
+    context = multiprocessing.get_context("fork")
+    is_locked = context.Event()
+    first = context.Process(target=hold, args=(is_locked,))
+    first.start()
+    assert is_locked.wait(30)
+    assert start(CONFIG, "--work-dir", "work", *cfg_options(SEG, shapes, 1))
+    first.kill()
+    first.join()
 
 
 URL = "http://127.0.0.1:9/none.pth"

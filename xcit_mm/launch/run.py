@@ -5,6 +5,7 @@ import copy
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
@@ -30,13 +31,14 @@ from ..utils.compat import (
 )
 from ..utils.configs import data_sets, part_class, read_config, type_name
 from ..utils.errors import reason
+from ..utils.folders import lock_folder
 from ..utils.scripts import find_script, load_script
 from ..weights.matching import CheckpointMismatch
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
 from .config import refresh_copies
 from .report import report
-from .state import find_state, training_length
+from .state import check_is_of_config, find_state, training_length
 
 
 def run_tool(tool: str, options: argparse.Namespace) -> int:
@@ -53,27 +55,29 @@ def run_tool(tool: str, options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
-    options.is_first = rank == "0"  # of the processes of this machine
+    _read_ranks(options)
+
+    is_training = tool == "train"
+    hooks = [TerminationHook()] if is_training else []
 
     def run() -> int:
-        try:
-            script = _prepare_training(options) if tool == "train" else _prepare_test(options)
-        except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
-            sys.exit(reason(error))
-        if script is None:
+        with ExitStack() as lock:
+            try:
+                script = _prepare_training(options, lock) if is_training else _prepare_test(options)
+            except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+                sys.exit(reason(error))
+            if script is None:
+                return 0
+            with (
+                find_bases_by_package(),
+                load_urls_by(load_checkpoint),
+                add_hooks_to_runs(*hooks),
+            ):
+                script.main()
+            if is_training and options.is_writer:
+                for line in report(options.work_dir, options.cfg):
+                    print(line, file=sys.stderr)
             return 0
-        hooks = [TerminationHook()] if tool == "train" else []
-        with (
-            find_bases_by_package(),
-            load_urls_by(load_checkpoint),
-            add_hooks_to_runs(*hooks),
-        ):
-            script.main()
-        if tool == "train" and options.is_first:
-            for line in report(options.work_dir, options.cfg):
-                print(line, file=sys.stderr)
-        return 0
 
     def run_in_console() -> int:
         with log_config_to_file_only() if options.verbose else console_of_run():
@@ -86,19 +90,36 @@ def run_tool(tool: str, options: argparse.Namespace) -> int:
     return cli_main(run_in_console, next_step, *errors)
 
 
-def _prepare_training(options: argparse.Namespace) -> ModuleType | None:
+def _read_ranks(options: argparse.Namespace) -> None:
+    """Note whether this process is the first of its machine, which checks and prints, and the first
+    of all machines, which alone writes into the folders that they share.
+    """
+
+    def is_zero(*variables: str) -> bool:
+        ranks = [os.environ[name] for name in variables if os.environ.get(name)]
+        return not ranks or ranks[0] == "0"
+
+    options.is_first = is_zero("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+    is_first_of_all = is_zero("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+    options.is_writer = options.is_first and is_first_of_all
+
+
+def _prepare_training(options: argparse.Namespace, lock: ExitStack) -> ModuleType | None:
     """Return the library's script, after checks that the training can start, or None if it is
-    complete.
+    complete. The work folder stays locked until the stack is closed.
     """
     options.config = find_config(options.config)
     cfg = _read_config(options)
-    options.cfg = cfg
+    if options.is_writer:
+        lock.enter_context(lock_folder(options.work_dir, "--work-dir"))
+        refresh_copies(cfg)
     _choose_precision(options, cfg)
     end, unit = training_length(cfg)
     state = None if options.resume is None else find_state(options.resume, options.work_dir)
     checkpoint = None
     if state is not None:
         checkpoint, content = state
+        check_is_of_config(checkpoint, content, cfg, is_chosen=bool(options.resume))
         if end and is_complete(content, unit, end):
             complete = f"the run is complete: {checkpoint} has all {end} {unit}"
             _say(options, f"{complete}; raise max_{unit} to extend it")
@@ -162,6 +183,8 @@ def _prepare_test(options: argparse.Namespace) -> ModuleType:
     if options.show_dir:
         options.flags += ["--show-dir", options.show_dir]
     cfg = _read_config(options)
+    if options.is_writer:
+        refresh_copies(cfg)
     script = _load_script("test", options, cfg)
     check_checkpoint(options.checkpoint)
     _check(options, check_test(cfg, options.checkpoint))
@@ -171,8 +194,7 @@ def _prepare_test(options: argparse.Namespace) -> ModuleType:
 def _read_config(options: argparse.Namespace) -> Config:
     """Read the config of a run, and choose its work folder."""
     cfg = read_config(options.config, parse_cfg_options(["--cfg-options", *options.cfg_options]))
-    if options.is_first:
-        refresh_copies(cfg)
+    options.cfg = cfg
     default = cfg.get("work_dir") or Path("work_dirs") / Path(options.config).stem
     options.work_dir = options.work_dir or Path(default)
     return cfg
@@ -206,9 +228,11 @@ def _choose_precision(options: argparse.Namespace, cfg: Config) -> None:
 
 def _check(options: argparse.Namespace, findings: Iterable[Finding]) -> None:
     """Print notes, and raise an error for the first failure, unless checks are skipped. Other
-    processes of a machine wait for the first in the library's script.
+    processes of a machine wait for the first in the library's script, and those of other machines
+    for the first of all, if it may be writing the copies.
     """
-    if options.skip_checks or not options.is_first:
+    has_copies = bool(options.cfg.get("source"))
+    if options.skip_checks or not (options.is_writer if has_copies else options.is_first):
         return
     for finding in findings:
         if finding.level == "FAIL":

@@ -6,8 +6,9 @@ from typing import Any
 
 from mmengine.config import Config
 
+from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.reader import find_damage
-from ..weights.work_dirs import last_checkpoint
+from ..weights.work_dirs import check_same_data, last_checkpoint
 from ..weights.zoo import load_checkpoint
 
 
@@ -35,6 +36,19 @@ def find_state(checkpoint: str, work_dir: Path) -> tuple[str, dict[str, Any]] | 
         raise ValueError(f"{error}; {hint}") from None
     _check_state(path, content)
     return path, content
+
+
+def check_is_of_config(
+    checkpoint: str, content: dict[str, Any], cfg: Config, is_chosen: bool
+) -> None:
+    """Raise ValueError if a checkpoint has learned other classes than those of a config, or if it
+    is the last of an earlier run on other data in a work folder, which nobody chose.
+    """
+    classes = configured_classes(cfg, "train")
+    check_same_classes(checkpoint, learned_classes(content), classes)
+    if not is_chosen:
+        fix = f"give another --work-dir, or resume from it with --resume {checkpoint}"
+        check_same_data(checkpoint, content, cfg.to_dict(), fix)
 
 
 def training_length(cfg: Config) -> tuple[int, str]:

@@ -5,7 +5,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,7 +38,7 @@ def open_folder(
         BlockingIOError: If another process has opened the folder.
         ValueError: If an earlier call had other settings. The message names the first difference.
     """
-    with _locked(folder):
+    with lock_folder(folder, "--out"):
         path = folder / SETTINGS
         if overwrite:
             _remove(folder, [*list_results(), path])
@@ -65,19 +65,30 @@ def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder. The lock ends with the process, however the process ends."""
+def lock_folder(folder: Path, option: str) -> Iterator[None]:
+    """Lock a folder, which is made if necessary. The lock ends with the process, however the
+    process ends. A folder that was made and stays empty is removed.
+
+    Args:
+        option: The option of the command by which a user gives another folder.
+
+    Raises:
+        BlockingIOError: If another process has locked the folder.
+    """
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _LOCK
     with path.open("wb") as file:
         if not _try_lock(file, path):
-            raise BlockingIOError(
-                f"another process writes into {folder}: wait for its end, or give another --out"
-            )
+            fix = f"wait for its end, or give another {option}"
+            raise BlockingIOError(f"another process writes into {folder}: {fix}")
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                for new_folder in new_folders:
+                    new_folder.rmdir()
 
 
 def _try_lock(file: IO[bytes], path: Path) -> bool:

@@ -322,14 +322,11 @@ def _class_names(runner: Runner, checkpoint: dict) -> ClassNames | None:
         with suppress(ValueError, OSError):  # a file without a config beside it
             in_file = configured_classes(read_config(find_config(name)))
     if in_file is None:
-        print_log(
-            "the checkpoint does not name its classes: heads of equal shapes keep their rows",
-            "current",
-        )
+        log_line("the checkpoint does not name its classes: heads of equal shapes keep their rows")
         return None
     names = ClassNames(in_file, in_model)
     if in_file != in_model:
-        print_log(names.describe(), "current")
+        log_line(names.describe())
     return names
 
 

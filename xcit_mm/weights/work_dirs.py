@@ -1,9 +1,11 @@
 """The folder of a training: its config, its last checkpoint and the best that the run recorded."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..utils.configs import leaf_datasets, plain_values
 from ..utils.errors import preview
 from .reader import load_from_file
 
@@ -88,6 +90,49 @@ def find_checkpoint_in(folder: Path) -> str | None:
         return last
     files = [path for suffix in CHECKPOINT_SUFFIXES for path in folder.glob(f"*{suffix}")]
     return _take_only(folder, sorted(files))
+
+
+def check_same_data(
+    checkpoint: str | Path, content: Any, config: Mapping[str, Any], fix: str
+) -> None:
+    """Raise ValueError if a checkpoint is of a run that trained on other data than a config does,
+    and if these data still exist: others may have been moved.
+
+    Args:
+        content: The content of the file, in which mmengine stores the config of its run.
+        config: Values of a config.
+        fix: What to do.
+    """
+    meta = content.get("meta") if isinstance(content, Mapping) else None
+    try:
+        trained = _training_paths(plain_values((meta or {}).get("cfg") or ""))
+    except ValueError:  # a config that would have to be run
+        return
+    paths = _training_paths(config)
+    other = [path for path in trained if path not in paths and Path(path).exists()]
+    if other and paths:
+        problem = f"{checkpoint} is of an earlier run on {other[0]}"
+        raise ValueError(f"{problem}, the config trains on {paths[0]}: {fix}")
+
+
+def _training_paths(config: Mapping[str, Any]) -> list[str]:
+    """Return the paths of the data that a config trains on, without links. Those of `train --from`
+    are the source of the copies that the library reads.
+    """
+    source = config.get("source")
+    if isinstance(source, Mapping) and source.get("path"):
+        return [os.path.realpath(source["path"])]
+    loader = config.get("train_dataloader") or {}
+    paths = []
+    for dataset in leaf_datasets(loader.get("dataset") or {}):
+        prefix = dataset.get("data_prefix") or {}
+        folders = prefix.values() if isinstance(prefix, Mapping) else [prefix]
+        root = dataset.get("data_root") or ""
+        for part in [part for part in (dataset.get("ann_file"), *folders) if part] or [""]:
+            path = os.path.join(root, part)
+            if path:
+                paths.append(path if "://" in path else os.path.realpath(path))
+    return paths
 
 
 def _take_only(folder: Path, files: list[Path]) -> str | None:
