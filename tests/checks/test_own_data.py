@@ -228,6 +228,13 @@ def test_photos_of_the_training_that_are_held_out_are_noted(copied):
     assert_only(checked(), "note", "D319", "1 of 3", "val split", f"{target} (a copy of {first})")
 
 
+def test_a_test_split_without_labels_beside_validation_is_not_checked():
+    for split in ("train", "val"):
+        write_data("COCO", [[("thing", GOOD)]], split=split)
+    write_data("COCO", [[]], split="test")
+    assert checked() == []
+
+
 def test_photos_of_one_size_that_differ_in_a_pixel_are_no_copies():
     write_data("COCO", [[("thing", GOOD)]])
     write_data("COCO", [[("thing", GOOD)]], split="val")

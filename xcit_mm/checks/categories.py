@@ -74,10 +74,15 @@ def check_categories(coco: CocoJson, classes: Sequence[str], split: str) -> Iter
     absent = [name for name in classes if name not in names]
     if len(set(learned)) < len(learned):
         yield from _name_repeated(coco, learned)
-    elif absent:
-        yield _name_absent(coco, classes, absent, split)
+        return
+    if split == "train":  # the other jsons follow the order that it learns
+        fix = f"metainfo=dict(classes={tuple(names if absent else learned)}) in all data sets"
+    else:
+        fix = f"list the categories of {coco.path} as {tuple(classes)}; ids stay"
+    if absent:
+        yield _name_absent(coco, classes, absent, fix)
     elif learned != list(classes):
-        yield _name_swapped(coco, classes, learned, split)
+        yield _name_swapped(coco, classes, learned, fix)
     else:
         yield from _name_left_out(coco, _annotated_names(coco, classes))
 
@@ -104,37 +109,23 @@ def _name_repeated(coco: CocoJson, learned: Sequence[str]) -> Iterator[Finding]:
 
 
 def _name_absent(
-    coco: CocoJson, classes: Sequence[str], absent: Sequence[str], split: str
+    coco: CocoJson, classes: Sequence[str], absent: Sequence[str], fix: str
 ) -> Finding:
     """Name classes that are not categories."""
     problem = f"{len(absent)} of {len(classes)} classes are not categories of {coco.path}"
     others = _annotated_names(coco, classes)
     instead = f", which has {preview(others)}" if others else ""
-    names = [category["name"] for category in coco.categories]
-    return fail(
-        "D405", f"{problem}: {preview(absent)}{instead}", _fix_order(coco, names, classes, split)
-    )
+    return fail("D405", f"{problem}: {preview(absent)}{instead}", fix)
 
 
 def _name_swapped(
-    coco: CocoJson, classes: Sequence[str], learned: Sequence[str], split: str
+    coco: CocoJson, classes: Sequence[str], learned: Sequence[str], fix: str
 ) -> Finding:
     """Name classes that mmdet would show for each other."""
     pairs = zip(learned, classes, strict=False)
     swapped = [f"{name} as {shown}" for name, shown in pairs if name != shown]
     order = f"mmdet makes a class of each category in the order of {coco.path}"
-    return fail(
-        "D406",
-        f"{order}, and would show {preview(swapped)}",
-        _fix_order(coco, learned, classes, split),
-    )
-
-
-def _fix_order(coco: CocoJson, learned: Sequence[str], classes: Sequence[str], split: str) -> str:
-    """Return how json and config get the same classes. Other jsons follow that of the training."""
-    if split == "train":
-        return f"metainfo=dict(classes={tuple(learned)}) in all data sets"
-    return f"list the categories of {coco.path} as {tuple(classes)}; ids stay"
+    return fail("D406", f"{order}, and would show {preview(swapped)}", fix)
 
 
 def _name_left_out(coco: CocoJson, names: Sequence[str]) -> Iterator[Finding]:

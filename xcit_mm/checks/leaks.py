@@ -36,6 +36,8 @@ def _find_copies(photos: Sequence[str], originals: Sequence[str]) -> dict[str, s
     keys: dict[str, Any] = {}
     original_keys: dict[str, Any] = {}
     for identify in (os.path.getsize, _read_piece, _hash_content):
+        if not photos:
+            return {}
         keys = _identify(photos, identify)
         original_keys = _identify(originals, identify)
         shared = set(keys.values()) & set(original_keys.values())

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..datasets import Dataset, Split
+from ..datasets.headers import read_infos
 from ..utils.errors import preview
 from .classes import check_names
 from .data import check_labelled_photos
@@ -28,15 +29,16 @@ def check_dataset(dataset: Dataset, needs_masks: bool = True) -> Iterator[Findin
     Args:
         needs_masks: Whether the objects are trained with their masks.
     """
+    held_out = "val" if "val" in dataset.splits else "test"  # a test split beside val is left out
+    names = ["train", held_out] if dataset.held_out else ["train"]
     nameless = list(_check_nameless(dataset))
     yield from nameless or check_names(dataset.classes, "data set")
-    for name in dataset.splits:
+    for name in names:
         for finding in _check_split(dataset, name, needs_masks):
             yield finding._replace(text=f"{name}: {finding.text}")
-    trained = _list_photos(dataset.training)
-    for name, split in dataset.splits.items():
-        if name != "train":
-            yield from check_leaks(name, _list_photos(split), trained)
+    if dataset.held_out:
+        photos = _list_photos(dataset.held_out)
+        yield from check_leaks(held_out, photos, _list_photos(dataset.training))
 
 
 def _list_photos(split: Split) -> list[str]:
@@ -62,7 +64,7 @@ def _check_nameless(dataset: Dataset) -> Iterator[Finding]:
 def _check_split(dataset: Dataset, name: str, needs_masks: bool) -> Iterator[Finding]:
     split = dataset.splits[name]
     paths = _list_photos(split)
-    yield from _check_bits(Photos(paths))
+    yield from _check_bits(paths)
     if split.objects is None:
         pairs = dict(zip(paths, map(str, split.maps), strict=True))
         yield from check_own_maps(pairs, dataset.classes, name == "train")
@@ -79,9 +81,10 @@ def _check_split(dataset: Dataset, name: str, needs_masks: bool) -> Iterator[Fin
     yield from check_labelled_photos(Photos(paths), split, objects)
 
 
-def _check_bits(photos: Photos) -> Iterator[Finding]:
+def _check_bits(photos: Iterable[str]) -> Iterator[Finding]:
     """Check that no TIFF has bits that OpenCV would drop in silence."""
-    for path, info in photos.infos.items():
-        if path.lower().endswith((".tif", ".tiff")) and info.bits > 8 and not info.dropped_bands:
+    tifs = [path for path in photos if path.lower().endswith((".tif", ".tiff"))]
+    for path, info in read_infos(tifs).items():
+        if info.bits > 8 and not info.dropped_bands:
             problem = f"{path} has {info.bits} bits, which are not those of a photo"
             yield fail("D315", problem, "write a config as in docs/bands.md")
