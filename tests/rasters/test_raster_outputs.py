@@ -19,6 +19,7 @@ from helpers.raster_files import UTM, save, write_shapes
 from helpers.raster_runs import TILES, RasterRun
 
 from xcit_mm import Predictor, predict_raster
+from xcit_mm.rasters.gdal import list_rasters
 
 AREA = [shapely.box(-9, -9, 300, 300)]
 
@@ -186,3 +187,12 @@ class TestResults:
         notes.write_text("text")
         table.predict(overwrite=True)
         assert notes.read_text() == "text" and len(list(notes.parent.iterdir())) == 1
+
+
+def test_maps_of_other_runs_in_a_folder_are_no_rasters(tmp_path, capsys):
+    run = RasterRun(tmp_path, "map.tif")
+    run.predict()
+    assert list_rasters(run.raster.parent) == [run.raster]
+    shutil.copy(run.out, run.raster.with_name("copied.tif"))
+    assert list_rasters(run.raster.parent) == [run.raster]
+    assert "left out 1 maps of other runs: " in capsys.readouterr().err

@@ -12,6 +12,7 @@ from ..utils.cli import print_line
 from ..utils.errors import preview
 from .gdal import open_raster
 from .polygons import describe_extent, read_polygons, repair, to_crs
+from .tally import Tally
 
 CLASS_COLUMNS = ("class", "label", "name", "category", "type")
 ONE_CLASS = "object"
@@ -125,6 +126,23 @@ def _find_class_column(columns: Sequence[str]) -> str | None:
     by_name = {column.lower(): column for column in reversed(columns)}
     known = [by_name[name] for name in CLASS_COLUMNS if name in by_name]
     return known[0] if known else None
+
+
+def select_known(polygons: Any, classes: Sequence[str], source: LabelFile, tally: Tally) -> Any:
+    """Select the polygons of a model's classes. A line names the other classes.
+
+    Raises:
+        ValueError: If no polygon has one of the classes.
+    """
+    is_known = polygons["class"].isin(classes)
+    unknown = sorted(set(polygons["class"][~is_known]))
+    if unknown:
+        problem = f"the model does not know {preview(unknown)}, but {preview(classes)}"
+        if not is_known.any():
+            raise ValueError(f"{source.option}: {problem}: give --class-column")
+        print_line(f"{source.option}: {problem}: these labels do not count")
+    tally.leave_out("of a class that the model does not know", int((~is_known).sum()))
+    return polygons[is_known]
 
 
 def place_labels(polygons: Any, crs: Any, area: Any, option: str, by_centre: bool = False) -> Any:

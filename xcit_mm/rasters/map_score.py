@@ -1,0 +1,92 @@
+"""Score of a map against labels: the IoU of each class."""
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..utils.cli import print_line
+from .gdal import gdal, open_raster
+from .labels import (
+    NO_CLASS,
+    UNKNOWN_CLASS,
+    UNLABELLED,
+    WITHOUT_CLASS,
+    DrawnClasses,
+    LabelFile,
+    StoredClasses,
+    is_raster,
+    place_labels,
+    read_labels,
+    select_known,
+)
+from .polygons import covers, footprint, read_area, to_pixels
+from .tally import Tally
+
+_WINDOW = 2048  # pixels of a side
+
+
+def score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
+    """Return the IoU of each class of a map."""
+    import pandas
+
+    with gdal(out), open_raster(out) as file:
+        names = json.loads(file.tags()["CLASSES"])
+        place = footprint(file)
+        area = place.union_all() if aoi is None else read_area(aoi, file.crs, place)
+        if is_raster(source.path, source.class_column):
+            labels: DrawnClasses | StoredClasses = StoredClasses(source.path, file)
+        else:
+            polygons = read_labels(source)
+            polygons = place_labels(polygons, file.crs, area, source.option)
+            select_known(polygons[polygons["class"] != NO_CLASS], names, source, Tally("", 0))
+            labels = DrawnClasses(polygons, file.transform, names)
+        counts, tally = _count_pixels(file, labels, to_pixels(area, file), len(names))
+    if not counts.any():
+        raise ValueError(f"{source.option} has no labelled pixel that counts")
+    both = np.diag(counts)
+    pixels = counts.sum(axis=1)
+    either = counts.sum(axis=0) + pixels - both
+    iou = np.divide(both, either, out=np.full(len(names), np.nan), where=either > 0)
+    scores = pandas.DataFrame(dict(IoU=iou, pixels=pixels), index=names)
+    scores.loc["mean"] = [np.nanmean(iou), pixels.sum()]
+    print_line(f"{out}: {tally}")
+    scores.attrs["pixels"] = tally.counts
+    return scores.astype(dict(pixels=int))
+
+
+_LEFT_OUT = {
+    UNLABELLED: "without a label",
+    WITHOUT_CLASS: "in labels without a class",
+    UNKNOWN_CLASS: "of a class that the model does not know",
+}
+
+
+def _count_pixels(
+    file: Any, labels: DrawnClasses | StoredClasses, area: Any, count: int
+) -> tuple[np.ndarray, Tally]:
+    """Count the pixels in an area of each class in the labels (row) and in the map (column), and
+    the pixels that are left out.
+    """
+    counts = np.zeros((count, count), np.int64)
+    tally = Tally("pixels of the area", 0)
+    for top, left in product(range(0, file.height, _WINDOW), range(0, file.width, _WINDOW)):
+        rows = slice(top, min(top + _WINDOW, file.height))
+        columns = slice(left, min(left + _WINDOW, file.width))
+        predicted = file.read(1, window=((rows.start, rows.stop), (columns.start, columns.stop)))
+        numbers = labels.read(rows, columns)
+        if numbers.max() >= count:
+            problem = f"the labels have a class {numbers.max()}"
+            raise ValueError(f"{problem}, but {file.name} has {count}, from 0 on")
+        is_inside = covers(area, rows, columns)
+        has_class = is_inside & (predicted != file.nodata)
+        tally.total += int(is_inside.sum())
+        tally.leave_out("without a class in the map", int((is_inside & ~has_class).sum()))
+        for number, reason in _LEFT_OUT.items():
+            tally.leave_out(reason, int((has_class & (numbers == number)).sum()))
+        is_counted = has_class & (numbers >= 0)
+        pairs = numbers[is_counted] * count + predicted[is_counted]
+        counts += np.bincount(pairs, minlength=count**2).reshape(count, count)
+    return counts, tally

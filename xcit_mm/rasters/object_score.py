@@ -1,0 +1,176 @@
+"""Score of a table of objects against labels: average precision, and what is matched or missed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shapely
+
+from ..utils.cli import print_line
+from . import objects
+from .gdal import gdal, open_raster
+from .labels import (
+    NO_CLASS,
+    ONE_CLASS,
+    LabelFile,
+    has_centre_in,
+    place_labels,
+    read_labels,
+    select_known,
+)
+from .polygons import footprint, read_area, repair, to_crs
+from .tally import Tally
+
+MIN_IOU = 0.5
+
+
+def score_objects(
+    out: Path, source: LabelFile, aoi: str | Path | None, raster: str | Path | None
+) -> Any:
+    """Return the scores of each class and of all, as of `score_raster`."""
+    table, _ = objects.read_table(out)
+    origin = objects.read_origin(out)
+    area = _find_area(table.crs, aoi, raster)
+    polygons = read_labels(source)
+    labels = Tally("labels", len(polygons))
+    polygons = place_labels(polygons, table.crs, area, source.option, by_centre=True)
+    labels.leave_out("outside of the area", labels.total - len(polygons))
+    has_class = polygons["class"] != NO_CLASS
+    ignored = polygons[~has_class]
+    polygons = polygons[has_class]
+    labels.leave_out("without a class", len(ignored))
+    if set(polygons["class"]) == {ONE_CLASS}:
+        table["class"] = ONE_CLASS
+    elif origin:
+        polygons = select_known(polygons, origin["classes"], source, labels)
+    found = Tally("objects found", len(table))
+    if area is not None:
+        table = table[has_centre_in(area, table)]
+    found.leave_out("outside of the area", found.total - len(table))
+    table = table.iloc[_order(table)]
+    matches = _match(table, polygons)
+    is_ignored = (matches < 0) & _lie_on(table, ignored)
+    found.leave_out("on labels without a class", int(is_ignored.sum()))
+    scores = _score_matches(out, table[~is_ignored], polygons, matches[~is_ignored])
+    for tally in (labels, found):
+        print_line(f"{out}: {tally}")
+    scores.attrs.update(labels=labels.counts, objects=found.counts)
+    return scores
+
+
+def _find_area(crs: Any, aoi: str | Path | None, raster: str | Path | None) -> Any:
+    """Return the polygon of the area that counts, or None if everything does."""
+    if raster is None:
+        return None if aoi is None else read_area(aoi, crs)
+    with gdal(raster), open_raster(raster) as file:
+        place = to_crs(footprint(file), crs, str(raster))
+    return place.union_all() if aoi is None else read_area(aoi, crs, place)
+
+
+def _order(table: Any) -> np.ndarray:
+    """Return the positions of objects by descending score, whatever their order in the file."""
+    bounds = table.geometry.bounds.to_numpy().T
+    return np.lexsort((table["class"].to_numpy(str), *bounds, -table["score"].to_numpy(float)))
+
+
+def _lie_on(table: Any, ignored: Any) -> np.ndarray:
+    """Return whether at least half of each object lies on labels, as COCO's crowds ignore."""
+    shapes = repair(np.array(table.geometry))
+    union = ignored.union_all()
+    return shapely.area(shapely.intersection(shapes, union)) >= MIN_IOU * shapely.area(shapes)
+
+
+def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray) -> Any:
+    """Return the scores of each class and of all, and write the layers of a GeoPackage.
+
+    Args:
+        table: In descending order of scores.
+        matches: As of `_match`.
+    """
+    import pandas
+
+    threshold = _best_score(table["score"].to_numpy(), matches >= 0, len(labels))
+    table = table.assign(is_matched=matches >= 0, is_good=table["score"] >= threshold)
+    if out.suffix == ".gpkg":
+        is_missed = ~np.isin(np.arange(len(labels)), matches[table["is_good"]])
+        good = table[table["is_good"]].drop(columns="is_good")
+        is_matched = good["is_matched"]
+        layers = good[is_matched], labels[is_missed], good[~is_matched]
+        objects.add_layers(out, dict(zip(objects.ERROR_LAYERS, layers, strict=True)))
+    names = sorted({*table["class"], *labels["class"]})
+    rows = []
+    for name in names:
+        count = int((labels["class"] == name).sum())
+        rows.append(_measure(table[table["class"] == name], count))
+    mean = float(np.nanmean([row["AP50"] for row in rows]))
+    rows.append(_measure(table, len(labels)) | dict(AP50=mean))
+    return pandas.DataFrame(rows, index=[*names, "all"]).assign(score=threshold)
+
+
+def _match(table: Any, labels: Any) -> np.ndarray:
+    """Match objects, in descending order of scores, with labels. Return the position of each
+    object's label, or -1.
+    """
+    shapes = repair(np.array(table.geometry))
+    label_shapes = np.array(labels.geometry)
+    first, second = shapely.STRtree(label_shapes).query(shapes, predicate="intersects")
+    shared = shapely.area(shapely.intersection(shapes[first], label_shapes[second]))
+    iou = shared / (shapely.area(shapes[first]) + shapely.area(label_shapes[second]) - shared)
+    is_of_class = table["class"].to_numpy()[first] == labels["class"].to_numpy()[second]
+    iou[~is_of_class] = 0
+    matches = np.full(len(shapes), -1)
+    is_taken = np.zeros(len(label_shapes), bool)
+    for pair in np.lexsort((-iou, first)):  # the best IoU of each object comes first
+        number = first[pair]
+        label = second[pair]
+        if iou[pair] >= MIN_IOU and matches[number] < 0 and not is_taken[label]:
+            matches[number] = label
+            is_taken[label] = True
+    return matches
+
+
+def _best_score(scores: np.ndarray, is_matched: np.ndarray, count: int) -> float:
+    """Return the score from which on objects have the best F1, or infinity without objects.
+
+    Args:
+        scores: In descending order.
+        count: Number of labels.
+    """
+    if not len(scores):
+        return np.inf
+    f1 = 2 * np.cumsum(is_matched) / (count + np.arange(1, len(scores) + 1))
+    is_last_of_score = np.append(scores[1:] < scores[:-1], True)
+    return scores[np.argmax(np.where(is_last_of_score, f1, 0))]
+
+
+def _measure(table: Any, count: int) -> dict[str, float]:
+    """Return the scores of a table of objects for a number of labels.
+
+    Args:
+        table: In descending order of scores, with the columns `is_matched`, and `is_good` for
+            scores of at least that with the best F1.
+    """
+    is_good = table["is_good"].to_numpy()
+    is_matched = table["is_matched"].to_numpy()
+    detected = int(is_good.sum())
+    matched = int((is_matched & is_good).sum())
+    return dict(
+        AP50=_average_precision(is_matched, count),
+        precision=matched / detected if detected else np.nan,
+        recall=matched / count if count else np.nan,
+        F1=2 * matched / (detected + count) if detected + count else np.nan,
+        objects=count,
+        matched=matched,
+        missed=count - matched,
+        false=detected - matched,
+    )
+
+
+def _average_precision(is_matched: np.ndarray, count: int) -> float:
+    """Return COCO's average precision: the mean of the best precision at 101 recalls."""
+    if not count:
+        return np.nan
+    matched = np.cumsum(is_matched)
+    precision = matched / np.arange(1, len(matched) + 1)
+    best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0)
+    return float(best[np.searchsorted(matched / count, np.linspace(0, 1, 101))].mean())
