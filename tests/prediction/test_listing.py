@@ -107,7 +107,8 @@ def test_a_folder_that_cannot_be_read_is_a_failure(folder, monkeypatch):
     assert [item.name for item in listing.items] == EXPECTED[:-2]
     (failure,) = listing.failures
     assert failure.startswith(f"{folder / 'sub'}: PermissionError: ")
-    with pytest.raises(FileNotFoundError, match="Permission denied"):
+    assert find_items([folder / "sub", folder / "a.jpg"]).failures == [failure]
+    with pytest.raises(PermissionError, match=r"nothing can be read: .*Permission denied"):
         find_items([folder / "sub"])
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..utils.coco import TO_PREDICT, find_image_folder, read_coco
-from ..utils.errors import reason
+from ..utils.errors import preview, reason
 from ..utils.folders import SETTINGS, check_output
 from ..utils.images import URL_PREFIXES
 from ..utils.walk import iter_files
@@ -79,6 +79,7 @@ def find_items(
 
     Raises:
         FileNotFoundError: If a source does not exist or has no images or videos.
+        PermissionError: If no folder can be read, and there is nothing else.
         ValueError: If a list is invalid, or `out` is or holds a source.
     """
     listing = Listing()
@@ -106,6 +107,8 @@ def find_items(
     for name in searched:
         items += _search(name, out, listing)
     listing.items = make_unique(_once_each(items))
+    if not listing.items:
+        raise PermissionError(f"nothing can be read: {preview(listing.failures)}")
     repeated = len(items) - len(listing.items)
     if repeated:
         listing.notes.append(f"left out {repeated} listed twice")
@@ -218,9 +221,8 @@ def _search(source: str, out: Path | None, listing: Listing) -> list[Item]:
     if left_out:
         counts = ", ".join(f"{count} {problem}" for problem, count in left_out.most_common(9))
         listing.notes.append(f"left out {left_out.total()} files: {counts}")
-    if not items:
-        problems = [*listing.notes, *listing.failures]
-        reasons = f" ({'; '.join(problems)})" if problems else ""
+    if not items and not listing.failures:
+        reasons = f" ({'; '.join(listing.notes)})" if listing.notes else ""
         raise FileNotFoundError(
             f"no images or videos at {source}{reasons}: give a file, folder, glob, URL or list"
         )
