@@ -212,6 +212,12 @@ def test_an_unchanged_config_leaves_rates_that_a_hook_has_set(runs, tmp_path):
     assert "edited" not in log_of(tmp_path / "resumed")
 
 
+def test_another_precision_resumes(runs, tmp_path):
+    """As on a machine without a GPU."""
+    cfg = edited(config(**ITERATIONS), {"optim_wrapper.type": "CPUAmpOptimWrapper"})
+    assert list(train(tmp_path, cfg, runs(**ITERATIONS) / "iter_5.pth")) == [(5, 5), (6, 6), (7, 7)]
+
+
 @pytest.mark.parametrize(
     "edit, message",
     [

@@ -22,6 +22,8 @@ _WITHOUT_EFFECT = {
     "prefetch_factor",
     "val_interval",
 }
+# How an optimizer computes, which may follow the machine.
+_PRECISION = {"optim_wrapper.type", "optim_wrapper.dtype", "optim_wrapper.loss_scale"}
 # Keys of a schedule that grow with the run.
 _LENGTHS = {"max_iters", "max_epochs", "end", "T_max", "total_iters", "milestones"}
 
@@ -128,9 +130,11 @@ def _names_of_lengths(edits: Iterable[str]) -> list[str]:
 def _check_schedule(edits: Mapping[str, str]) -> None:
     """Raise CannotResume if a schedule was edited in another way than to be longer."""
     lengths = _names_of_lengths(edits)
-    other = [name for name in edits if name.startswith(_SCHEDULE) and name not in lengths]
+    allowed = {*lengths, *_PRECISION}
+    other = [name for name in edits if name.startswith(_SCHEDULE) and name not in allowed]
     ends = [edits[name].split(" -> ") for name in lengths if name.startswith("train_cfg.max_")]
-    is_longer = any(int(before) < int(after) for before, after in ends)
+    numbers = [list(map(int, end)) for end in ends if all(map(str.isdigit, end))]
+    is_longer = any(before < after for before, after in numbers)
     if lengths and not is_longer:
         other += lengths
     if other:
