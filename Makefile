@@ -1,8 +1,11 @@
 # make demo · make test · make lint · make docs set up .venv first if it is missing. On a GPU: make test-gpu.
 # make demo FULL=1: the models of the model zoo. make test COVERAGE=1: also the lines that the tests reach.
-# make STACK=onedl ...: with the forks of OneDL, in .venv-onedl.
+# make STACK=onedl ...: with the forks of OneDL, in .venv-onedl. make STACK=newest ...: with the newest torch and
+# setuptools, in .venv-newest.
 PYTHON ?= python3
 STACK ?= mm
+FORKS := $(filter onedl,$(STACK))
+NEWEST := $(filter newest,$(STACK))
 SUFFIX := $(if $(filter-out mm,$(STACK)),-$(STACK))
 VENV := .venv$(SUFFIX)
 BIN := $(VENV)/bin
@@ -15,7 +18,8 @@ setup: $(READY)
 $(READY): $(wildcard requirements/*.txt) setup.py
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(sys.version + ": Python 3.11 or newer is needed, make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(PIP) $(patsubst %,-r requirements/%.txt,torch $(STACK) export ray raster hub dev) -e .
+	$(BIN)/$(PIP) $(patsubst %,-r requirements/%.txt,$(if $(NEWEST),mm,torch $(STACK)) export ray raster hub dev) -e .
+	$(if $(NEWEST),$(BIN)/$(PIP) --upgrade setuptools)
 	@$(BIN)/python -c "import cv2" || { echo "OpenCV needs libraries of the system: apt-get install libgl1 libglib2.0-0"; exit 1; }
 	$(BIN)/python tools/doctor.py
 	touch $@
@@ -24,7 +28,7 @@ demo: $(READY)
 	@$(BIN)/python tools/demo.py $(if $(FULL),--full)
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
-FAST := $(if $(SUFFIX),forks and )not slow and not gpu and not compiled
+FAST := $(if $(FORKS),forks and )not slow and not gpu and not compiled
 
 test: $(READY)
 	$(PYTEST) -m "$(FAST)" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered)

@@ -11,6 +11,7 @@ from mmengine.fileio import list_from_file
 from mmengine.registry import DATASETS, MODELS, Registry
 
 from .compat import find_bases_by_package
+from .config_keys import check_keys
 from .errors import reason
 
 SUFFIXES = (".py", ".json", ".yaml", ".yml")
@@ -36,7 +37,6 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
     try:
         with find_bases_by_package():
             cfg = Config.fromfile(config)
-        cfg.merge_from_dict(dict(options or {}))
     except SyntaxError as error:  # mmengine does not name the file, which may be a base
         where = f"line {error.lineno}: {(error.text or '').strip()}"
         raise ValueError(f"{config} cannot be read: {error.msg} in {where}") from None
@@ -44,6 +44,13 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
         raise ValueError(f"{config} cannot be read: {reason(error)}") from None
     if not cfg.get("model"):
         raise ValueError(f"{config} has no model: give the config of a whole run")
+    if options:
+        check_keys(cfg, options)
+        try:
+            cfg.merge_from_dict(dict(options))
+        except Exception as error:  # a wrong index or type raises any of several
+            keys = ", ".join(options)
+            raise ValueError(f"--cfg-options {keys} of {config}: {reason(error)}") from None
     return cfg
 
 
