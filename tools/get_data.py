@@ -211,7 +211,12 @@ def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
         if source is None:
             address = f"https://github.com/{repository}"
             subprocess.run(["git", "clone", "--depth=1", address, clone], check=True)
-        return write(source or Path(clone), unfinished)
+        try:
+            return write(source or Path(clone), unfinished)
+        except FileNotFoundError as error:
+            problem = f"{error.filename} is missing" if error.filename else str(error)
+            place = f"{source or clone} is not a clone of github.com/{repository}"
+            raise FileNotFoundError(f"{place}: {problem}") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

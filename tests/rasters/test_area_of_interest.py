@@ -24,13 +24,16 @@ def test_it_selects_tiles_and_objects_by_their_centre(shapes, invalid, predict, 
     detector = PerfectDetector()
     aoi = write_shapes(tmp_path / "area.gpkg", shapes)
     table = predict(scene, detector=detector, aoi=aoi, tile=100, overlap=24)
-    assert detector.seen < 25
+    seen = detector.seen
+    assert seen < 25
     boxes = detector([scene.image])[0].boxes
     centres = shapely.points((boxes[:, :2] + boxes[:, 2:]) / 2)
     area = shapely.union_all([shapely.make_valid(shape) for shape in shapes])
     assert len(table) == area.contains(centres).sum() > 5
     line = f"--aoi {aoi}: {invalid} shapes cross themselves"
-    assert (line in capsys.readouterr().err) == (invalid > 0)
+    printed = capsys.readouterr().err
+    assert (line in printed) == (invalid > 0)
+    assert f"{seen}/{seen} " in printed  # the bar counts what is predicted
 
 
 @pytest.mark.parametrize(

@@ -108,15 +108,25 @@ class Rows:
         """Predict this process's rows that are not done."""
         rank, size = rank_and_size()
         numbers = range(rank, len(self.windows), size)
-        with progress_bar(len(numbers) * len(self.columns), "tile", disable=rank > 0) as bar:
+        counts = {number: self._count_in_area(self.windows[number]) for number in numbers}
+        with progress_bar(sum(counts.values()), "tile", disable=rank > 0) as bar:
             for number in numbers:
                 if not self.files[number].exists():
                     row = self._predict_row(self.windows[number])
                     write_bytes(self.files[number], self.folder, row)
-                bar.update(len(self.columns))
+                bar.update(counts[number])
         if self._capped:
             problem = f"{self._capped} tiles have {self._cap} objects, the most of the config"
             print_line(f"{self.raster.path}: {problem}: a smaller --tile may find more")
+
+    def _count_in_area(self, row: Window) -> int:
+        """Count the tiles of a row that touch the area of interest."""
+        if self.area is None:
+            return len(self.columns)
+        starts = [column.start for column in self.columns]
+        stops = [column.stop for column in self.columns]
+        boxes = shapely.box(starts, row.start, stops, row.stop)
+        return int(shapely.intersects(self.area, boxes).sum())
 
     def join(self, origin: Mapping[str, Any]) -> None:
         """Join the files of all rows to the result, a map or a table of objects.

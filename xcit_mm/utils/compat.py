@@ -6,6 +6,7 @@ imported on use.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from importlib.util import find_spec
 from logging import WARNING, FileHandler
 from pathlib import Path
@@ -92,6 +93,7 @@ def add_hooks_to_runs(*hooks: Any) -> Iterator[None]:
 
     init = Runner.__init__
 
+    @wraps(init)
     def init_with_hooks(runner: "Runner", *args: Any, **kwargs: Any) -> None:
         init(runner, *args, **kwargs)
         for hook in hooks:
