@@ -79,7 +79,7 @@ def check_configured_maps(
         labels.pop(getattr(first_head, "ignore_index", IGNORED), None)
         names = built.metainfo.get("classes") or ()
         yield from check_pixels(names, labels, len(infos), is_only_training_set)
-    yield ok(f"{len(pairs)} images with segmentation maps of {len(labels)} labels")
+    yield ok(f"{len(pairs)} images with segmentation maps of {counted(len(labels), 'label')}")
 
 
 def check_own_maps(

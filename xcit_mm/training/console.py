@@ -27,6 +27,7 @@ from ..utils.compat import add_hooks_to_runs
 from ..weights.work_dirs import BEST
 
 _WINDOW = 10  # iterations over which loss and time are averaged
+_KEPT = 1_000_000  # characters that wait for a log file, which only the first process has
 _SECONDS = 10  # between lines of a test without a terminal
 # Of COCO's twelve scores, the mean over overlaps and the score at half an overlap.
 _MAIN_SCORE = re.compile(r"mAP(_50)?$")
@@ -231,7 +232,7 @@ class _Log(io.TextIOBase):
         self._waiting = ""  # until there is a file
 
     def write(self, text: str) -> int:
-        self._waiting += text
+        self._waiting = (self._waiting + text)[-_KEPT:]
         for handler in _file_handlers(MMLogger.get_current_instance()):
             if handler.stream is not None:
                 handler.stream.write(self._waiting)
@@ -256,7 +257,9 @@ def console_of_run() -> Iterator[None]:
                 handler.handle(record)
         if message.startswith("\n+-"):
             hook.table = message
-        if getattr(record, "on_screen", False) or record.levelno >= logging.ERROR:
+        if record.levelno >= logging.ERROR:
+            print_line(message)  # of any process
+        elif getattr(record, "on_screen", False):
             _print(message)
 
     def show_warning(
