@@ -25,13 +25,13 @@ def to_split(coco: CocoJson, dataset: ConfiguredData) -> Split:
         [numbers.get(category["name"], -1) for category in coco.categories], int
     )
     objects = coco.objects
-    rows = np.flatnonzero((objects.images >= 0) & (objects.labels >= 0))
-    labels = class_of_category[objects.labels[rows]]
+    is_known = (objects.images >= 0) & (objects.labels >= 0)
+    labels = class_of_category[objects.labels[is_known]]
     images = [
         Image(Path(dataset.photo_path(entry["file_name"])), entry["width"], entry["height"])
         for entry in coco.images
     ]
-    return Split(images, coco.path, objects.select(rows, objects.images[rows], labels))
+    return Split(images, coco.path, objects.select(is_known, objects.images[is_known], labels))
 
 
 def check_ids(coco: CocoJson) -> Iterator[Finding]:
