@@ -41,7 +41,7 @@ class ConsoleHook(Hook):
 
     Attributes:
         table: The last table of the classes' scores that the library has logged.
-        best_table: The table of the best validation.
+        best_table: The table of the best validation of a segmentor.
     """
 
     priority = "LOWEST"  # after the hooks that compute and save what is shown
@@ -83,7 +83,8 @@ class ConsoleHook(Hook):
         self._close_part()
         best = _best_checkpoints(runner)
         is_best = best != self._best
-        if is_best:
+        has_classes = any(name.endswith(_OF_A_CLASS) for name in metrics or {})
+        if is_best and not has_classes:  # the report of a detector has them
             self.best_table = self.table
         scores = ", ".join(f"{name} {score:.4g}" for name, score in main_scores(metrics or {}))
         end = ", the best so far" if is_best else ""
