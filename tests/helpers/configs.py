@@ -1,6 +1,7 @@
 """Config files and metafiles, each parsed only once in a process."""
 
 import copy
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -8,6 +9,17 @@ from typing import Any, TextIO
 import yaml
 from mmengine.config import Config
 from mmengine.fileio import YamlHandler, register_handler
+from mmengine.utils import get_installed_path
+
+from xcit_mm.utils.compat import find_bases_by_package
+
+_bases = ExitStack()  # until the end of the process
+try:
+    get_installed_path("mmsegmentation")
+except Exception:
+    # setuptools has no pkg_resources, or the forks have another name: `Config.fromfile` finds no
+    # base of mmdet and mmseg.
+    _bases.enter_context(find_bases_by_package())
 
 _parse_config = cache(Config.fromfile)
 _parse_yaml = cache(lambda text: yaml.load(text, Loader=getattr(yaml, "CLoader", yaml.Loader)))
