@@ -79,9 +79,6 @@ def predict_raster(
             if is_first and origin is not None:
                 check_settings(out, origin, made_from)
             if is_first and origin is None:
-                notes = [f"{raster}: {note}" for note in source.notes]
-                for note in (*settings.notes, *notes):
-                    print_line(note)
                 rows_are_open.enter_context(_open_rows(rows, made_from, overwrite))
         if origin is None:
             with _together():
@@ -121,10 +118,14 @@ def _together() -> Iterator[None]:
 def _open_rows(rows: Rows, made_from: dict[str, Any], overwrite: bool) -> Iterator[None]:
     """Open the folder of rows, which no other run can open until the block ends.
 
+    Lines tell what a user should know of the raster.
+
     Raises:
         BlockingIOError: If another run has opened the folder.
         ValueError: If the rows in it belong to other settings.
     """
+    for note in rows.notes:
+        print_line(note)
     results = [rows.out, maps.description_path(rows.out), *list_rows(rows.out)]
     with open_folder(rows.folder, made_from, overwrite, lambda: results):
         for path in rows.folder.glob(f"{UNFINISHED}*"):

@@ -65,6 +65,7 @@ class Rows:
         self.overlap = settings.overlap
         self.windows = windows(raster.height, self.tile, self.overlap)
         self.columns = windows(raster.width, self.tile, self.overlap)
+        self.notes = [*settings.notes, *(f"{raster.path}: {note}" for note in raster.notes)]
         self.classes = predictor.metainfo["classes"]
         self.folder = rows_folder(out)
         suffix = "json" if predictor.is_detector else "npz"
