@@ -413,6 +413,11 @@ UNCERTAIN = {
         {"a.json": coco("0.jpg"), "data.yaml": "names: ["},
         ("data.yaml cannot be read", "give the file of COCO ("),
     ),
+    "HEIC named as JPEG": (
+        "",
+        {"classes.txt": "a", "0.jpg": b"\0\0\0\x18ftypheic" + bytes(64), "0.txt": YOLO},
+        ("0.jpg cannot be read: it is HEIC or AVIF: convert it to JPEG",),
+    ),
     "only photos with unread shapes": (
         "0.jpg",
         {"0.json": json.dumps(dict(shapes=[shape("circle")]))},

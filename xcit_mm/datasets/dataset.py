@@ -205,7 +205,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if not self.training.images:
-            raise ValueError(f"no photo for training is left; left out: {self.left_out}")
+            fix = "draw polygons or boxes, in photos of the training"
+            raise ValueError(f"no photo for training is left: {fix}; left out: {self.left_out}")
         if {"val", "test"} <= self.splits.keys():
             photos = [image.path for image in self.splits["test"].images]
             self.left_out.add_files("photo", "of test, because val is held out", photos)

@@ -135,12 +135,19 @@ def _read_file(path: str, is_map: bool) -> ImageInfo:
                 if is_map and channels == 1:
                     info = _with_labels(info, image)
     except UnidentifiedImageError:
-        return info._replace(problem="it is not an image")
+        return info._replace(problem=_describe_format(path))
     except Image.DecompressionBombError:
         return info._replace(problem="it has more pixels than Pillow reads, 179 million")
     except Exception as error:  # every decoder has its own exceptions
         return info._replace(problem=" ".join(str(error).split()))
     return info
+
+
+def _describe_format(path: str) -> str:
+    """Return why Pillow does not know an image."""
+    with open(path, "rb") as file:
+        is_heif = file.read(12)[4:8] == b"ftyp"
+    return "it is HEIC or AVIF: convert it to JPEG" if is_heif else "it is not an image"
 
 
 def _count_bits(path: str, image: Image.Image) -> int:
