@@ -116,7 +116,7 @@ def _pack(entry: dict[str, Any]) -> Any:
         entry.get("ignore"),
         mask,
         attributes.get("rotation") if isinstance(attributes, dict) else None,
-        entry.get("origin"),
+        entry.get("xcit_mm_origin"),
     )
 
 

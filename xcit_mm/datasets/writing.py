@@ -44,8 +44,8 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_coco(split: Split, classes: Sequence[str], path: Path) -> None:
-    """Write objects as a COCO json, with the absolute paths of their images. `origin` names an
-    object in the user's files.
+    """Write objects as a COCO json, with the absolute paths of their images. `xcit_mm_origin` names
+    an object in the user's files.
     """
     names = enumerate(classes, start=1)
     categories = [dict(id=number, name=name) for number, name in names]
@@ -101,7 +101,7 @@ def _annotations(split: Split) -> Iterator[dict[str, Any]]:
         if is_ignored:
             annotation["ignore"] = 1
         if objects.names[row] != number:
-            annotation["origin"] = split.name_object(row)
+            annotation["xcit_mm_origin"] = split.name_object(row)
         yield annotation
 
 

@@ -60,7 +60,12 @@ def find_start(model: str) -> tuple[str, str | None]:
 
 
 def write_finetuning_config(
-    model: str, data: Path, config: Path, boxes: bool = False, tiles: "Tiles | None" = None
+    model: str,
+    data: Path,
+    config: Path,
+    boxes: bool = False,
+    tiles: "Tiles | None" = None,
+    skip_checks: bool = False,
 ) -> str:
     """Write a config that fine-tunes a detector or a segmentor on a data set, on top of the
     model's. Return a description of the data.
@@ -75,6 +80,7 @@ def write_finetuning_config(
             it.
         boxes: Whether a model with masks shall find only boxes.
         tiles: The tiles that were cut from `data`, which are rasters.
+        skip_checks: Whether the data are written though a check may fail.
 
     Raises:
         FileExistsError: If `config` exists.
@@ -96,7 +102,7 @@ def write_finetuning_config(
     else:
         adapted = adapt_segmentor(model, cfg, len(dataset.classes))
         task = _MAPS
-    if tiles is None:
+    if tiles is None and not skip_checks:
         raise_failures(check_dataset(dataset, adapted.masks))
     if checkpoint:
         remove_pretrained(adapted.model)

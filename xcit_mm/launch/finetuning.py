@@ -33,10 +33,11 @@ def finetune(options: argparse.Namespace) -> int:
         if used and options.labels is None:
             raise ValueError(f"--{used[0].replace('_', '-')} is for rasters: give --labels")
         tiles = None if options.labels is None else cut(options, config)
-        line = write_finetuning_config(options.model, data, config, options.boxes, tiles)
+        line = write_finetuning_config(
+            options.model, data, config, options.boxes, tiles, options.skip_checks
+        )
         print(line, file=sys.stderr)
-        hint = f"If a check fails, correct config or data, then train {config}"
-        print(f"written: {config}. {hint}", file=sys.stderr)
+        print(f"written: {config}; edit it, and train it by train {config}", file=sys.stderr)
 
     errors = ValueError, OSError, ModuleNotFoundError, RuntimeError
     code = cli_main(prepare, "the run has not started", *errors)
