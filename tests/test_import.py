@@ -89,6 +89,7 @@ ADDED = {
     "NonFiniteHook",
     "ResumableCheckpointHook",
     "StrictLoadHook",
+    "TimmPyramid",
     "XCiT",
     "XCiTClassifier",
     "atomic",  # a backend of files

@@ -17,6 +17,7 @@ from helpers.doctor_data import write_coco
 from helpers.pages import TUTORIALS, blocks, commands
 from helpers.paths import ROOT
 from helpers.processes import run_script
+from mmdet.datasets import CocoDataset
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
@@ -42,8 +43,8 @@ def write_published_detector(folder: Path) -> None:
     config = ROOT / "configs" / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
-    meta = dict(mmdet_version="2.11.0", config="model = dict()", CLASSES=("person",))
-    meta |= dict(epoch=36, iter=263880)
+    meta = dict(mmdet_version="2.11.0", config="model = dict()", epoch=36, iter=263880)
+    meta["CLASSES"] = CocoDataset.METAINFO["classes"]
     content = dict(meta=meta, state_dict=MODELS.build(cfg.model).state_dict())
     torch.save(content, folder / "maskrcnn_xcit_small_12_p16.pth")
 
