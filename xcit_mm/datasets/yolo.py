@@ -1,44 +1,29 @@
 """YOLO's format: folders of images, a text file of labels for each image, and a description that
-names the classes: data.yaml, Darknet's obj.data, or a list of names such as classes.txt.
+names the classes.
 """
 
-import os
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from math import isfinite, nan, prod
-from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any
+from math import isfinite, nan
+from pathlib import Path, PurePath
 
 import numpy as np
-import yaml
 
 from ..utils.images import PHOTO_SUFFIXES
-from ..utils.texts import class_name, read_lines, read_text
-from ..utils.walk import iter_files
+from ..utils.texts import read_lines
 from .dataset import Candidate, Dataset, NewObject
 from .inventory import Inventory, LeftOut
-from .pairs import PHOTO_FOLDERS, SPLITS, divide_photos, pair_labels, split_of
+from .pairs import PHOTO_FOLDERS, divide_photos, pair_labels, split_of
 from .photo_labels import PhotoLabels, Size, box_around, read_photo_labels
-
-
-@dataclass
-class _Description:
-    """What a description says about a data set.
-
-    Attributes:
-        files: The file, and those that it names.
-        classes: Names of the classes by number.
-        keypoints: Number of values of a line's keypoints.
-        entries: All that it says, as it was written.
-    """
-
-    files: list[Path]
-    classes: dict[int, str]
-    keypoints: int
-    entries: dict[str, Any]
+from .yolo_descriptions import (
+    Description,
+    find_sources,
+    has_names,
+    is_list_of_names,
+    read_description,
+)
 
 
 def propose(inventory: Inventory) -> Candidate | None:
@@ -49,133 +34,21 @@ def propose(inventory: Inventory) -> Candidate | None:
         ValueError: If a description cannot be read, several files describe the folder, or a list
             has other names.
     """
-    yamls = [path for path in inventory.describing(".yaml", ".yml") if _has_names(path)]
-    lists = [path for path in inventory.describing(".txt", ".names") if _is_list_of_names(path)]
+    yamls = [path for path in inventory.describing(".yaml", ".yml") if has_names(path)]
+    lists = [path for path in inventory.describing(".txt", ".names") if is_list_of_names(path)]
     descriptions = yamls or inventory.describing(".data") or lists[:1]
     if not descriptions:
         return None
     first, *others = descriptions
-    description = _read_description(first)
-    others += [path for path in lists if _read_description(path).classes != description.classes]
+    description = read_description(first)
+    others += [path for path in lists if read_description(path).classes != description.classes]
     if others:
         problem = f"{inventory.given} is described by {first} and {others[0]}"
         raise ValueError(f"{problem}: remove one, or give one by --data")
     return Candidate("YOLO", first, partial(_read_yolo, description, inventory))
 
 
-def _is_list_of_names(path: Path) -> bool:
-    return path.suffix.lower() == ".names" or path.name.lower() == "classes.txt"
-
-
-def _has_names(path: Path) -> bool:
-    """Return whether a yaml names classes, or is to name them. Other tools have others."""
-    is_named_so = path.stem.lower() == "data"
-    try:
-        entries = _read_entries(path)
-    except (yaml.YAMLError, ValueError):
-        return is_named_so
-    return is_named_so or (isinstance(entries, dict) and bool(_entry(entries, "names")))
-
-
-def _entry(entries: Mapping[str, Any], key: str) -> Any:
-    """Return an entry, or nothing if it is null."""
-    value = entries.get(key) or ""
-    return "" if value in ("~", "null", "Null", "NULL") else value
-
-
-def _read_entries(path: Path) -> dict[str, Any]:
-    """Return the entries of a description, all values as they were written."""
-    suffix = path.suffix.lower()
-    if suffix in (".yaml", ".yml"):
-        return yaml.load(read_text(path), yaml.BaseLoader)
-    if suffix == ".data":
-        pairs = [line.partition("=") for line in read_lines(path)]
-        return {key.strip(): value.strip() for key, _, value in pairs}
-    entries = {
-        stem: f"{stem}.txt" for stem in SPLITS if _lists_photos(path.with_name(f"{stem}.txt"))
-    }
-    return dict(entries, names=path.name)
-
-
-def _lists_photos(path: Path) -> bool:
-    lines = read_lines(path) if path.is_file() else []
-    return bool(lines) and all(line.lower().endswith(PHOTO_SUFFIXES) for line in lines)
-
-
-def _read_description(path: Path) -> _Description:
-    """Read a description.
-
-    Raises:
-        ValueError: If it cannot be read, or names no classes.
-        FileNotFoundError: If it names a file or folder that does not exist.
-    """
-    try:
-        entries = _read_entries(path)
-        if not isinstance(entries, dict) or not _entry(entries, "names"):
-            raise ValueError("it has no names")
-        names, named_files = _read_names(path, entries["names"])
-        numbered = names.items() if isinstance(names, dict) else enumerate(names)
-        classes = {int(number): class_name(name) for number, name in numbered}
-        count = int(_entry(entries, "nc") or len(classes))
-        if count != len(classes):
-            raise ValueError(f"nc is {count}, and there are {len(classes)} names")
-        keypoints = prod(map(int, _entry(entries, "kpt_shape") or [0]))
-    except (yaml.YAMLError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path} cannot be read ({reason}): expected names: [...]") from None
-    files = [path, *named_files]
-    return _Description(files, dict(sorted(classes.items())), keypoints, entries)
-
-
-def _find_sources(path: Path, entries: Mapping[str, Any]) -> dict[str, list[Path]]:
-    """Return the folders and lists of photos of each split.
-
-    Raises:
-        FileNotFoundError: If one does not exist, or a folder has no photos.
-    """
-    base = PureWindowsPath(_entry(entries, "path")).as_posix()
-    roots = [path.parent / base, path.parent]
-    sources: dict[str, list[Path]] = {}
-    for key, split in SPLITS.items():
-        written = _entry(entries, key) or []
-        for name in [written] if isinstance(written, str) else written:
-            sources.setdefault(split, []).append(_find_source(path, name, roots))
-    return sources
-
-
-def _read_names(path: Path, names: Any) -> tuple[Any, list[Path]]:
-    """Return the names of `names: TEXT`, which is a file or a single class, and the file."""
-    if not isinstance(names, str):
-        return names, []
-    for file in _possible_paths(names, [path.parent]):
-        if file.is_file():
-            return read_lines(file), [file]
-    if PurePath(names).suffix in (".names", ".txt", ".yaml"):
-        raise ValueError(f"the file {names} does not exist")
-    return [names], []
-
-
-def _find_source(path: Path, name: str, roots: Sequence[Path]) -> Path:
-    """Return the folder or the list of photos that a description names."""
-    for source in _possible_paths(name, roots):
-        is_list = source.suffix == ".txt" and source.is_file()
-        if is_list or any(file.suffix.lower() in PHOTO_SUFFIXES for file in iter_files(source)):
-            return source
-    raise FileNotFoundError(f"{path}: {name} must be a folder or a list of images")
-
-
-def _possible_paths(written: str, roots: Sequence[Path]) -> Iterator[Path]:
-    """Iterate over a path below each root, and its ends: it may be that of another machine, or, as
-    Roboflow writes it, begin with ../ though the folder is in the root.
-    """
-    path = PurePath(PureWindowsPath(written).as_posix())
-    for root in roots:
-        yield Path(os.path.normpath(root / path))  # labels are sought where ../ leads to
-        for start in range(1, len(path.parts)):
-            yield root.joinpath(*path.parts[start:])
-
-
-def _read_yolo(description: _Description, inventory: Inventory) -> Dataset:
+def _read_yolo(description: Description, inventory: Inventory) -> Dataset:
     """Read the data set of a description. A photo without a label file has no objects.
 
     Raises:
@@ -183,7 +56,7 @@ def _read_yolo(description: _Description, inventory: Inventory) -> Dataset:
         FileNotFoundError: If a folder, list or photo that it names does not exist.
     """
     path = description.files[0]
-    sources = _find_sources(path, description.entries)
+    sources = find_sources(path, description.entries)
     left_out = LeftOut(inventory.root)
     inventory = _with_folders_elsewhere(inventory, list(chain(*sources.values())))
     photos = {split: _find_photos(paths, inventory) for split, paths in sources.items()}
@@ -241,7 +114,7 @@ class _LineReader:
     parts of the photo's width and height. A last value without a partner is a score.
     """
 
-    def __init__(self, description: _Description, left_out: LeftOut) -> None:
+    def __init__(self, description: Description, left_out: LeftOut) -> None:
         self._classes = description.classes
         self._keypoints = description.keypoints
         self._left_out = left_out
