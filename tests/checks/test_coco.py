@@ -106,7 +106,7 @@ BREAKS = {
     ),
     "size of another image": (
         change_second("images", height=64, width=72),
-        *("D315", PHOTOS / "1.jpg", (HEIGHT, WIDTH), (64, 72)),
+        *("D315", PHOTOS / "1.jpg", f"{WIDTH} x {HEIGHT}", "72 x 64"),
     ),
 }
 
@@ -165,7 +165,7 @@ NOTES = {
     ),
     "width and height exchanged": (
         change_second("images", height=WIDTH, width=HEIGHT),
-        *("D315", (HEIGHT, WIDTH), (WIDTH, HEIGHT)),
+        *("D315", f"{WIDTH} x {HEIGHT}", f"{HEIGHT} x {WIDTH}"),
     ),
     "a box that mmdet drops": (
         change_second("annotations", bbox=[5, 5, 0.5, 9]),

@@ -71,7 +71,7 @@ FILES = {
         "nearly black",
     ),
     "four bands": (write_four_bands, "4 bands"),
-    "another size": (write_small, (9, 7), (HEIGHT, WIDTH)),
+    "another size": (write_small, "7 x 9", f"{WIDTH} x {HEIGHT}"),
 }
 
 

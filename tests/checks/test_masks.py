@@ -97,7 +97,8 @@ train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datase
 def test_maps_of_another_size_than_their_images_are_a_failure(size):
     file = SHAPES_MAPS / "0.png"
     cv2.imwrite(str(file), np.resize(np.array([1, 2, 3, 4, 5], np.uint8), size))
-    assert_named(failures(SHAPES), [("D511", "train", file, size, (HEIGHT, WIDTH))])
+    named = f"{size[1]} x {size[0]}"
+    assert_named(failures(SHAPES), [("D511", "train", file, named, f"{WIDTH} x {HEIGHT}")])
 
 
 @pytest.mark.parametrize("label, codes", [(256, ["D506"]), (65535, [])])

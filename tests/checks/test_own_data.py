@@ -132,7 +132,7 @@ TINY = (0.2, 0.2, 0.3, 0.3)
         ([[("thing", OUTSIDE)]] + [[("thing", GOOD)]] * 3, "note", "D408", "1 of 4"),
         ([[("thing", TINY)]] * 3, "FAIL", "D408", "3 of 3"),
         ([[("thing", CUT_OFF)], [("thing", GOOD)]], "note", "D411", "1 of 2"),
-        ([[("", GOOD)], [("thing", GOOD)]], "FAIL", "D306", "1 of 2"),
+        ([[("", GOOD)], [("thing", GOOD)]], "FAIL", "D307", "1 of 2"),
     ],
     ids=["outside", "one outside", "fractions", "cut off", "no name"],
 )
@@ -168,15 +168,15 @@ def test_an_object_that_is_drawn_twice_is_noted(data_format):
 @pytest.mark.parametrize("other", ["Thing", "th ing", "THING", "th-ing"])
 def test_classes_that_differ_only_in_case_or_spaces_are_noted(data_format, other):
     write_data(data_format, [[("thing", GOOD)], [(other, GOOD)]])
-    found = [finding for finding in checked() if finding.code == "D306"]
-    assert_only(found, "note", "D306", f"'{other}'", "'thing'")
+    found = [finding for finding in checked() if finding.code == "D307"]
+    assert_only(found, "note", "D307", f"'{other}'", "'thing'")
 
 
 @pytest.mark.parametrize("data_format", ["Pascal VOC", "labelme", "COCO"])
 def test_a_stated_size_that_is_not_that_of_the_photo_is_named(data_format):
     write_data(data_format, [[("thing", GOOD)], [("thing", GOOD)]], side=512)
     photo = Path("data/train/0.jpg").resolve()
-    assert_only(checked(), "FAIL", "D315", photo, (SIDE, SIDE), (512, 512))
+    assert_only(checked(), "FAIL", "D315", photo, f"{SIDE} x {SIDE}", "512 x 512")
 
 
 def break_photo(path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_label_beyond_the_classes_is_named_with_its_map():
 def test_a_map_of_another_size_than_its_photo_is_named():
     path = write_maps([0, 1])
     Image.new("L", (SIDE, 64), 1).save(path)
-    assert_only(checked_maps(), "FAIL", "D511", path, (64, SIDE), (SIDE, SIDE))
+    assert_only(checked_maps(), "FAIL", "D511", path, f"{SIDE} x 64", f"{SIDE} x {SIDE}")
 
 
 @pytest.mark.parametrize(

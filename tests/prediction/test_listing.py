@@ -135,10 +135,11 @@ def test_names_and_drawings_are_unique(folder):
     assert len(set(names(folder / "a.jpg", *urls))) == 3
 
 
-def test_a_text_list_may_have_urls_and_missing_files(folder, tmp_path, monkeypatch):
-    lines = "\ufeffin/a.jpg\r\n\r\nin/none.jpg\nhttps://host/über/b.jpg\nin/a.jpg\n"
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_text_list_may_have_urls_and_missing_files(encoding, folder, tmp_path, monkeypatch):
+    lines = "in/a.jpg\r\n\r\nin/none.jpg\nhttps://host/über/b.jpg\nin/a.jpg\n"
     path = tmp_path / "list.txt"
-    path.write_text(lines, encoding="utf-8")
+    path.write_text(lines, encoding=encoding)
     monkeypatch.chdir(tmp_path)
     listing = find_items([path])
     assert [item.name for item in listing.items] == ["a.jpg", "none.jpg", "host/über/b.jpg"]
@@ -170,7 +171,7 @@ def test_the_images_of_a_coco_json_are_found_beside_it(place, tmp_path):
         ("*.txt", None, FileNotFoundError, "give a file, folder"),
         ("*.md", None, FileNotFoundError, r"left out .* 1 \.md"),
         ("list.txt", b"\n", ValueError, "list.txt is"),
-        ("list.txt", b"\xff", ValueError, "list.txt is"),
+        ("list.txt", b"\xff", ValueError, "list.txt cannot be read .*save it as UTF-8"),
         ("coco.json", [], ValueError, "lists no images"),
         ("coco.json", ["a.jpg", "a.jpg"], ValueError, r"2 images with the file_name a\.jpg"),
         ("coco.json", ["z.jpg"], FileNotFoundError, "by --root"),

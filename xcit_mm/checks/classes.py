@@ -15,11 +15,11 @@ def check_names(classes: Sequence[str], owner: str) -> Iterator[Finding]:
     nameless = [number for number, name in enumerate(classes) if not str(name).strip()]
     if nameless:
         problem = f"class {preview(nameless)} of the {owner} has no name"
-        yield fail("D306", problem, "name it in classes")
+        yield fail("D307", problem, "name it in classes")
     alike = [" and ".join(map(repr, names)) for names in find_alike(map(str, classes))]
     if alike:
         problem = f"classes of the {owner} differ only in case or spaces: {preview(alike)}"
-        yield note("D306", problem, "give them one name if they are one class")
+        yield note("D307", problem, "give them one name if they are one class")
 
 
 def check_classes(

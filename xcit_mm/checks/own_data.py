@@ -6,6 +6,7 @@ from pathlib import Path
 from ..datasets import Dataset, Split
 from ..datasets.headers import read_infos
 from ..utils.errors import preview
+from ..utils.images import TIFF_SUFFIXES
 from .classes import check_names
 from .data import check_labelled_photos
 from .findings import Finding, fail
@@ -58,7 +59,7 @@ def _check_nameless(dataset: Dataset) -> Iterator[Finding]:
     ]
     if names:
         problem = f"{len(names)} of {dataset.count_labels()} objects have a class without a name"
-        yield fail("D306", f"{problem}: {preview(names)}", "name their class")
+        yield fail("D307", f"{problem}: {preview(names)}", "name their class")
 
 
 def _check_split(dataset: Dataset, name: str, needs_masks: bool) -> Iterator[Finding]:
@@ -83,7 +84,7 @@ def _check_split(dataset: Dataset, name: str, needs_masks: bool) -> Iterator[Fin
 
 def _check_bits(photos: Iterable[str]) -> Iterator[Finding]:
     """Check that no TIFF has bits that OpenCV would drop in silence."""
-    tifs = [path for path in photos if path.lower().endswith((".tif", ".tiff"))]
+    tifs = [path for path in photos if path.lower().endswith(TIFF_SUFFIXES)]
     for path, info in read_infos(tifs).items():
         if info.bits > 8 and not info.dropped_bands:
             problem = f"{path} has {info.bits} bits, which are not those of a photo"

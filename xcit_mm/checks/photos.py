@@ -29,6 +29,12 @@ def sample(items: Sequence, size: int = SAMPLE) -> list:
     return [items[place] for place in places]
 
 
+def by_width(shape: Shape) -> str:
+    """Return a size as people write it: width x height."""
+    height, width = shape
+    return f"{width} x {height}"
+
+
 class Photos:
     """The photos of a data set.
 
@@ -142,7 +148,7 @@ def _check_sizes(
     wrong = []
     for path, expected in shapes.items():
         shape = photos.shape(path) or loaded.get(path, expected)
-        difference = f"{path} has {shape} pixels, {expected} in its labels"
+        difference = f"{path} has {by_width(shape)} pixels, {by_width(expected)} in its labels"
         if shape == expected:
             continue
         if photos.is_stored_shape(path, expected):

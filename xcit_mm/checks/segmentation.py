@@ -16,7 +16,7 @@ from ..utils.configs import part_class
 from ..utils.errors import counted, preview
 from .findings import Finding, fail, listed, note, ok
 from .orientation import check_orientation
-from .photos import STORED, Photos, check_photos
+from .photos import STORED, Photos, by_width, check_photos
 from .run_config import ConfiguredData
 
 _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
@@ -127,7 +127,7 @@ def check_map_files(
         shape = infos[path].shape(is_turned=False)
         if not expected or shape == expected or infos[path].problem:
             continue
-        difference = f"{path} has {shape} pixels, its image {expected}"
+        difference = f"{path} has {by_width(shape)} pixels, its image {by_width(expected)}"
         is_stored = photos.is_stored_shape(photo, shape)
         (stored if is_stored else misfits).append(difference)
     problem = "maps were drawn over photos as stored, but mmcv turns them by EXIF"

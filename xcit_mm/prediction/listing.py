@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from ..utils.coco import TO_PREDICT, find_image_folder, read_coco
+from ..datasets.coco_json import find_image_folder, read_images
 from ..utils.errors import preview, reason
 from ..utils.folders import SETTINGS, check_output
-from ..utils.images import URL_PREFIXES
+from ..utils.images import IMAGE_SUFFIXES, URL_PREFIXES
+from ..utils.texts import read_lines
 from ..utils.walk import iter_files
 
-IMAGE_SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif"),
-    *(".ppm", ".pgm", ".avif", ".heic", ".heif", ".jp2"),
-)
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".avi", ".mov", ".mkv", ".webm")
 JOURNAL = "journal"
 """Folder of the journals in a folder of predictions."""
@@ -103,7 +100,7 @@ def find_items(
         if name.endswith(".json"):
             items += _read_coco(Path(name), root, listing)
         else:
-            items += _list_files(_read_lines(Path(name)), root or "")
+            items += _list_files(_read_list(Path(name)), root or "")
     for name in searched:
         items += _search(name, out, listing)
     listing.items = make_unique(_once_each(items))
@@ -256,20 +253,17 @@ def _find_results(folders: set[Path], root: Path, out: Path | None) -> set[Path]
     }
 
 
-def _read_lines(path: Path) -> list[str]:
+def _read_list(path: Path) -> list[str]:
     """Return the lines of a list of paths, except for empty lines."""
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a list of paths: {error}") from None
-    if not any(lines):
+    lines = read_lines(path)
+    if not lines:
         raise ValueError(f"{path} is empty: write a path or URL on each line")
-    return [line for line in lines if line]
+    return lines
 
 
 def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:
     """Read the images of a COCO json, and add its categories to the listing."""
-    coco = read_coco(path, TO_PREDICT, unique=("id", "file_name"))
+    coco = read_images(path)
     names = [os.fspath(image["file_name"]) for image in coco["images"]]
     categories = {category["name"]: category["id"] for category in coco.get("categories") or []}
     if listing.categories and categories and listing.categories != categories:

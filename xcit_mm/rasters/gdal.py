@@ -16,9 +16,10 @@ import numpy as np
 from ..utils.cli import print_line
 from ..utils.compat import gdal_errors
 from ..utils.errors import preview
+from ..utils.images import TIFF_SUFFIXES
 from .files import ORIGIN
 
-SUFFIXES = (".tif", ".tiff", ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
+SUFFIXES = (*TIFF_SUFFIXES, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 """Suffixes of the rasters in a folder."""
 
 CACHE_SIZE = 256 * 2**20

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import shapely
 
+from ..datasets import IGNORED
 from ..utils.cli import print_line
 from ..utils.errors import preview
 from .gdal import open_raster
@@ -25,7 +26,6 @@ UNKNOWN_CLASS = -3
 """Class numbers of pixels that do not count: without a label, in a label without a class, and in a
 label of a class that has no number.
 """
-_IGNORED = 255  # in rasters of classes, as in mmseg
 _MAX_LISTED = 9  # classes in a line
 _MANY = 5  # classes, above which a column that is almost unique holds names of objects
 
@@ -284,7 +284,7 @@ class StoredClasses:
             if self._file.shape != (grid.height, grid.width):
                 raise ValueError(f"--labels {path} has no place on the raster, and another size")
             return
-        nodata = _IGNORED if self._file.nodata is None else self._file.nodata
+        nodata = IGNORED if self._file.nodata is None else self._file.nodata
         place = dict(crs=grid.crs, transform=grid.transform, width=grid.width, height=grid.height)
         self._file = WarpedVRT(self._file, nodata=nodata, **place)
 
@@ -296,8 +296,8 @@ class StoredClasses:
         """Return the class numbers of a window, (h, w), int32."""
         window = (rows.start, rows.stop), (columns.start, columns.stop)
         stored = self._file.read(1, window=window, masked=True)
-        numbers = stored.filled(_IGNORED).astype(np.int32)
-        numbers[numbers == _IGNORED] = UNLABELLED
+        numbers = stored.filled(IGNORED).astype(np.int32)
+        numbers[numbers == IGNORED] = UNLABELLED
         return numbers
 
 

@@ -17,8 +17,6 @@ from .files import ORIGIN, UNFINISHED, require_space, write_bytes, written_file
 from .gdal import StoredBlocks, gdal, gdal_environment, open_raster
 from .raster import Raster
 
-SUFFIXES = (".tif", ".tiff")
-
 
 def no_class(classes: Sequence[str]) -> int:
     """Return the value of pixels without a class in a map's file: 255, or 65535 with more than 255

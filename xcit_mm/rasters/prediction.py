@@ -14,6 +14,7 @@ from ..prediction.predictor import Predictor
 from ..utils.cli import print_line
 from ..utils.errors import reason
 from ..utils.folders import SETTINGS, check_output, check_settings, open_folder
+from ..utils.images import TIFF_SUFFIXES
 from . import maps, objects
 from .files import UNFINISHED, rows_folder
 from .polygons import check_crs, read_pixel_area
@@ -167,7 +168,7 @@ def _read_origin(out: Path, is_detector: bool, overwrite: bool) -> dict[str, Any
 
 
 def _check_format(out: Path, is_detector: bool, crs: str | None) -> None:
-    suffixes = objects.SUFFIXES if is_detector else maps.SUFFIXES
+    suffixes = objects.SUFFIXES if is_detector else TIFF_SUFFIXES
     if out.suffix not in suffixes:
         model = "detector" if is_detector else "segmentor"
         raise ValueError(f"--out {out}: a {model} writes {', '.join(suffixes)}, give such a name")

@@ -15,8 +15,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 URL_PREFIXES = ("http://", "https://")
+TIFF_SUFFIXES = (".tif", ".tiff")
 PHOTO_SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp"),
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", *TIFF_SUFFIXES, ".webp"),
     *(".ppm", ".pgm", ".jp2"),
 )
 """Suffixes of the images that a training reads."""
