@@ -176,7 +176,8 @@ class Split:
         name = self.objects.names[row]
         index = self.objects.images[row]
         if not isinstance(self.label_files, Path):
-            return f"{name} of {self.label_files[index]}"
+            file = self.label_files[index]
+            return f"{name} of {file}" if file else name
         if isinstance(name, str) and " of " in name:  # in a json that `write_coco` wrote
             return name
         return f"id {name} (image {self.images[index].path.name})"

@@ -189,7 +189,7 @@ class ObjectTiles(_TileImages):
             mask = encode_mask(pixels)
             area = float(pixels.sum())
         names = self._classes if labelled.number < 0 else [self._classes[labelled.number]]
-        name = f"polygon {labelled.label}"
+        name = f"polygon {labelled.label} of --labels"
         is_crowd = not is_shown(labelled)
         return [NewObject(class_, box, mask, name, is_crowd, area) for class_ in names]
 
