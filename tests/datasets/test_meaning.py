@@ -1,0 +1,405 @@
+"""Labels keep their meaning, or are left out by name, or are refused in one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.layouts import VOC, YOLO, coco, write_files, write_photo
+from PIL import Image
+
+from xcit_mm.datasets import read_maps, read_objects
+
+SHAPE = dict(label="thing", points=[[12, 12], [20, 12], [20, 20], [12, 20]])
+
+
+def shape(shape_type: str, **values: object) -> dict:
+    return dict(SHAPE, shape_type=shape_type) | values
+
+
+def annotated(change: Callable[[dict], object], *names: str) -> str:
+    """Return a COCO json with an object in each image, changed."""
+    content = json.loads(coco(*names))
+    change(content)
+    return json.dumps(content)
+
+
+def with_rotated_box(content: dict) -> None:
+    content["annotations"][1]["attributes"] = dict(rotation=45.0)
+
+
+def with_one_photo_twice(content: dict) -> None:
+    content["images"][1]["file_name"] = "0.jpg"
+
+
+def with_unknown_category(content: dict) -> None:
+    content["annotations"][1]["category_id"] = 9
+
+
+def with_name(value: object) -> Callable[[dict], object]:
+    return lambda content: content["categories"][0].update(name=value)
+
+
+ROTATION = (
+    "<attributes><attribute><name>rotation</name><value>45.0</value></attribute></attributes>"
+)
+ROTATED = VOC.replace("</object>", f"{ROTATION}</object>")
+LISTS = {"obj.names": "thing\n", "train.txt": "d/obj/0.jpg\n", "test.txt": "d/obj/1.jpg\n"}
+POSE = "0 .5 .5 .25 .25 .4 .4 2 .6 .6 1\n"
+# Files beside photos, and what is read of them: classes, and the description of the data set.
+MEANT = {
+    "names that YAML reads as truth values": (
+        "0.jpg",
+        {"data.yaml": "train: .\nnames: [no, 'on', ~, 1.0]\n", "0.txt": "1 .5 .5 .25 .25"},
+        ("no", "on", "~", "1.0"),
+        "1 photo, 1 object of 4 classes",
+    ),
+    "one name": (
+        "0.jpg",
+        {"data.yaml": "train: .\nnames: fish\n", "0.txt": YOLO},
+        ("fish",),
+        "1 photo, 1 object of 1 class",
+    ),
+    "a file of names": (
+        "0.jpg",
+        {"data.yaml": "train: .\nnames: my.names\n", "my.names": "fish\n", "0.txt": YOLO},
+        ("fish",),
+        "1 photo, 1 object of 1 class",
+    ),
+    "lists of Darknet": (
+        "obj/{0,1,2}.jpg obj/{0,1,2}.txt",
+        LISTS | {"obj.data": "train = d/train.txt\nvalid = d/test.txt\nnames = d/obj.names\n"},
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 photo in no split "
+        "(obj/2.jpg), 1 label of photos in no split (obj/2.txt)",
+    ),
+    "lists beside names": (
+        "obj/{0,1}.jpg obj/{0,1}.txt",
+        LISTS,
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo",
+    ),
+    "names of LabelImg in each split": (
+        "{train,val}/0.jpg {train,val}/0.txt",
+        {"train/classes.txt": "thing", "val/classes.txt": "thing"},
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 other file (val/classes.txt)",
+    ),
+    "a folder of no split beside train": (
+        "{train,val,more}/0.jpg {train,val,more}/0.xml",
+        {},
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 photo in no split "
+        "(more/0.jpg), 1 label of photos in no split (more/0.xml)",
+    ),
+    "keypoints": (
+        "0.jpg",
+        {"data.yaml": "train: .\nnames: [a]\nkpt_shape: [2, 3]\n", "0.txt": POSE},
+        ("a",),
+        "1 photo, 1 object of 1 class; left out: 1 set of keypoints (0.txt)",
+    ),
+    "composed and decomposed letters": (
+        "\u00e9.jpg",
+        {"classes.txt": "thing", "e\u0301.txt": YOLO},
+        ("thing",),
+        "1 photo, 1 object of 1 class",
+    ),
+    "an xml of GDAL beside YOLO": (
+        "0.jpg",
+        {"classes.txt": "thing", "0.txt": YOLO, "0.jpg.aux.xml": "<PAMDataset/>"},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 other file (0.jpg.aux.xml)",
+    ),
+    "shapes that are not read": (
+        "{0,1,2}.jpg",
+        {
+            "0.json": json.dumps(dict(shapes=[SHAPE])),
+            "1.json": json.dumps(dict(shapes=[SHAPE, shape("circle")])),
+            "2.json": json.dumps(dict(shapes=[shape("rotation")])),
+        },
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: "
+        "1 photo with shapes of the type circle (1.jpg), "
+        "1 object that cannot be read: shapes of the type circle (1.json), "
+        "1 object beside others that cannot be read (1.json), "
+        "1 photo with shapes of the type rotation (2.jpg), "
+        "1 object that cannot be read: shapes of the type rotation (2.json)",
+    ),
+    "a rotated box": (
+        "{0,1}.jpg",
+        {"a.json": annotated(with_rotated_box, "0.jpg", "1.jpg")},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 photo with rotated boxes (1.jpg), "
+        "1 object of photos with rotated boxes (id 2 of a.json)",
+    ),
+    "one photo under two ids": (
+        "0.jpg",
+        {"a.json": annotated(with_one_photo_twice, "0.jpg", "1.jpg")},
+        ("thing",),
+        "1 photo, 2 objects of 1 class; left out: "
+        "1 image of a photo that is listed twice: both have its objects (0.jpg)",
+    ),
+    "a number as name": (
+        "0.jpg",
+        {"a.json": annotated(with_name(7), "0.jpg")},
+        ("7",),
+        "1 photo, 1 object of 1 class",
+    ),
+    "null as name": (
+        "0.jpg",
+        {"a.json": annotated(with_name(None), "0.jpg")},
+        ("null",),
+        "1 photo, 1 object of 1 class",
+    ),
+    "photos of no json": (
+        "{0,1}.jpg",
+        {"a.json": coco("0.jpg")},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 photo that no json lists (1.jpg)",
+    ),
+    "a description in capital letters, with null for no split": (
+        "0.jpg 0.txt",
+        {"DATA.YAML": "train: .\nval: null\ntest: ~\nnames: [a]\n", "x.yaml": "hostnames: [b]"},
+        ("a",),
+        "1 photo, 1 object of 1 class; left out: 1 other file (x.yaml)",
+    ),
+    "one description by two names": (
+        "0.jpg 0.txt",
+        {"store/0.yaml": "train: .\nnames: [a]\n", "data.yaml": "-> store/0.yaml"},
+        ("a",),
+        "1 photo, 1 object of 1 class",
+    ),
+    "polygons that begin in a corner": (
+        "0.jpg",
+        {"classes.txt": "a", "0.txt": "0 0 0 .5 0 .5 .5 0 .5 0 0\n"},
+        ("a",),
+        "1 photo, 1 object of 1 class",
+    ),
+    "a rotated box of VOC": (
+        "{0,1}.jpg 0.xml",
+        {"1.xml": ROTATED},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 photo with rotated boxes (1.jpg), "
+        "1 object that cannot be read: rotated boxes (1.xml)",
+    ),
+    "a list of VOC with suffixes and a missing photo": (
+        "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
+        {"ImageSets/Main/train.txt": "0.jpg\n7.jpg\n", "ImageSets/Main/val.txt": "1\n"},
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo; "
+        "left out: 1 photo of a list that is missing (7)",
+    ),
+    "an object of an unknown category": (
+        "{0,1}.jpg",
+        {"a.json": annotated(with_unknown_category, "0.jpg", "1.jpg")},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: "
+        "1 photo with objects of an unknown category (1.jpg), "
+        "1 object of photos with objects of an unknown category (id 2 of a.json)",
+    ),
+    "a stray description": (
+        "0.jpg",
+        {"a.json": coco("0.jpg"), "data.yaml": "train: .\nnames: [car]\n"},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 file of YOLO without objects (data.yaml)",
+    ),
+}
+
+
+@pytest.mark.parametrize("patterns, texts, classes, description", MEANT.values(), ids=MEANT)
+def test_labels_keep_their_meaning(patterns, texts, classes, description, folder):
+    links = {name: text for name, text in texts.items() if text.startswith("-> ")}
+    write_files(folder / "d", patterns, {name: texts[name] for name in texts if name not in links})
+    for name, target in links.items():
+        (folder / "d" / name).symlink_to(target.removeprefix("-> "))
+    dataset = read_objects(folder / "d")
+    assert (dataset.classes, dataset.describe()) == (classes, description)
+
+
+UNCERTAIN = {
+    "two formats": (
+        "0.jpg 0.xml",
+        {"a.json": coco("0.jpg")},
+        ("1 object of COCO (", "1 object of Pascal VOC (", "give its file by --data"),
+    ),
+    "a json beside a broken description": (
+        "0.jpg",
+        {"a.json": coco("0.jpg"), "data.yaml": "train: none\nnames: [a]"},
+        ("none must be a folder", "give the file of COCO ("),
+    ),
+    "two descriptions": (
+        "0.jpg 0.txt",
+        {"a.yaml": "names: [a]", "b.yaml": "names: [b]"},
+        ("is described by", "a.yaml", "b.yaml"),
+    ),
+    "keypoints that data.yaml does not declare": (
+        "0.jpg",
+        {"classes.txt": "a", "0.txt": POSE},
+        ("look like boxes with keypoints", "kpt_shape"),
+    ),
+    "more names than nc": (
+        "0.jpg 0.txt",
+        {"data.yaml": "names: [a, b]\nnc: 1"},
+        ("nc is 1, and there are 2 names",),
+    ),
+    "a missing file of names": (
+        "0.jpg 0.txt",
+        {"data.yaml": "names: no.names"},
+        ("the file no.names does not exist",),
+    ),
+    "a box that is null": (
+        "0.jpg",
+        {"a.json": annotated(lambda content: content["annotations"][0].update(bbox=None), "0.jpg")},
+        ("a.json", "annotation 1 is None, not [x, y, width, height]"),
+    ),
+    "a value that is no number": (
+        "0.jpg",
+        {"classes.txt": "a", "0.txt": "0 .5 nan .2 .2"},
+        ("0.txt has '0 .5 nan .2 .2' in line 1",),
+    ),
+    "a list of other names than data.yaml": (
+        "0.jpg 0.txt",
+        {"data.yaml": "names: [a]", "classes.txt": "b\na\n"},
+        ("is described by", "data.yaml", "classes.txt"),
+    ),
+    "a value of labelme that is no number": (
+        "0.jpg",
+        {
+            "0.json": json.dumps(
+                dict(shapes=[shape("rectangle", points=[[float("nan"), 1], [2, 2]])])
+            )
+        },
+        ("0.json has a value in shape 1 that is not a number",),
+    ),
+    "a value of VOC that is no number": (
+        "0.jpg",
+        {"0.xml": VOC.replace("<xmin>13", "<xmin>nan")},
+        ("0.xml has a value in object 1 that is not a number",),
+    ),
+    "an object of VOC without a box": (
+        "0.jpg",
+        {"0.xml": "<annotation><object><name>a</name></object></annotation>"},
+        ("0.xml cannot be read (an object has no bndbox)",),
+    ),
+    "a label of two photos": (
+        "0.jpg 0.png 0.txt",
+        {"classes.txt": "a"},
+        ("0.jpg and ", "0.png share the label "),
+    ),
+    "a label that names another photo": (
+        "{0,1}.jpg",
+        {"0.json": json.dumps(dict(shapes=[SHAPE], imagePath="1.jpg"))},
+        ("0.json is of 1.jpg, as it says, and has the name of 0.jpg",),
+    ),
+    "a name that is a list": (
+        "0.jpg",
+        {"a.json": annotated(with_name(["a", "b"]), "0.jpg")},
+        ("a.json", "['a', 'b'] is not the name of a class"),
+    ),
+    "an image without a name": (
+        "0.jpg",
+        {"a.json": annotated(lambda content: content["images"][0].update(file_name=None), "0.jpg")},
+        ("a.json", "the image of id 1 has the name None"),
+    ),
+    "an xml of an unknown encoding": (
+        "0.jpg",
+        {"0.xml": f"<?xml version='1.0' encoding='foo'?>{VOC}"},
+        ("0.xml cannot be read (unknown encoding",),
+    ),
+    "keypoints without visibilities": (
+        "0.jpg",
+        {"classes.txt": "a", "0.txt": "0 .5 .5 .2 .2 .45 .5 .55 .5\n"},
+        ("look like boxes with keypoints",),
+    ),
+    "a broken yaml beside a json": (
+        "0.jpg",
+        {"a.json": coco("0.jpg"), "data.yaml": "names: ["},
+        ("data.yaml cannot be read", "give the file of COCO ("),
+    ),
+    "HEIC named as JPEG": (
+        "",
+        {"classes.txt": "a", "0.jpg": b"\0\0\0\x18ftypheic" + bytes(64), "0.txt": YOLO},
+        ("0.jpg cannot be read: it is HEIC or AVIF: convert it to JPEG",),
+    ),
+    "only photos with unread shapes": (
+        "0.jpg",
+        {"0.json": json.dumps(dict(shapes=[shape("circle")]))},
+        ("no photo for training is left", "shapes of the type circle (0.jpg)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("patterns, texts, parts", UNCERTAIN.values(), ids=UNCERTAIN)
+def test_labels_of_uncertain_meaning_are_one_line(patterns, texts, parts, folder):
+    write_files(folder, patterns, texts)
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        read_objects(folder)
+    message = str(error.value)
+    assert "\n" not in message and [part for part in parts if part not in message] == []
+
+
+def test_a_file_that_is_given_decides_between_formats(folder):
+    write_files(folder, "{0,1}.jpg 0.xml 0.txt", {"a.json": coco("1.jpg"), "classes.txt": "b"})
+    assert read_objects(folder / "a.json").classes == ("thing",)
+    assert read_objects(folder / "classes.txt").classes == ("b",)
+
+
+@pytest.mark.parametrize("place", ["test set", "elsewhere/images/train"])
+def test_photos_of_an_absolute_path_or_in_a_folder_named_as_a_split_are_found(place, folder):
+    photos = folder / place
+    labels = Path(str(photos).replace("images", "labels"))
+    write_files(photos, "0.jpg")
+    write_files(labels, "0.txt")
+    write_files(folder / "test set", "", {"data.yaml": f"train: {photos}\nnames: [a]\n"})
+    assert read_objects(folder / "test set").describe() == "1 photo, 1 object of 1 class"
+
+
+def soft_edges() -> np.ndarray:
+    """A disc of 255 on 0, with edges of values between."""
+    y, x = np.mgrid[:32, :32]
+    return ((12 - np.hypot(y - 16, x - 16)).clip(-2, 2) / 4 + 0.5) * 255
+
+
+def with_palette(path: Path, labels: np.ndarray, palette: list[int]) -> None:
+    image = Image.fromarray(labels, "P")
+    image.putpalette(palette)
+    image.save(path)
+
+
+LABELS = np.repeat(np.arange(2, dtype=np.uint8), 512).reshape(32, 32)
+MAPS_OF_UNCERTAIN_MEANING: dict[str, tuple[Callable[[Path], object], str]] = {
+    "JPEG": (lambda path: Image.fromarray(LABELS).save(path, "JPEG"), "changes labels"),
+    "soft edges": (
+        lambda path: Image.fromarray(soft_edges().astype(np.uint8)).save(path),
+        "soft edges between 0 and 255",
+    ),
+    "floats": (
+        lambda path: Image.fromarray(LABELS.astype(np.float32)).save(path, "TIFF"),
+        "labels are floats",
+    ),
+    "colours": (lambda path: write_photo(path), "colours instead of labels"),
+    "another order of colours": (
+        lambda path: with_palette(path, LABELS, [255, 0, 0, 0, 0, 0]),
+        "(255, 0, 0) has label 1 in",
+    ),
+    "a repeated name": (
+        lambda path: (path.parents[1] / "classes.txt").write_text("a\na\n"),
+        "'a' twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MAPS_OF_UNCERTAIN_MEANING)
+def test_maps_of_uncertain_meaning_are_one_line(name, folder):
+    write, message = MAPS_OF_UNCERTAIN_MEANING[name]
+    write_files(folder, "images/{0,1}.jpg")
+    (folder / "masks").mkdir()
+    with_palette(folder / "masks/0.png", LABELS, [0, 0, 0, 255, 0, 0])
+    with_palette(folder / "masks/1.png", LABELS, [0, 0, 0, 255, 0, 0])
+    write(folder / "masks/1.png")
+    if name == "soft edges":
+        write(folder / "masks/0.png")
+    with pytest.raises(ValueError) as error:
+        read_maps(folder)
+    assert message in str(error.value) and "\n" not in str(error.value)
