@@ -1,12 +1,11 @@
 """Checks of the data sets of a config: whether their files exist, and hold what the config says."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 from torch import nn
 
-from ..datasets import Split
 from ..datasets.coco_json import CocoJson
 from ..utils.configs import type_name
 from .categories import check_categories, check_ids, check_unknown, to_split
@@ -19,6 +18,11 @@ from .photos import Photos, check_photos
 from .run_config import ConfiguredData, ConfiguredSplit
 from .segmentation import check_configured_maps
 
+OBJECT_CHECKS: tuple[Callable[[CheckedObjects], Iterator[Finding]], ...] = (
+    check_objects,
+    check_counts,
+    check_masks,
+)
 _EXPORT = "export the file again with this key, or with one id for each entry"
 
 
@@ -70,16 +74,20 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
             return
         yield from check_categories(coco, dataset.classes, split.name)
         yield from check_unknown(coco)
-        labelled = to_split(coco, dataset)
-        objects = CheckedObjects(labelled, path)
-        yield from check_objects(objects, dataset.classes, _is_of_coco(coco))
-        if split.name != "train":
-            yield from check_counts(objects)
-        if needs_masks:
-            yield from check_masks(objects, dataset.annotation_step.get("poly2mask", True))
+        objects = CheckedObjects(
+            to_split(coco, dataset),
+            path,
+            dataset.classes,
+            is_training=split.name == "train",
+            needs_masks=needs_masks,
+            loading=dataset.loading,
+            poly2mask=dataset.annotation_step.get("poly2mask", True),
+            has_meant_crowds=_is_of_coco(coco),
+        )
+        for check in OBJECT_CHECKS:
+            yield from check(objects)
         if path == dataset.json_path:
-            photos = Photos([str(image.path) for image in labelled.images], dataset.loading)
-            yield from check_labelled_photos(photos, labelled, objects)
+            yield from check_labelled_photos(objects)
 
 
 def _is_of_coco(coco: CocoJson) -> bool:
@@ -88,11 +96,11 @@ def _is_of_coco(coco: CocoJson) -> bool:
     return any(str(value).startswith("COCO") for value in info.values())
 
 
-def check_labelled_photos(
-    photos: Photos, split: Split, objects: CheckedObjects
-) -> Iterator[Finding]:
+def check_labelled_photos(objects: CheckedObjects) -> Iterator[Finding]:
     """Check the photos of a split against its objects and the sizes that its labels state."""
+    split = objects.split
     stated = {str(image.path): (image.height, image.width) for image in split.images}
+    photos = Photos([str(image.path) for image in split.images], objects.loading)
     yield from check_photos(photos, stated)
     indices = {str(image.path): index for index, image in enumerate(split.images)}
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..datasets.dataset import is_outline
-from ..utils.coco import polygon_area
 from .findings import Finding
 from .objects import CheckedObjects, Fault, report
 
@@ -50,29 +49,33 @@ _ELSEWHERE = Fault(
     "polygons in pixels, around the object of the box",
     fails_at=0.5,
 )
+_CHUNK = 10_000  # masks whose points are in memory at once
 
 
-def check_masks(objects: CheckedObjects, poly2mask: bool = True) -> Iterator[Finding]:
-    """Check the masks of the objects that mmdet loads.
-
-    Args:
-        poly2mask: As in the `LoadAnnotations` of the pipeline.
-    """
+def check_masks(objects: CheckedObjects) -> Iterator[Finding]:
+    """Check the masks of the objects that mmdet loads, if masks are trained or scored."""
+    if not objects.needs_masks:
+        return
     columns = objects.columns
-    rows_by_fault: dict[Fault, list[int]] = {}
-    for row in np.flatnonzero(objects.is_loaded).tolist():
-        mask = columns.masks[row]
-        if isinstance(mask, dict):
-            needs_polygons = not poly2mask and not columns.is_crowd[row]
-            fault = _check_rle(mask, objects.sizes[row].tolist(), needs_polygons)
-        else:
-            fault = _check_polygons(mask, columns.boxes[row].tolist())
+    loaded = np.flatnonzero(objects.is_loaded)
+    faults = np.full(len(columns), None, object)
+    for start in range(0, len(loaded), _CHUNK):
+        rows = loaded[start : start + _CHUNK]
+        for row in rows.tolist():
+            mask = columns.masks[row]
+            if isinstance(mask, dict):
+                needs_polygons = not objects.poly2mask and not columns.is_crowd[row]
+                faults[row] = _check_rle(mask, objects.sizes[row].tolist(), needs_polygons)
+            else:
+                faults[row] = _check_parts(mask)
+        is_polygon = [faults[row] is None and isinstance(columns.masks[row], list) for row in rows]
+        rows = rows[is_polygon]
+        if rows.size:
+            masks = [columns.masks[row] for row in rows]
+            faults[rows] = _compare_with_boxes(masks, objects.corners[rows])
+    for fault in dict.fromkeys(faults[loaded]):
         if fault:
-            rows_by_fault.setdefault(fault, []).append(row)
-    for fault, rows in rows_by_fault.items():
-        has_fault = np.zeros(len(columns), bool)
-        has_fault[rows] = True
-        yield from report(fault, objects, has_fault)
+            yield from report(fault, objects, np.array([other is fault for other in faults]))
 
 
 def _check_rle(mask: dict, size: Sequence[float], needs_polygons: bool) -> Fault | None:
@@ -86,24 +89,37 @@ def _check_rle(mask: dict, size: Sequence[float], needs_polygons: bool) -> Fault
     return _RLE if needs_polygons else None
 
 
-def _check_polygons(mask: Any, box: Sequence[float]) -> Fault | None:
-    """Return the fault of polygons with a box of x, y, width and height."""
+def _check_parts(mask: Any) -> Fault | None:
+    """Return the fault of polygons of which one has too few points."""
     parts = mask if isinstance(mask, list) else []
-    polygons: list[array] = [part for part in parts if is_outline(part)]
-    # pycocotools reads all parts as it reads the first.
-    if not polygons or not is_outline(parts[0]):
+    are_outlines = [is_outline(part) for part in parts]
+    if not parts or not are_outlines[0]:  # pycocotools reads all parts as it reads the first
         return _NO_POLYGON
-    if len(polygons) < len(parts):
-        return _SHORT_PART
-    x, y, width, height = box
-    if sum(map(polygon_area, polygons)) <= 0.01 * width * height:
-        return _NO_AREA
-    left = min(min(polygon[::2]) for polygon in polygons)
-    top = min(min(polygon[1::2]) for polygon in polygons)
-    right = max(max(polygon[::2]) for polygon in polygons)
-    bottom = max(max(polygon[1::2]) for polygon in polygons)
-    shared_width = min(right, x + width) - max(left, x)
-    shared_height = min(bottom, y + height) - max(top, y)
-    intersection = max(shared_width, 0) * max(shared_height, 0)
-    union = (right - left) * (bottom - top) + width * height - intersection
-    return _ELSEWHERE if intersection < 0.5 * union else None
+    return None if all(are_outlines) else _SHORT_PART
+
+
+def _compare_with_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np.ndarray:
+    """Return the faults (n,) of n masks of polygons whose area or place is not that of the box."""
+    polygons = [polygon for mask in masks for polygon in mask]
+    points = np.concatenate([np.frombuffer(polygon) for polygon in polygons]).reshape(-1, 2)
+    ends = np.cumsum([len(polygon) // 2 for polygon in polygons])
+    starts = np.concatenate([[0], ends[:-1]])
+    following = np.arange(1, len(points) + 1)
+    following[ends - 1] = starts  # the outline is closed
+    x, y = points.T
+    doubled = np.add.reduceat(x * y[following] - y * x[following], starts)
+    first = np.cumsum([0, *map(len, masks[:-1])])  # polygon of each mask
+    areas = np.add.reduceat(np.abs(doubled), first) / 2
+    lowest = np.minimum.reduceat(points, starts[first])
+    highest = np.maximum.reduceat(points, starts[first])
+    boxes = (corners[:, 2:] - corners[:, :2]).prod(axis=1)
+    shared = np.minimum(highest, corners[:, 2:]) - np.maximum(lowest, corners[:, :2])
+    intersections = shared.clip(0).prod(axis=1)
+    unions = (highest - lowest).prod(axis=1) + boxes - intersections
+    faults = np.full(len(masks), None, object)
+    # A fault is a tuple, which numpy would take for a row.
+    for row in np.flatnonzero(intersections < 0.5 * unions):
+        faults[row] = _ELSEWHERE
+    for row in np.flatnonzero(areas <= 0.01 * boxes):
+        faults[row] = _NO_AREA
+    return faults

@@ -1,7 +1,8 @@
 """Checks of the objects of a split, of any format: what mmdet drops, and where boxes are."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +18,16 @@ _MIN_FAR = 0.05  # share of boxes that start too far right or down to be as larg
 _MAX_SCORED = 100  # objects of an image that COCO's mAP counts
 
 
+@dataclass
 class CheckedObjects:
-    """The objects of a split, with what follows from their columns of n rows.
+    """The objects of a split, how a run uses them, and what follows from their columns of n rows.
 
     Attributes:
         owner: The file or folder of the split, for messages.
+        needs_masks: Whether masks are trained or scored.
+        loading: The step of the pipeline that loads the photos. Default: mmcv's.
+        poly2mask: As in the `LoadAnnotations` of the pipeline.
+        has_meant_crowds: Whether crowds are meant, as in COCO's own files.
         sizes: Width and height of their images (n, 2).
         corners: Left, top, right and bottom (n, 4).
         is_counted: Whether their class is among the classes.
@@ -31,12 +37,19 @@ class CheckedObjects:
         is_loaded: Whether mmdet loads them.
     """
 
-    def __init__(self, split: Split, owner: str) -> None:
-        assert split.objects is not None
-        self.split = split
-        self.owner = owner
-        self.columns = split.objects
-        sizes = np.array([(image.width, image.height) for image in split.images], float)
+    split: Split
+    owner: str
+    classes: Sequence[str]
+    is_training: bool
+    needs_masks: bool
+    loading: dict[str, Any] | None = None
+    poly2mask: bool = True
+    has_meant_crowds: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.split.objects is not None
+        self.columns = self.split.objects
+        sizes = np.array([(image.width, image.height) for image in self.split.images], float)
         self.sizes = sizes[self.columns.images]
         self.corners = self.columns.corners
         starts = self.corners[:, :2]
@@ -100,14 +113,8 @@ def report(fault: Fault, objects: CheckedObjects, has_fault: np.ndarray) -> Iter
         yield level(fault.code, f"{count} {fault.problem}: {examples}{more}", fault.fix)
 
 
-def check_objects(
-    objects: CheckedObjects, classes: Sequence[str], has_meant_crowds: bool = False
-) -> Iterator[Finding]:
-    """Check what mmdet drops, where the boxes are, and that each class has objects.
-
-    Args:
-        has_meant_crowds: Whether crowds are meant, as in COCO's own files.
-    """
+def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
+    """Check what mmdet drops, where the boxes are, and that each class has objects."""
     if not objects.is_counted.any():
         yield fail("D408", f"{objects.owner} has no objects of the classes", "annotate objects")
         return
@@ -116,13 +123,13 @@ def check_objects(
     yield from report(_FRACTIONS, objects, objects.is_fraction)
     yield from report(_OUTSIDE, objects, objects.is_outside)
     yield from report(_THIN, objects, objects.is_thin & ~objects.is_fraction)
-    if not has_meant_crowds:
+    if not objects.has_meant_crowds:
         yield from report(_CROWDS, objects, columns.is_crowd)
     is_trained = objects.is_loaded & ~columns.is_crowd
     yield from _check_borders(objects, is_trained)
     yield from report(_REPEATED, objects, _find_repeated(objects))
     labels = set(columns.labels[is_trained].tolist())
-    missing = [name for label, name in enumerate(classes) if label not in labels]
+    missing = [name for label, name in enumerate(objects.classes) if label not in labels]
     if labels and missing:
         problem = f"{objects.owner} has no objects of {preview(missing)}"
         yield note("D410", problem, "annotate objects, or remove the classes")
@@ -158,7 +165,9 @@ def _find_repeated(objects: CheckedObjects) -> np.ndarray:
 
 
 def check_counts(objects: CheckedObjects) -> Iterator[Finding]:
-    """Check that COCO's mAP counts all objects of an image."""
+    """Check that COCO's mAP counts all objects of an image that is scored."""
+    if objects.is_training:
+        return
     counts = np.bincount(objects.columns.images, minlength=1)
     if counts.max() > _MAX_SCORED:
         problem = f"an image of {objects.owner} has {counts.max()} objects"

@@ -8,12 +8,10 @@ from ..datasets.headers import read_infos
 from ..utils.errors import preview
 from ..utils.images import TIFF_SUFFIXES
 from .classes import check_names
-from .data import check_labelled_photos
+from .data import OBJECT_CHECKS, check_labelled_photos
 from .findings import Finding, fail
 from .leaks import check_leaks
-from .masks import check_masks
-from .objects import CheckedObjects, check_counts, check_objects
-from .photos import Photos
+from .objects import CheckedObjects
 from .segmentation import check_own_maps
 
 
@@ -73,13 +71,15 @@ def _check_split(dataset: Dataset, name: str, needs_masks: bool) -> Iterator[Fin
     source = split.label_files
     if not isinstance(source, Path) and dataset.inventory is not None:
         source = dataset.inventory.given
-    objects = CheckedObjects(split, str(source))
-    yield from check_objects(objects, dataset.classes)
-    if name != "train":
-        yield from check_counts(objects)
-    if needs_masks and any(split.objects.masks):
-        yield from check_masks(objects)
-    yield from check_labelled_photos(Photos(paths), split, objects)
+    objects = CheckedObjects(
+        split,
+        str(source),
+        dataset.classes,
+        is_training=name == "train",
+        needs_masks=needs_masks and any(split.objects.masks),
+    )
+    for check in (*OBJECT_CHECKS, check_labelled_photos):
+        yield from check(objects)
 
 
 def _check_bits(photos: Iterable[str]) -> Iterator[Finding]:
