@@ -1,4 +1,4 @@
-"""Write measurements of `make bench` into README.md, and tables of models into docs/model-zoo.md.
+"""Write measurements of `make bench` and tables of models into README.md and pages of docs/.
 
     python docs/readme_tables.py            # replaces blocks between comments, draws docs/speed.png
     python docs/readme_tables.py --check    # changes nothing, exits with 1 if a block is outdated
@@ -161,6 +161,28 @@ def compare_with_vit() -> str:
     )
 
 
+def compare_sizes() -> str:
+    """Return a table of time and peak memory by size, in inference and in a training step."""
+    models = ("xcit-auto", "xcit-p8", VIT, "swin-t")
+    rows = []
+    for name, run in (("4-resolution", "inference"), ("6-train-sizes", "training step")):
+        with (MEASURED / f"{name}.csv").open(newline="") as file:
+            records = list(csv.DictReader(file))
+        for size in dict.fromkeys(record["size"] for record in records):
+            measured_models = {
+                record["model"]: format_cost(record) for record in records if record["size"] == size
+            }
+            rows.append([f"{run}, {size}", *(measured_models[model] for model in models)])
+    return table(["seconds, GiB", "XCiT-S12/16", "XCiT-S12/8", "ViT-S/16", "Swin-T"], rows)
+
+
+def format_cost(record: dict[str, str]) -> str:
+    """Return seconds per image and peak memory in GiB, or the limit that the run exceeded."""
+    if record.get("limit"):
+        return record["limit"]
+    return f"{float(record['median_ms']) / 1e3:.2f}, {float(record['peak_mb']) / 1024:.2f}"
+
+
 def draw_speed(path: Path) -> None:
     """Plot time per megapixel against the image's size, level if time is linear in the pixels."""
     import matplotlib
@@ -203,15 +225,17 @@ def with_block(page: str, name: str, block: str) -> str:
 
 
 def render() -> dict[Path, str]:
-    """Return README.md and docs/model-zoo.md with current blocks."""
+    """Return README.md and the pages of docs/ with current blocks."""
     zoo = read_metafiles(ROOT)
     published = "\n\n".join(task_table(title, zoo[folder]) for folder, title in TASKS.items())
     readme = ROOT / "README.md"
     model_zoo = ROOT / "docs" / "model-zoo.md"
+    plain = ROOT / "docs" / "plain-transformers.md"
     with_published = with_block(model_zoo.read_text(), "published", published)
     return {
         readme: with_block(readme.read_text(), "speed", speed()),
         model_zoo: with_block(with_published, "measured", measured_table(zoo["demo"])),
+        plain: with_block(plain.read_text(), "sizes", compare_sizes()),
     }
 
 
