@@ -169,6 +169,7 @@ def test_mask_that_cannot_be_read_is_named_with_its_image(mask):
         ([[4, 4, 24, 4, 24, 24, 4, 24], [1, 2, 3, 4]], "fewer than three points"),
         ([[4, 4, 24, 24, 4, 4]], "without area"),
         ([[40, 30, 60, 30, 60, 47]], "elsewhere"),
+        ([[4, 4, 24, 4, 24, float("nan")]], "without area"),
     ],
 )
 def test_doubtful_mask_of_one_object_is_a_note(polygons, problem):

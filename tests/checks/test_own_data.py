@@ -283,7 +283,7 @@ def test_correct_maps_have_no_findings():
 
 def test_a_label_beyond_the_classes_is_named_with_its_map():
     path = write_maps([0, 1, 2])
-    assert_only(checked_maps(), "FAIL", "D506", "2 classes", "label 2", "3 maps", path)
+    assert_only(checked_maps(), "FAIL", "D506", "num_classes=2", "label 2", "3 maps", path)
 
 
 def test_a_map_of_another_size_than_its_photo_is_named():

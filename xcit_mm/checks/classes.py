@@ -1,12 +1,14 @@
 """Checks of the classes of a run: their names, and their number and order in data and heads."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch import nn
 
+from ..datasets.coco_json import CocoJson
 from ..utils.errors import preview
 from ..utils.texts import find_alike
-from .findings import Finding, fail, note
+from .findings import Finding, fail, listed, note
 from .run_config import ConfiguredSplit
 
 
@@ -36,17 +38,17 @@ def check_classes(
                 if tuple(classes) not in origins:
                     origins[tuple(classes)] = f"{split.name} data"
                     yield from check_names(classes, f"{split.name} data")
-                    yield from _check_heads(split, classes, heads)
+                    yield from _check_heads(split, len(classes), heads)
             elif dataset.reader in ("CocoDataset", "BaseSegDataset"):  # others may read the names
                 problem = f"classes={classes!r} in the {split.name} data set"
                 yield fail("D302", problem, "metainfo=dict(classes=('name', ...))")
-    yield from _compare_classes(origins)
+    if len(origins) > 1:
+        yield _compare_classes(origins)
 
 
 def _check_heads(
-    split: ConfiguredSplit, classes: Sequence[str], heads: Mapping[str, nn.Module]
+    split: ConfiguredSplit, number: int, heads: Mapping[str, nn.Module]
 ) -> Iterator[Finding]:
-    number = len(classes)
     for name, head in heads.items():
         if head.num_classes != number:
             problem = f"{name}.num_classes is {head.num_classes}"
@@ -59,12 +61,10 @@ def _check_heads(
         yield note("D304", problem, f"{fix}out_channels=1 in the heads")
 
 
-def _compare_classes(origins: Mapping[tuple[str, ...], str]) -> Iterator[Finding]:
-    """Compare the first two lists of classes that differ, given the origin of each."""
-    if len(origins) < 2:
-        return
+def _compare_classes(origins: Mapping[tuple[str, ...], str]) -> Finding:
+    """Compare the first two lists of classes, which differ, given the origin of each."""
     classes, other_classes = list(origins)[:2]
-    pairs = list(zip(classes, other_classes, strict=False))
+    pairs = zip(classes, other_classes, strict=False)
     differing = [(name, other) for name, other in pairs if name != other]
     examples = [f"{name} and {other}" for name, other in differing]
     if not examples:
@@ -74,4 +74,41 @@ def _compare_classes(origins: Mapping[tuple[str, ...], str]) -> Iterator[Finding
     where = f"{origins[classes]} and {origins[other_classes]}"
     problem = f"{where} have different classes: {preview(examples)}"
     fix = "give both the same metainfo.classes, in the order that the model has learned"
-    yield level("D305", problem, fix)
+    return level("D305", problem, fix)
+
+
+def check_categories(coco: CocoJson, classes: Sequence[str], is_training: bool) -> list[Finding]:
+    """Compare the categories of a json with classes. mmdet numbers the categories that are classes
+    in the order of the json. The other jsons follow the order of the training.
+    """
+    names = [category["name"] for category in coco.categories]  # mmdet compares them as written
+    learned = [name for name in names if name in classes]
+    repeated = [name for name, count in Counter(learned).items() if count > 1]
+    if repeated:
+        ids = [category["id"] for category in coco.categories if category["name"] in repeated]
+        problem = (
+            f"{len(ids)} categories of {coco.path} are named {preview([*map(repr, repeated)])}"
+        )
+        problem = f"{problem}, of the ids {preview(ids)}: mmdet makes a class of each"
+        fix = "keep one of each name, give its id to the annotations, and name it once in classes"
+        return [fail("D406", problem, fix)]
+    absent = [name for name in classes if name not in names]
+    annotated = set(coco.objects.labels.tolist())
+    unlearned = [
+        name for label, name in enumerate(names) if label in annotated and name not in classes
+    ]
+    fix = f"list the categories of {coco.path} as {tuple(classes)}; ids stay"
+    if is_training:
+        order = tuple(names if absent else learned)
+        fix = f"metainfo=dict(classes={order}) in all data sets"
+    if absent:
+        problem = f"{len(absent)} of {len(classes)} classes are not categories of {coco.path}"
+        instead = f", which has {preview(unlearned)}" if unlearned else ""
+        return [fail("D405", f"{problem}: {preview(absent)}{instead}", fix)]
+    if learned != list(classes):
+        pairs = zip(learned, classes, strict=False)
+        swapped = [f"{name} as {shown}" for name, shown in pairs if name != shown]
+        order = f"mmdet makes a class of each category in the order of {coco.path}"
+        return [fail("D406", f"{order}, and would show {preview(swapped)}", fix)]
+    problem = f"categories of {coco.path} are left out by the config"
+    return listed("note", "D405", unlearned, problem, "add these categories to classes")

@@ -1,29 +1,26 @@
 """Checks of the data sets of a config: whether their files exist, and hold what the config says."""
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from torch import nn
 
 from ..datasets.coco_json import CocoJson
 from ..utils.configs import type_name
-from .categories import check_categories, check_ids, check_unknown, to_split
-from .findings import Finding, fail, note, ok
+from .classes import check_categories
+from .findings import Finding, fail, listed, note, ok
 from .leaks import check_leaks
 from .masks import check_masks
-from .objects import CheckedObjects, check_counts, check_objects
-from .orientation import check_orientation
-from .photos import Photos, check_photos
+from .objects import CheckedObjects, check_objects
+from .photos import Photos, check_orientation, check_photos, check_sizes
 from .run_config import ConfiguredData, ConfiguredSplit
-from .segmentation import check_configured_maps
+from .segmentation import CheckedMaps, check_maps
 
-OBJECT_CHECKS: tuple[Callable[[CheckedObjects], Iterator[Finding]], ...] = (
-    check_objects,
-    check_counts,
-    check_masks,
-)
 _EXPORT = "export the file again with this key, or with one id for each entry"
+_DROPPED = "correct or remove them: mmdet drops them"
 
 
 def check_paths(splits: Iterable[ConfiguredSplit]) -> list[Finding]:
@@ -51,7 +48,7 @@ def check_data_sets(split: ConfiguredSplit, heads: Mapping[str, nn.Module]) -> I
             findings = _check_jsons(split, dataset)
         elif dataset.data_format == "maps":
             is_only_training_set = split.name == "train" and len(split.datasets) == 1
-            findings = check_configured_maps(dataset, heads, is_only_training_set)
+            findings = _check_maps(dataset, heads, is_only_training_set)
         else:
             where = " on a server" if any("://" in path for path in dataset.paths) else ""
             findings = iter([note("", f"a {type_name(dataset.options)}{where} is not checked")])
@@ -61,53 +58,70 @@ def check_data_sets(split: ConfiguredSplit, heads: Mapping[str, nn.Module]) -> I
 
 def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Finding]:
     """Check the json and the images of a data set, and other jsons that its split is scored by."""
-    needs_masks = split.scores_masks or dataset.annotation_step.get("with_mask", False)
     for path in dict.fromkeys([dataset.json_path, *map(os.path.realpath, split.scored_jsons)]):
         try:
             coco = dataset.read_json(path)
         except ValueError as error:
             yield fail("D401", str(error), _EXPORT)
             return
-        failures = list(check_ids(coco))
+        failures = check_ids(coco)
         yield from failures
         if failures or isinstance(dataset.classes, str):  # another check reports such classes
             return
-        yield from check_categories(coco, dataset.classes, split.name)
-        yield from check_unknown(coco)
+        yield from check_categories(coco, dataset.classes, split.name == "train")
+        problem = (
+            f"of {len(coco.ids)} annotations of {path} have an unknown image_id or category_id"
+        )
+        yield from listed("FAIL", "D408", coco.unknown, problem, _DROPPED)
+        info = coco.info if isinstance(coco.info, dict) else {}
         objects = CheckedObjects(
-            to_split(coco, dataset),
+            dataset.to_split(coco),
             path,
             dataset.classes,
             is_training=split.name == "train",
-            needs_masks=needs_masks,
-            loading=dataset.loading,
+            needs_masks=split.scores_masks or dataset.annotation_step.get("with_mask", False),
             poly2mask=dataset.annotation_step.get("poly2mask", True),
-            has_meant_crowds=_is_of_coco(coco),
+            has_meant_crowds=any(str(value).startswith("COCO") for value in info.values()),
         )
-        for check in OBJECT_CHECKS:
-            yield from check(objects)
+        photos = None
         if path == dataset.json_path:
-            yield from check_labelled_photos(objects)
+            photos = Photos([str(image.path) for image in objects.split.images], dataset.loading)
+        yield from check_labels(objects, photos)
 
 
-def _is_of_coco(coco: CocoJson) -> bool:
-    """Return whether a json is one of COCO's own, in which crowds are meant."""
-    info = coco.info if isinstance(coco.info, dict) else {}
-    return any(str(value).startswith("COCO") for value in info.values())
+def check_ids(coco: CocoJson) -> list[Finding]:
+    """Check the ids by which pycocotools stores matches: numbers, of which 0 means no match."""
+    wrong = [repr(annotation_id) for annotation_id in coco.ids if not _marks_match(annotation_id)]
+    if not wrong:
+        wrong = list(map(repr, (Counter(coco.ids) - Counter(set(coco.ids))).elements()))
+    problem = f"annotations of {coco.path} have 0, a text or that of another as id, which count as"
+    fix = "number the annotations 1, 2, 3, ..."
+    return listed("FAIL", "D418", wrong, f"{problem} missed or are confused", fix)
 
 
-def check_labelled_photos(objects: CheckedObjects) -> Iterator[Finding]:
-    """Check the photos of a split against its objects and the sizes that its labels state."""
+def _marks_match(annotation_id: object) -> bool:
+    try:
+        return float(annotation_id) != 0  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def check_labels(objects: CheckedObjects, photos: Photos | None) -> Iterator[Finding]:
+    """Check objects, their masks, and photos against boxes and the sizes that labels state."""
+    yield from check_objects(objects)
+    yield from check_masks(objects)
+    if photos is None:
+        return
+    yield from check_photos(photos)
     split = objects.split
     stated = {str(image.path): (image.height, image.width) for image in split.images}
-    photos = Photos([str(image.path) for image in split.images], objects.loading)
-    yield from check_photos(photos, stated)
-    indices = {str(image.path): index for index, image in enumerate(split.images)}
+    yield from check_sizes("D315", photos, [(path, path, size) for path, size in stated.items()])
+    indices = {path: index for index, path in enumerate(stated)}
 
     def draw_boxes(path: str) -> np.ndarray:
         labels = np.zeros(stated[path], int)
-        rows = np.flatnonzero(objects.is_loaded & (objects.columns.images == indices[path]))
-        for row in rows.tolist():
+        is_in_photo = objects.columns.images == indices[path]
+        for row in np.flatnonzero(objects.is_loaded & is_in_photo).tolist():
             left, top, right, bottom = objects.corners[row].round().astype(int).clip(0)
             labels[top:bottom, left:right] = row + 1
         return labels
@@ -116,12 +130,37 @@ def check_labelled_photos(objects: CheckedObjects) -> Iterator[Finding]:
     yield ok(f"{len(split.images)} images; {split.count_empty()} have no object")
 
 
+def _check_maps(
+    dataset: ConfiguredData, heads: Mapping[str, nn.Module], is_only_training_set: bool
+) -> Iterator[Finding]:
+    """Check images and segmentation maps of a data set."""
+    built = dataset.built
+    # `train --from` links to the user's maps.
+    maps = {image["img_path"]: os.path.realpath(image["seg_map_path"]) for image in built.data_list}
+    if not maps:
+        problem = f"no *{built.img_suffix} in {built.data_prefix['img_path']}"
+        yield fail("D314", problem, "correct img_suffix")
+        return
+    missing = [path for path in maps.values() if not os.path.isfile(path)]
+    problem = f"of {len(maps)} images have no segmentation map"
+    fix = "add these files, or correct seg_map_suffix and data_prefix.seg_map_path"
+    yield from listed("FAIL", "D314", missing, problem, fix)
+    photos = Photos(list(maps), dataset.loading)
+    if missing or dataset.has_own_step:
+        yield from check_photos(photos)
+        return
+    classes = built.metainfo.get("classes") or ()
+    yield from check_maps(
+        CheckedMaps(photos, list(maps.values()), classes, heads, is_only_training_set, built)
+    )
+
+
 def check_overlaps(splits: Mapping[str, ConfiguredSplit]) -> Iterator[Finding]:
     """Compare the photos of each split with those of the training. Other checks report failures."""
-    training = splits["train"]
-    if training.find_missing():
+    present = {name: split for name, split in splits.items() if not split.find_missing()}
+    if "train" not in present:
         return
-    trained = training.list_photos()
-    for name, split in splits.items():
-        if name != "train" and not split.find_missing():
+    with contextlib.suppress(Exception):
+        trained = present.pop("train").list_photos()
+        for name, split in present.items():
             yield from check_leaks(name, split.list_photos(), trained)

@@ -8,11 +8,12 @@ from ..utils.cli import parse_cfg_options
 from ..utils.configs import read_config
 from ..utils.errors import reason
 from ..utils.scripts import find_script
+from ..weights.classes import class_heads
 from ..weights.zoo import find_config
 from .classes import check_classes
 from .data import check_data_sets, check_overlaps, check_paths
 from .findings import Finding, collect, fail
-from .model import CheckedModel, check_forward, check_rates
+from .model import build_model, check_forward, check_rates
 from .run_config import RunConfig, tests_on_own_data
 from .weights import check_learned_classes, check_weights
 
@@ -44,19 +45,7 @@ def check_training(cfg: Config, names: Sequence[str] = SPLITS) -> Iterator[Findi
     Args:
         names: The splits whose data are checked.
     """
-    run = RunConfig(cfg, names)
-    splits = run.splits.values()
-    model = CheckedModel(cfg)
-    yield from check_paths(splits)
-    yield from model.failures
-    checks = [check_classes(splits, model.heads)]
-    checks += [check_data_sets(split, model.heads) for split in splits]
-    checks.append(check_rates(cfg))
-    checks.append(check_weights(run, model.module))
-    checks.append(check_forward(model.module))
-    for check in checks:
-        yield from collect(check)
-    yield from _notes(check_overlaps(run.splits))
+    yield from _check(cfg, names, names)
 
 
 def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
@@ -65,19 +54,28 @@ def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
     Args:
         checkpoint: Path, URL or name of the weights, whose classes are compared with the data.
     """
-    splits = RunConfig(cfg, ["train", "test"]).splits
-    tested = splits["test"]
-    model = CheckedModel(cfg)
-    yield from check_paths([tested])
-    yield from model.failures
+    yield from _check(cfg, ["train", "test"], ["test"], checkpoint)
+
+
+def _check(
+    cfg: Config, names: Sequence[str], checked: Sequence[str], checkpoint: str | None = None
+) -> Iterator[Finding]:
+    """Check some splits of a config, and that others do not share their photos. What takes long is
+    checked last.
+    """
+    splits = RunConfig(cfg, names).splits
+    model, failures = build_model(cfg)
+    heads = class_heads(model)
+    run = [splits[name] for name in checked]
+    yield from check_paths(run)
+    yield from failures
+    checks = [check_classes(run, heads)]
+    if "train" in checked:
+        checks += [check_rates(cfg), check_weights(cfg, model)]
     if checkpoint:
-        yield from collect(check_learned_classes(cfg, checkpoint))
-    yield from collect(check_classes([tested], model.heads))
-    yield from collect(check_forward(model.module))
-    yield from collect(check_data_sets(tested, model.heads))
-    yield from _notes(check_overlaps(splits))
-
-
-def _notes(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield notes about data whose failures other checks report."""
-    return (finding for finding in collect(findings) if finding.level == "note")
+        checks.append(check_learned_classes(cfg, checkpoint))
+    checks.append(check_forward(model))
+    checks += [check_data_sets(split, heads) for split in run]
+    checks.append(check_overlaps(splits))
+    for check in checks:
+        yield from collect(check)

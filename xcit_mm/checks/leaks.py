@@ -2,49 +2,44 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ..utils.errors import preview
-from .findings import Finding, note
+from .findings import Finding, listed
 
 _PIECE = 4096  # bytes that tell most images of one size apart
 
 
-def check_leaks(split: str, photos: Sequence[str], trained: Sequence[str]) -> Iterator[Finding]:
+def check_leaks(split: str, photos: Sequence[str], trained: Sequence[str]) -> list[Finding]:
     """Compare the photos of a split, 'val' or 'test', with those of the training split."""
     paths = set(trained)
     leaks = {path: path for path in photos if path in paths}
-    others = [path for path in photos if path not in leaks]
-    leaks |= _find_copies(others, [path for path in trained if path not in leaks])
-    if leaks:
-        names = [
-            path if path == original else f"{path} (a copy of {original})"
-            for path, original in sorted(leaks.items())
-        ]
-        problem = f"{len(leaks)} of {len(photos)} images of the {split} split"
-        fix = f"{split} on other images: the scores are too high"
-        yield note("D319", f"{problem} are in the training split: {preview(names)}", fix)
+    leaks |= _find_copies([path for path in photos if path not in leaks], trained)
+    names = [
+        path if path == original else f"{path} (a copy of {original})"
+        for path, original in sorted(leaks.items())
+    ]
+    problem = f"of {len(photos)} images of the {split} split are in the training split"
+    fix = f"{split} on other images: the scores are too high"
+    return listed("note", "D319", names, problem, fix)
 
 
 def _find_copies(photos: Sequence[str], originals: Sequence[str]) -> dict[str, str]:
     """Return the photos that have the content of an original, each with that. What is dear to read
     is read only of files that the former keys do not tell apart.
     """
-    keys: dict[str, Any] = {}
-    original_keys: dict[str, Any] = {}
+    copies: dict[str, str] = {}
     for identify in (os.path.getsize, _read_piece, _hash_content):
-        if not photos:
-            return {}
         keys = _identify(photos, identify)
-        original_keys = _identify(originals, identify)
-        shared = set(keys.values()) & set(original_keys.values())
-        photos = [path for path, key in keys.items() if key in shared]
+        original_keys = _identify(originals if keys else [], identify)
+        by_key = {key: path for path, key in original_keys.items()}
+        copies = {path: by_key[key] for path, key in keys.items() if key in by_key}
+        photos = list(copies)
+        shared = set(keys.values())
         originals = [path for path, key in original_keys.items() if key in shared]
-    by_content = {key: path for path, key in original_keys.items()}
-    return {path: by_content[keys[path]] for path in photos}
+    return copies
 
 
 def _identify(paths: Sequence[str], identify: Callable[[str], Any]) -> dict[str, Any]:

@@ -11,44 +11,21 @@ import numpy as np
 
 from ..datasets.dataset import is_outline
 from .findings import Finding
-from .objects import CheckedObjects, Fault, report
+from .objects import CheckedObjects
 
-_NO_POLYGON = Fault(
-    "D412",
-    "have no list of polygons [x, y, x, y, ...] of at least three points",
-    "segmentation=[[x1, y1, x2, y2, x3, y3, ...]]",
-    fails_at=0,
-)
-_SHORT_PART = Fault(
-    "D412",
-    "have polygons of fewer than three points beside others, which are left out",
-    "remove these polygons",
-    fails_at=0.5,
-)
-_OTHER_SIZE = Fault(
-    "D412",
-    "have RLE of another size than their image",
-    "encode these masks in the size of the image",
-    fails_at=0,
-)
-_RLE = Fault(
-    "D412",
-    "have RLE, which mmdet drops under poly2mask=False",
-    "poly2mask=True in LoadAnnotations, or polygons",
-    fails_at=0,
-)
-_NO_AREA = Fault(
-    "D412",
-    "have polygons without area",
-    "list the points along the outline, in pixels",
-    fails_at=0.5,
-)
-_ELSEWHERE = Fault(
-    "D412",
-    "have polygons that lie elsewhere than their box",
-    "polygons in pixels, around the object of the box",
-    fails_at=0.5,
-)
+_POLYGONS = "segmentation=[[x1, y1, x2, y2, x3, y3, ...]] in pixels, around the object of the box"
+# Of each fault the problem, its remedy, and the share of objects from which on it is a failure.
+_FAULTS = {
+    "no polygon": ("have no polygon [x, y, x, y, ...] of at least three points", _POLYGONS, 0),
+    "other size": ("have RLE of another size than their image", "RLE of the image's size", 0),
+    "RLE": (
+        *("have RLE, which mmdet drops under poly2mask=False", "poly2mask=True in LoadAnnotations"),
+        0,
+    ),
+    "short part": ("have polygons of fewer than three points beside others", _POLYGONS, 0.5),
+    "no area": ("have polygons without area", _POLYGONS, 0.5),
+    "elsewhere": ("have polygons that lie elsewhere than their box", _POLYGONS, 0.5),
+}
 _CHUNK = 10_000  # masks whose points are in memory at once
 
 
@@ -56,46 +33,35 @@ def check_masks(objects: CheckedObjects) -> Iterator[Finding]:
     """Check the masks of the objects that mmdet loads, if masks are trained or scored."""
     if not objects.needs_masks:
         return
-    columns = objects.columns
+    masks: list[Any] = objects.columns.masks
     loaded = np.flatnonzero(objects.is_loaded)
-    faults = np.full(len(columns), None, object)
+    faults = np.full(len(masks), "", object)
     for start in range(0, len(loaded), _CHUNK):
         rows = loaded[start : start + _CHUNK]
-        for row in rows.tolist():
-            mask = columns.masks[row]
-            if isinstance(mask, dict):
-                needs_polygons = not objects.poly2mask and not columns.is_crowd[row]
-                faults[row] = _check_rle(mask, objects.sizes[row].tolist(), needs_polygons)
-            else:
-                faults[row] = _check_parts(mask)
-        is_polygon = [faults[row] is None and isinstance(columns.masks[row], list) for row in rows]
-        rows = rows[is_polygon]
+        faults[rows] = [_find_fault(objects, row) for row in rows.tolist()]
+        rows = rows[[not faults[row] and isinstance(masks[row], list) for row in rows]]
         if rows.size:
-            masks = [columns.masks[row] for row in rows]
-            faults[rows] = _compare_with_boxes(masks, objects.corners[rows])
-    for fault in dict.fromkeys(faults[loaded]):
-        if fault:
-            yield from report(fault, objects, np.array([other is fault for other in faults]))
+            faults[rows] = _compare_with_boxes([masks[row] for row in rows], objects.corners[rows])
+    for fault, (problem, fix, fails_at) in _FAULTS.items():
+        yield from objects.report(faults == fault, "D412", problem, fix, fails_at)
 
 
-def _check_rle(mask: dict, size: Sequence[float], needs_polygons: bool) -> Fault | None:
-    """Return the fault of an RLE in an image of this width and height."""
-    counts = mask.get("counts")
-    if not counts or not isinstance(counts, (str, list)):
-        return _NO_POLYGON
-    is_cut_off = isinstance(counts, list) and sum(counts) != prod(size)
-    if mask.get("size") != size[::-1] or is_cut_off:
-        return _OTHER_SIZE
-    return _RLE if needs_polygons else None
-
-
-def _check_parts(mask: Any) -> Fault | None:
-    """Return the fault of polygons of which one has too few points."""
-    parts = mask if isinstance(mask, list) else []
-    are_outlines = [is_outline(part) for part in parts]
-    if not parts or not are_outlines[0]:  # pycocotools reads all parts as it reads the first
-        return _NO_POLYGON
-    return None if all(are_outlines) else _SHORT_PART
+def _find_fault(objects: CheckedObjects, row: int) -> str:
+    """Return the fault that a mask has in itself, or ''."""
+    mask: Any = objects.columns.masks[row]
+    if isinstance(mask, dict):
+        size = objects.sizes[row].tolist()
+        counts = mask.get("counts")
+        if not counts or not isinstance(counts, (str, list)):
+            return "no polygon"
+        is_cut_off = isinstance(counts, list) and sum(counts) != prod(size)
+        if mask.get("size") != size[::-1] or is_cut_off:
+            return "other size"
+        return "" if objects.poly2mask or objects.columns.is_crowd[row] else "RLE"
+    are_outlines = list(map(is_outline, mask)) if isinstance(mask, list) else []
+    if not are_outlines or not are_outlines[0]:  # pycocotools reads all parts as it reads the first
+        return "no polygon"
+    return "" if all(are_outlines) else "short part"
 
 
 def _compare_with_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np.ndarray:
@@ -116,10 +82,7 @@ def _compare_with_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np
     shared = np.minimum(highest, corners[:, 2:]) - np.maximum(lowest, corners[:, :2])
     intersections = shared.clip(0).prod(axis=1)
     unions = (highest - lowest).prod(axis=1) + boxes - intersections
-    faults = np.full(len(masks), None, object)
-    # A fault is a tuple, which numpy would take for a row.
-    for row in np.flatnonzero(intersections < 0.5 * unions):
-        faults[row] = _ELSEWHERE
-    for row in np.flatnonzero(areas <= 0.01 * boxes):
-        faults[row] = _NO_AREA
-    return faults
+    # Neither comparison holds for NaN.
+    has_area = areas > 0.01 * boxes
+    is_there = intersections >= 0.5 * unions
+    return np.select([~has_area, ~is_there], ["no area", "elsewhere"], "")

@@ -15,42 +15,29 @@ from ..models import Pyramid
 from ..models.build import check_backbone, has_pyramid, model_config
 from ..utils.configs import part_class, type_name
 from ..utils.errors import reason
-from ..weights.classes import class_heads
 from .findings import Finding, fail, note, ok
 
-SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of every stride
+_SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of all strides
 _DENSE_HEADS = ("decode_head", "auxiliary_head", "rpn_head", "bbox_head")  # of feature maps alone
 
 
-class CheckedModel:
-    """The model of a config.
+def build_model(cfg: Config) -> tuple[nn.Module, list[Finding]]:
+    """Build the model of a config, on the meta device, without memory, where possible.
 
-    Attributes:
-        module: The model, or an empty module if it cannot be built.
-        failures: Why it cannot be built.
-        heads: The heads that predict the classes of the data set, by name.
+    Returns:
+        The model and no findings, or an empty module and why it cannot be built.
     """
-
-    def __init__(self, cfg: Config) -> None:
-        init_default_scope(cfg.default_scope)
-        self.module: nn.Module = nn.Module()
-        self.failures = []
-        try:
-            check_backbone(cfg)
-            self.module = build_model(cfg)
-        except Exception as error:  # a wrong config makes the libraries raise nearly any exception
-            problem = f"the model cannot be built: {reason(error)}"
-            self.failures = [fail("", problem, "correct the model in the config")]
-        self.heads = class_heads(self.module)
-
-
-def build_model(cfg: Config) -> nn.Module:
-    """Build the model of a config, on the meta device, without memory, where possible."""
+    init_default_scope(cfg.default_scope)
     try:
-        with torch.device("meta"):
-            return MODELS.build(model_config(cfg))
-    except Exception:  # modules that compute with their own values need real tensors
-        return MODELS.build(model_config(cfg))
+        check_backbone(cfg)
+        try:
+            with torch.device("meta"):
+                return MODELS.build(model_config(cfg)), []
+        except Exception:  # modules that compute with their own values need real tensors
+            return MODELS.build(model_config(cfg)), []
+    except Exception as error:  # a wrong config makes the libraries raise nearly any exception
+        problem = f"the model cannot be built: {reason(error)}"
+        return nn.Module(), [fail("", problem, "correct the model in the config")]
 
 
 def check_rates(cfg: Config) -> Iterator[Finding]:
@@ -83,70 +70,62 @@ def check_forward(model: Any) -> Iterator[Finding]:
     if not isinstance(getattr(model, "backbone", None), Pyramid):
         return
     device = next(model.parameters()).device
-    image = torch.zeros(2, model.backbone.in_channels, SIDE, SIDE, device=device)
+    image = torch.zeros(2, model.backbone.in_channels, _SIDE, _SIDE, device=device)
     maps = model.train().backbone(image)
     source = "the backbone"
     neck = getattr(model, "neck", None)
     if neck is not None:
-        failure = _check_part("D602", "neck", neck, maps, source)
-        if failure:
-            yield failure
+        failures = list(_check_part("D602", "neck", neck, maps, source))
+        if failures:
+            yield from failures
             return
         maps = neck(maps)
         source = "the neck"
+    strides = [_SIDE / feature_map.shape[3] for feature_map in maps]
     for name, part in model.named_modules():
-        if _without_number(name) in _DENSE_HEADS:
-            failure = _check_part("D603", name, part, maps, source)
-            if failure:
-                yield failure
-    strides = [SIDE / feature_map.shape[3] for feature_map in maps]
-    yield from _check_strides(model, source, strides)
+        kind = name.rstrip(".0123456789")  # without its number in a list
+        if kind in _DENSE_HEADS:
+            yield from _check_part("D603", name, part, maps, source)
+        expected, number = _expected_strides(kind, part, len(maps))
+        # The distances of some anchors of mmdet (SSD) are only close to the strides.
+        pairs = zip(expected, strides, strict=False)
+        are_close = all(0.7 < ours / theirs < 1.4 for ours, theirs in pairs)
+        if expected and not (are_close and len(expected) == number):
+            problem = f"{name} expects maps of strides {_join(expected)}"
+            rounded = [round(stride) for stride in strides[:number]]
+            fix = f"the strides {rounded} in {name}, or start_level=0 in the neck"
+            yield fail("D606", f"{problem}, {source} gives {_join(strides)}", fix)
     count = f"{len(maps)} maps of {maps[0].shape[1]} channels"
     yield ok(f"{source} gives {count} at strides {_join(strides)}, as the heads expect")
 
 
 def _check_part(
     code: str, name: str, part: Any, maps: Sequence[torch.Tensor], source: str
-) -> Finding | None:
-    """Return a failure if a module does not take feature maps."""
+) -> Iterator[Finding]:
+    """Check that a module takes feature maps."""
     try:
         part(maps)
     except TypeError:  # Mask2Former's head takes samples too
-        return None
+        return
     except Exception as error:
         expected = f"{name}.in_channels is {getattr(part, 'in_channels', None)}"
         widths = [feature_map.shape[1] for feature_map in maps]
         problem = f"{expected}, {source} gives {widths} ({reason(error)})"
-        return fail(code, problem, "in_channels of the maps that it takes")
-    return None
+        yield fail(code, problem, "in_channels of the maps that it takes")
 
 
-def _check_strides(model: Any, source: str, strides: Sequence[float]) -> Iterator[Finding]:
-    """Check the strides by which modules convert positions on the feature maps into pixels."""
-    for name, module in model.named_modules():
-        number = len(strides)
-        wanted: list[float] = []
-        if hasattr(module, "featmap_strides"):  # RoI extractors, which take the first maps
-            wanted = list(module.featmap_strides)
-            number = len(wanted)
-        elif name.endswith("pixel_decoder"):
-            wanted = list(getattr(module, "strides", []))
-        elif _without_number(name) in ("rpn_head", "bbox_head"):
-            generator = getattr(module, "prior_generator", None)
-            wanted = [stride[0] for stride in getattr(generator, "strides", [])]
-        # The distances of some anchors of mmdet (SSD) are only close to the strides.
-        pairs = zip(wanted, strides, strict=False)
-        are_close = all(0.7 < ours / theirs < 1.4 for ours, theirs in pairs)
-        if wanted and not (are_close and len(wanted) == number):
-            problem = f"{name} expects maps of strides {_join(wanted)}"
-            rounded = [round(stride) for stride in strides[:number]]
-            fix = f"the strides {rounded} in {name}, or start_level=0 in the neck"
-            yield fail("D606", f"{problem}, {source} gives {_join(strides)}", fix)
-
-
-def _without_number(name: str) -> str:
-    """Return the name of a module without its number in a list."""
-    return name.rstrip(".0123456789")
+def _expected_strides(kind: str, part: Any, number: int) -> tuple[list[float], int]:
+    """Return the strides by which a module converts positions on feature maps into pixels, if it
+    does, and how many of a number of maps it takes.
+    """
+    if hasattr(part, "featmap_strides"):  # RoI extractors, which take the first maps
+        return list(part.featmap_strides), len(part.featmap_strides)
+    if kind.endswith("pixel_decoder"):
+        return list(getattr(part, "strides", [])), number
+    if kind in ("rpn_head", "bbox_head"):
+        generator = getattr(part, "prior_generator", None)
+        return [stride[0] for stride in getattr(generator, "strides", [])], number
+    return [], number
 
 
 def _join(strides: Sequence[float]) -> str:

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
-from ..datasets import Dataset, Split
+from ..datasets import Dataset
 from ..datasets.headers import read_infos
-from ..utils.errors import preview
-from ..utils.images import TIFF_SUFFIXES
 from .classes import check_names
-from .data import OBJECT_CHECKS, check_labelled_photos
-from .findings import Finding, fail
+from .data import check_labels
+from .findings import Finding, listed
 from .leaks import check_leaks
 from .objects import CheckedObjects
-from .segmentation import check_own_maps
+from .photos import Photos
+from .segmentation import CheckedMaps, check_maps
 
 
 def raise_failures(findings: Iterable[Finding]) -> None:
@@ -28,64 +28,49 @@ def check_dataset(dataset: Dataset, needs_masks: bool = True) -> Iterator[Findin
     Args:
         needs_masks: Whether the objects are trained with their masks.
     """
+    yield from _check_nameless(dataset) or check_names(dataset.classes, "data set")
     held_out = "val" if "val" in dataset.splits else "test"  # a test split beside val is left out
     names = ["train", held_out] if dataset.held_out else ["train"]
-    nameless = list(_check_nameless(dataset))
-    yield from nameless or check_names(dataset.classes, "data set")
+    photos = {name: [str(image.path) for image in dataset.splits[name].images] for name in names}
+    infos = read_infos([path for paths in photos.values() for path in paths])
     for name in names:
-        for finding in _check_split(dataset, name, needs_masks):
+        for finding in _check_split(dataset, name, Photos(photos[name], infos=infos), needs_masks):
             yield finding._replace(text=f"{name}: {finding.text}")
     if dataset.held_out:
-        photos = _list_photos(dataset.held_out)
-        yield from check_leaks(held_out, photos, _list_photos(dataset.training))
+        yield from check_leaks(held_out, photos[held_out], photos["train"])
 
 
-def _list_photos(split: Split) -> list[str]:
-    return [str(image.path) for image in split.images]
-
-
-def _check_nameless(dataset: Dataset) -> Iterator[Finding]:
+def _check_nameless(dataset: Dataset) -> list[Finding]:
     """Check that the class of each object has a name."""
-    if "" not in dataset.classes:
-        return
-    label = dataset.classes.index("")
     names = [
         split.name_object(row)
         for split in dataset.splits.values()
-        if split.objects is not None
-        for row in (split.objects.labels == label).nonzero()[0].tolist()
+        if split.objects is not None and "" in dataset.classes
+        for row in (split.objects.labels == dataset.classes.index("")).nonzero()[0].tolist()
     ]
-    if names:
-        problem = f"{len(names)} of {dataset.count_labels()} objects have a class without a name"
-        yield fail("D307", f"{problem}: {preview(names)}", "name their class")
+    problem = f"of {dataset.count_labels()} objects have a class without a name"
+    return listed("FAIL", "D307", names, problem, "name their class")
 
 
-def _check_split(dataset: Dataset, name: str, needs_masks: bool) -> Iterator[Finding]:
+def _check_split(
+    dataset: Dataset, name: str, photos: Photos, needs_masks: bool
+) -> Iterator[Finding]:
     split = dataset.splits[name]
-    paths = _list_photos(split)
-    yield from _check_bits(paths)
+    is_training = name == "train"
     if split.objects is None:
-        pairs = dict(zip(paths, map(str, split.maps), strict=True))
-        yield from check_own_maps(pairs, dataset.classes, name == "train")
+        heads = {"the data set": SimpleNamespace(num_classes=len(dataset.classes))}
+        yield from check_maps(
+            CheckedMaps(photos, list(map(str, split.maps)), dataset.classes, heads, is_training)
+        )
         return
-    source = split.label_files
-    if not isinstance(source, Path) and dataset.inventory is not None:
-        source = dataset.inventory.given
+    owner = split.label_files
+    if not isinstance(owner, Path) and dataset.inventory is not None:
+        owner = dataset.inventory.given
     objects = CheckedObjects(
         split,
-        str(source),
+        str(owner),
         dataset.classes,
-        is_training=name == "train",
+        is_training,
         needs_masks=needs_masks and any(split.objects.masks),
     )
-    for check in (*OBJECT_CHECKS, check_labelled_photos):
-        yield from check(objects)
-
-
-def _check_bits(photos: Iterable[str]) -> Iterator[Finding]:
-    """Check that no TIFF has bits that OpenCV would drop in silence."""
-    tifs = [path for path in photos if path.lower().endswith(TIFF_SUFFIXES)]
-    for path, info in read_infos(tifs).items():
-        if info.bits > 8 and not info.dropped_bands:
-            problem = f"{path} has {info.bits} bits, which are not those of a photo"
-            yield fail("D315", problem, "write a config as in docs/bands.md")
+    yield from check_labels(objects, photos)

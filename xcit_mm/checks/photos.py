@@ -1,166 +1,170 @@
-"""Checks of photos: the headers of all, and the pixels of a sample."""
+"""Checks of photos, the headers of all and the pixels of a sample, against the labels."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from mmengine.registry import TRANSFORMS
+from PIL import Image, ImageOps
 
 from ..datasets.headers import ImageInfo, read_infos
 from ..utils.configs import type_name
 from ..utils.errors import reason
-from ..utils.images import read_image, reads_all_bands
+from ..utils.images import TIFF_SUFFIXES, read_image, reads_all_bands
 from .findings import Finding, listed
 
 Shape = tuple[int, int]  # height and width
-SAMPLE = 32
+_SAMPLE = 32
 _SUSPECTS = 500  # files that only the pipeline may be able to read
-_BANDS = "LoadRasterFromFile (docs/bands.md)"
-STORED = (
+_CLEAR = 1.2  # times as strong are the edges at the outlines of labels in the right orientation
+_REPLACE = "replace or remove these files"
+_STORED = (
     "color_type='color_ignore_orientation' in LoadImageFromFile of all pipelines, or remove the "
-    "orientation from the photos' EXIF"
+    "orientation from the photos' EXIF; or turn the labels as EXIF turns the photos"
 )
 
 
-def sample(items: Sequence, size: int = SAMPLE) -> list:
+def _sample(items: Sequence, size: int = _SAMPLE) -> list:
     """Return some items, from the first to the last."""
     places = np.linspace(0, len(items) - 1, min(size, len(items))).astype(int)
     return [items[place] for place in places]
 
 
-def by_width(shape: Shape) -> str:
-    """Return a size as people write it: width x height."""
-    height, width = shape
-    return f"{width} x {height}"
-
-
 class Photos:
-    """The photos of a data set.
+    """The photos of a data set, which a step of the pipeline loads. Own data have mmcv's step.
 
     Attributes:
-        present: Paths of the photos that exist.
-        step: Config of the step of the pipeline that loads them.
-        is_turned: Whether this step turns photos as EXIF says.
-        infos: Properties of the photos that exist, by path. Empty if the step is not mmcv's
-            LoadImageFromFile.
-        turned: Paths of the photos that EXIF turns, if the step does.
+        is_turned: Whether the step turns photos as EXIF says.
+        infos: Headers by path, of photos that exist. Empty if the step is not LoadImageFromFile.
+        shapes: Height and width as the step loads them, by path, as far as they are known.
     """
 
-    def __init__(self, paths: Sequence[str], step: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        step: dict[str, Any] | None = None,
+        infos: Mapping[str, ImageInfo] | None = None,
+    ) -> None:
         self.paths = paths
+        self.present = [path for path in paths if os.path.isfile(path)]
+        self.is_own = step is None
         self.step = step or dict(type="LoadImageFromFile")
         self.color_type = self.step.get("color_type", "color")
         self.is_turned = self.color_type in ("color", "grayscale")
-        self.present = [path for path in paths if os.path.isfile(path)]
-        self.infos: Mapping[str, ImageInfo] = {}
-        if type_name(self.step) == "LoadImageFromFile":
-            self.infos = read_infos(self.present)
-        self.turned = {
-            path for path, info in self.infos.items() if self.is_turned and info.orientation > 1
+        if infos is None:
+            is_of_mmcv = type_name(self.step) == "LoadImageFromFile"
+            infos = read_infos(self.present) if is_of_mmcv else {}
+        self.infos = {path: infos[path] for path in self.present if path in infos}
+        self.shapes = {
+            path: info.shape(self.is_turned) for path, info in self.infos.items() if info.width
         }
 
-    def shape(self, path: str) -> Shape | None:
-        """Return height and width as the pipeline loads a photo, None if they are unknown."""
-        info = self.infos.get(path)
-        return info.shape(self.is_turned) if info and info.width else None
 
-    def is_stored_shape(self, path: str, shape: Shape) -> bool:
-        """Return whether a photo is stored in a shape, but loaded in another."""
-        return path in self.turned and shape == self.infos[path].shape(False) != self.shape(path)
-
-    def load_sample(self) -> tuple[dict[str, Shape], dict[str, str]]:
-        """Load some photos, and those with a problem, as the pipeline does.
-
-        Returns:
-            Height and width of the loaded photos by path, and why others cannot be loaded.
-        """
-        load = TRANSFORMS.build(self.step)
-        suspects = [path for path, info in self.infos.items() if info.problem]
-        shapes = {}
-        problems = {}
-        for path in dict.fromkeys([*sample(suspects, _SUSPECTS), *sample(self.present)]):
-            try:
-                shapes[path] = tuple(load(dict(img_path=path))["img_shape"])
-            except Exception as error:  # every decoder has its own exceptions
-                info = self.infos.get(path, ImageInfo())
-                problems[path] = info.problem or reason(error)
-        return shapes, problems
-
-
-def check_photos(photos: Photos, shapes: Mapping[str, Shape]) -> Iterator[Finding]:
-    """Check that photos exist, can be read, and are as large as their labels say.
-
-    Args:
-        shapes: Height and width by path, if labels state them.
-    """
-    missing = [path for path in photos.paths if not os.path.isfile(path)]
+def check_photos(photos: Photos) -> Iterator[Finding]:
+    """Check that photos exist, and that the pipeline loads all that they hold."""
+    missing = sorted({*photos.paths}.difference(photos.present))
     problem = f"of {len(photos.paths)} images are missing"
-    yield from listed("FAIL", "D314", missing, problem, "add these files, or correct data_prefix")
-    yield from listed("FAIL", "D315", _find_dropped(photos), "images would lose bands", _BANDS)
-    loaded, problems = photos.load_sample()
-    unreadable = [f"{path} ({problem})" for path, problem in problems.items()]
-    fix = "replace or remove these files"
-    yield from listed("FAIL", "D315", unreadable, "images cannot be read", fix)
-    # Without a width, only the pipeline knows the format of the file.
-    filled = [
-        f"{path} ({info.problem})"
-        for path, info in photos.infos.items()
-        if info.problem and info.width and path in loaded
-    ]
-    yield from listed("note", "D315", filled, "images are damaged, and a part is filled", fix)
-    fix = f"scale the values to 16 bits, or {_BANDS}"
-    yield from listed("FAIL", "D315", _find_dark(photos), "images would be nearly black", fix)
-    yield from _check_sizes(photos, loaded, shapes)
+    yield from listed("FAIL", "D314", missing, problem, "add them, or correct data_prefix")
+    problems = _find_lost(photos)
+    filled = {}
+    load = TRANSFORMS.build(photos.step)
+    suspects = [path for path, info in photos.infos.items() if info.problem]
+    for path in dict.fromkeys([*_sample(suspects, _SUSPECTS), *_sample(photos.present)]):
+        info = photos.infos.get(path, ImageInfo())
+        try:
+            photos.shapes.setdefault(path, tuple(load(dict(img_path=path))["img_shape"]))
+        except Exception as error:  # every decoder has its own exceptions
+            problems[path] = info.problem or reason(error)
+        else:
+            # Without a width, only the pipeline knows the format of the file.
+            if info.problem and info.width:
+                filled[path] = info.problem
+    for level, named, problem, fix in (
+        ("FAIL", problems, "images cannot be used", f"{_REPLACE}; of bands: docs/bands.md"),
+        ("note", filled, "images are damaged, and a part is filled", _REPLACE),
+    ):
+        names = [f"{path} ({cause})" for path, cause in named.items()]
+        yield from listed(level, "D315", names, problem, fix)
 
 
-def _find_dropped(photos: Photos) -> list[str]:
-    """List photos of whose bands mmcv would drop some."""
+def _find_lost(photos: Photos) -> dict[str, str]:
+    """Return why photos would lose bands, or all but the upper 8 of their bits, by path."""
     if reads_all_bands(photos.color_type, photos.step.get("imdecode_backend")):
-        return []
-    bands = {path: info.dropped_bands for path, info in photos.infos.items()}
-    return [f"{path} has {count} bands" for path, count in bands.items() if count]
-
-
-def _find_dark(photos: Photos) -> list[str]:
-    """List photos of 16 bits that become black, because mmcv keeps the upper 8 bits."""
-    dark: list[str] = []
-    if not photos.color_type.startswith("color"):
-        return dark
+        return {}
     infos = photos.infos.items()
-    deep = [path for path, info in infos if info.bits > 8 and not info.dropped_bands]
-    for path in sample(deep):
+    lost = {path: f"{info.dropped_bands} bands" for path, info in infos if info.dropped_bands}
+    deep = [path for path, info in infos if info.bits > 8 and path not in lost]
+    if photos.is_own:
+        tifs = [path for path in deep if path.lower().endswith(TIFF_SUFFIXES)]
+        lost |= {path: f"{photos.infos[path].bits} bits" for path in tifs}
+    for path in _sample(deep) if photos.color_type.startswith("color") else []:
         try:
             read_image(path)
         except ValueError as error:
-            dark.append(f"{path} ({error})")
-    return dark
+            lost[path] = str(error)
+    return lost
 
 
-def _check_sizes(
-    photos: Photos, loaded: Mapping[str, Shape], shapes: Mapping[str, Shape]
+def check_sizes(
+    code: str, photos: Photos, labels: Iterable[tuple[str, str, Shape]]
 ) -> Iterator[Finding]:
-    """Compare the photos with stated sizes. Sizes of some photos are known only when they are
-    loaded.
+    """Compare the sizes of photos, as far as they are known, with those of their labels.
+
+    Args:
+        code: D511 for maps, D315 for sizes that label files state.
+        labels: The path of a photo, that of its map or its own, and height and width of its labels.
     """
     stored = []
     turned = []
     wrong = []
-    for path, expected in shapes.items():
-        shape = photos.shape(path) or loaded.get(path, expected)
-        difference = f"{path} has {by_width(shape)} pixels, {by_width(expected)} in its labels"
-        if shape == expected:
+    for photo, path, shape in labels:
+        loaded = photos.shapes.get(photo, shape)
+        sizes = f"{shape[1]} x {shape[0]} in its labels, {loaded[1]} x {loaded[0]} in the photo"
+        if shape == loaded:
             continue
-        if photos.is_stored_shape(path, expected):
-            stored.append(difference)
-        elif shape == expected[::-1]:
-            turned.append(difference)
+        if shape == photos.infos.get(photo, ImageInfo()).shape(is_turned=False):
+            stored.append(f"{path} ({sizes})")
+        elif shape == loaded[::-1] and code == "D315":
+            turned.append(f"{path} ({sizes})")
         else:
-            wrong.append(difference)
-    problem = "images were labelled as stored, but mmcv turns them by EXIF"
-    exchange = "exchange width and height in the labels"
-    fix = f"{STORED}; {exchange} if boxes fit the turned photo"
-    yield from listed("FAIL", "D315", stored, problem, fix)
-    yield from listed("note", "D315", turned, "images are turned", exchange)
+            wrong.append(f"{path} ({sizes})")
+    problem = "photos were labelled as stored, but mmcv turns them by EXIF"
+    yield from listed("FAIL", code, stored, problem, _STORED)
+    fix = "exchange width and height in the labels"
+    yield from listed("note", code, turned, "images are turned", fix)
     fix = "give the labels and the photos the same size"
-    yield from listed("FAIL", "D315", wrong, "images have another size", fix)
+    yield from listed("FAIL", code, wrong, "images have another size", fix)
+
+
+def check_orientation(
+    code: str, photos: Photos, draw: Callable[[str], np.ndarray]
+) -> Iterator[Finding]:
+    """Compare labels (H, W), which `draw` returns for a path, with the edges of photos that EXIF
+    turns without a change of their size.
+    """
+    turned = [
+        path
+        for path, info in photos.infos.items()
+        if photos.is_turned and info.orientation > 1 and not info.problem
+        if info.shape(True) == info.shape(False)
+    ]
+    as_stored = 0.0
+    as_turned = 0.0
+    for path in _sample(turned):
+        is_outline = np.hypot(*np.gradient(draw(path).astype(float))) > 0
+        with Image.open(path) as image:
+            photo = image.convert("L")  # keeps the EXIF
+        as_stored += _edges_at(is_outline, photo)
+        as_turned += _edges_at(is_outline, ImageOps.exif_transpose(photo))
+    if as_stored > _CLEAR * as_turned:
+        problem = "photos, whose labels seem drawn as stored, are turned by EXIF"
+        yield from listed("note", code, turned, problem, _STORED)
+
+
+def _edges_at(is_outline: np.ndarray, photo: Image.Image) -> float:
+    """Return how much stronger edges of a photo are at outlines (H, W) than elsewhere."""
+    edges = np.hypot(*np.gradient(np.asarray(photo, float)))
+    if edges.shape != is_outline.shape or not is_outline.any() or not edges.any():
+        return 0.0
+    return float(edges[is_outline].mean() / edges.mean())

@@ -1,4 +1,4 @@
-"""What a config says about the data and the start of a run, read in this place."""
+"""What a config says about the data of a run, read in this place."""
 
 import contextlib
 import io
@@ -8,12 +8,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mmengine.config import Config
-from mmengine.registry import DATASETS, HOOKS
+from mmengine.registry import DATASETS, TRANSFORMS
 
+from ..datasets import Image, Split
 from ..datasets.coco_json import CocoJson, read_coco
 from ..utils.configs import (
-    ModelInput,
     data_sets,
     dataset_class,
     evaluators,
@@ -22,26 +23,24 @@ from ..utils.configs import (
     metainfo,
     part_class,
 )
-from ..weights.matching import StrictLoadHook
+
+_LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
 
 
 class ConfiguredData:
     """A data set of a config.
 
     Attributes:
-        options: Its config.
         read_json: Function that reads a COCO json exactly as mmdet, once in a run.
-        loading: The step of the pipeline that loads images.
         annotation_step: The step that loads annotations, empty without one.
-        json_path: Real path of the annotation file, if it has one.
     """
 
     def __init__(self, options: dict[str, Any], read_json: Callable[[str], CocoJson]) -> None:
         self.options = options
         self.read_json = read_json
-        pipeline = options.get("pipeline", [])
-        self.loading = loading_step(pipeline) or dict(type="LoadImageFromFile")
-        self.annotation_step = find_step(pipeline, "LoadAnnotations") or {}
+        self.pipeline = options.get("pipeline", [])
+        self.loading = loading_step(self.pipeline) or dict(type="LoadImageFromFile")
+        self.annotation_step = find_step(self.pipeline, "LoadAnnotations") or {}
         self._root = options.get("data_root") or ""
         self._prefix = options.get("data_prefix") or {}
         self.json_path = os.path.realpath(os.path.join(self._root, options.get("ann_file") or ""))
@@ -60,7 +59,7 @@ class ConfiguredData:
         registered = dataset_class(self.options)
         return getattr(registered, "load_data_list", dict).__qualname__.partition(".")[0]
 
-    @cached_property
+    @property
     def data_format(self) -> str:
         """'COCO', 'maps', or '' for other formats and files on a server."""
         api: Any = getattr(dataset_class(self.options), "COCOAPI", None)
@@ -75,35 +74,52 @@ class ConfiguredData:
         """Names of its classes; None or a text by mistake."""
         return metainfo(self.options).get("classes")
 
+    @property
+    def has_own_step(self) -> bool:
+        """Whether a transform of the user, from another library, may read or change the maps."""
+        classes = [part_class(step, TRANSFORMS) for step in self.pipeline]
+        libraries = {step.__module__.partition(".")[0] for step in classes if step}
+        return not self.annotation_step or not libraries <= _LIBRARIES
+
     @cached_property
     def built(self) -> Any:
         """The data set without its pipeline. pycocotools prints."""
         with contextlib.redirect_stdout(io.StringIO()):
             return DATASETS.build({**self.options, "pipeline": [], "serialize_data": False})
 
-    def photo_path(self, file_name: str) -> str:
-        """Return the path of an image of the COCO json."""
-        return os.path.join(self._root, self._prefix.get("img", ""), file_name)
+    def list_images(self, coco: CocoJson) -> list[Image]:
+        folder = Path(self._root, self._prefix.get("img", ""))
+        return [
+            Image(folder / entry["file_name"], entry["width"], entry["height"])
+            for entry in coco.images
+        ]
+
+    def to_split(self, coco: CocoJson) -> Split:
+        """Return images and objects of a json. Objects of other categories have the label -1."""
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        labels = np.array([numbers.get(category["name"], -1) for category in coco.categories], int)
+        objects = coco.objects
+        is_known = (objects.images >= 0) & (objects.labels >= 0)
+        known_labels = labels[objects.labels[is_known]]
+        objects = objects.select(is_known, objects.images[is_known], known_labels)
+        return Split(self.list_images(coco), coco.path, objects)
 
     def list_photos(self) -> list[str]:
         """List the paths of the images, of the formats that are checked."""
         if self.data_format == "COCO":
-            images = self.read_json(self.json_path).images
-            return [self.photo_path(image["file_name"]) for image in images]
+            images = self.list_images(self.read_json(self.json_path))
+            return [str(image.path) for image in images]
         if self.data_format == "maps":
             return [image["img_path"] for image in self.built.data_list]
         return []
 
 
 class ConfiguredSplit:
-    """A split of a config.
+    """A split of a config: 'train', 'val' or 'test'.
 
     Attributes:
-        name: 'train', 'val' or 'test'.
-        library: 'mmdet', 'mmseg' or 'mmpretrain'.
         datasets: Its data sets, without wrappers.
         scored_jsons: The jsons of its evaluators.
-        scores_masks: Whether an evaluator scores masks.
         is_only_formatted: Whether its predictions are formatted and not scored.
     """
 
@@ -123,45 +139,15 @@ class ConfiguredSplit:
         return next((path for path in local if not Path(path).exists()), None)
 
     def list_photos(self) -> list[str]:
-        """List the paths of the images of all data sets."""
         return [path for dataset in self.datasets for path in dataset.list_photos()]
 
 
 class RunConfig:
-    """What a config says about a run.
-
-    Attributes:
-        splits: Those whose data are checked, by name.
-    """
+    """The splits of a config whose data are checked, by name. A json of several is read once."""
 
     def __init__(self, cfg: Config, names: Iterable[str]) -> None:
         read_json = cache(lambda path: read_coco(Path(path), exact=True))
-        self._cfg = cfg
         self.splits = {name: ConfiguredSplit(cfg, name, read_json) for name in names}
-
-    @property
-    def channel_order(self) -> str:
-        """Order of the channels that the model gets, '' if the config does not test."""
-        return ModelInput(self._cfg).channel_order if self._cfg.get("test_dataloader") else ""
-
-    @property
-    def strict_hook(self) -> dict[str, Any] | None:
-        """The first StrictLoadHook."""
-        hooks = self._cfg.get("custom_hooks") or []
-        scope = self._cfg.get("default_scope")
-        strict = [hook for hook in hooks if part_class(hook, HOOKS, scope) is StrictLoadHook]
-        return strict[0] if strict else None
-
-    @property
-    def start(self) -> dict[str, dict[str, Any]]:
-        """How the files are loaded that training starts from, by the option that names them."""
-        init = self._cfg.model.backbone.get("init_cfg") or {}
-        if not isinstance(init, dict):
-            init = next((part for part in init if "checkpoint" in part), {})
-        start = {"init_cfg": init} if init.get("checkpoint") else {}
-        if self._cfg.get("load_from"):
-            start["load_from"] = dict(self.strict_hook or {}, checkpoint=self._cfg.load_from)
-        return start
 
 
 def tests_on_own_data(cfg: Config) -> bool:

@@ -1,36 +1,43 @@
 """Checks of segmentation maps: sizes, and the labels of all maps against classes and heads."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from mmengine.registry import TRANSFORMS
 from PIL import Image
-from torch import nn
 
 from ..datasets import IGNORED
 from ..datasets.headers import ImageInfo, read_infos
-from ..utils.configs import part_class
 from ..utils.errors import counted, preview
 from .findings import Finding, fail, listed, note, ok
-from .orientation import check_orientation
-from .photos import STORED, Photos, by_width, check_photos
-from .run_config import ConfiguredData
+from .photos import Photos, check_orientation, check_photos, check_sizes
 
-_LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
 _MANY = 20  # maps among which a label that few maps have may be a slip
 
 
 @dataclass
-class Label:
-    """Where a label occurs.
+class CheckedMaps:
+    """Segmentation maps, and how a run uses them.
 
     Attributes:
-        pixels: Number of pixels in all maps.
-        maps: Paths of the maps that have it.
+        maps: The path of the map of each photo.
+        heads: What learns the labels, by name, with `num_classes`.
+        must_have_classes: Whether it is a failure if at most one class has pixels.
+        built: The data set of mmseg, which may change labels.
     """
+
+    photos: Photos
+    maps: Sequence[str]
+    classes: Sequence[str]
+    heads: Mapping[str, Any]
+    must_have_classes: bool
+    built: Any = None
+
+
+@dataclass
+class _Label:
+    """Where a label occurs: the number of pixels in all maps, and the maps that have it."""
 
     pixels: int = 0
     maps: list[str] = field(default_factory=list)
@@ -39,80 +46,29 @@ class Label:
         return f"({self.pixels} pixels in {counted(len(self.maps), 'map')}, such as {self.maps[0]})"
 
 
-Labels = Mapping[int, Label]
-
-
-def check_configured_maps(
-    dataset: ConfiguredData, heads: Mapping[str, nn.Module], is_only_training_set: bool
-) -> Iterator[Finding]:
-    """Check images and segmentation maps of a config.
-
-    Args:
-        heads: The heads that predict the classes, by name.
-        is_only_training_set: Whether all classes of the training must be in it.
-    """
-    built = dataset.built
-    # `train --from` links to the user's maps.
-    pairs = {
-        image["img_path"]: os.path.realpath(image["seg_map_path"]) for image in built.data_list
-    }
-    if not pairs:
-        problem = f"no *{built.img_suffix} in {built.data_prefix['img_path']}"
-        yield fail("D314", problem, "correct img_suffix")
-        return
-    missing = [path for path in pairs.values() if not os.path.isfile(path)]
-    problem = f"of {len(pairs)} images have no segmentation map"
-    fix = "add these files, or correct seg_map_suffix and data_prefix.seg_map_path"
-    yield from listed("FAIL", "D314", missing, problem, fix)
-    photos = Photos(list(pairs), dataset.loading)
-    yield from check_photos(photos, {})
-    if missing or _has_own_step(dataset):
-        return
-    infos = read_infos(list(pairs.values()), are_maps=True)
-    labels = _merge_labels(infos, built)
-    failures = list(check_map_files(photos, pairs, infos))
-    for name, head in heads.items():
-        failures += _check_head(name, head, labels, built)
+def check_maps(checked: CheckedMaps) -> Iterator[Finding]:
+    """Check photos, the files of maps, and their labels."""
+    yield from check_photos(checked.photos)
+    infos = read_infos(checked.maps, are_maps=True)
+    labels = _merge_labels(infos, checked.built)
+    failures = list(_check_files(checked, infos))
+    failures += [
+        finding for name in checked.heads for finding in _check_head(checked, name, labels)
+    ]
     yield from failures
-    if not any(failure.level == "FAIL" for failure in failures):
-        first_head = next(iter(heads.values()), None)
+    if not failures:
+        first_head = next(iter(checked.heads.values()), None)
         labels.pop(getattr(first_head, "ignore_index", IGNORED), None)
-        names = built.metainfo.get("classes") or ()
-        yield from check_pixels(names, labels, len(infos), is_only_training_set)
-    yield ok(f"{len(pairs)} images with segmentation maps of {counted(len(labels), 'label')}")
+        yield from _check_pixels(checked, labels)
+        maps = dict(zip(checked.photos.paths, checked.maps, strict=True))
+        yield from check_orientation(
+            "D511", checked.photos, lambda photo: np.asarray(Image.open(maps[photo]))
+        )
+    yield ok(f"{len(checked.maps)} images with maps of {counted(len(labels), 'label')}")
 
 
-def check_own_maps(
-    pairs: Mapping[str, str], classes: Sequence[str], is_training: bool
-) -> Iterator[Finding]:
-    """Check the photos and maps of a user's data set, given the map of each photo."""
-    photos = Photos(list(pairs))
-    yield from check_photos(photos, {})
-    infos = read_infos(list(pairs.values()), are_maps=True)
-    yield from check_map_files(photos, pairs, infos)
-    labels = _merge_labels(infos)
-    labels.pop(IGNORED, None)
-    beyond = [value for value in labels if value >= len(classes)]
-    if beyond:
-        problem = f"there are {counted(len(classes), 'class')}"
-        fix = "correct the maps, or name these labels in classes.txt"
-        yield _name_beyond(problem, beyond, labels, fix)
-    yield from check_pixels(classes, labels, len(infos), is_training)
-
-
-def _has_own_step(dataset: ConfiguredData) -> bool:
-    """Return whether a transform of the user, from another library, may read or change the maps."""
-    if not dataset.annotation_step:
-        return True
-    transforms = [part_class(step, TRANSFORMS) for step in dataset.options["pipeline"]]
-    libraries = {transform.__module__.partition(".")[0] for transform in transforms if transform}
-    return not libraries <= _LIBRARIES
-
-
-def check_map_files(
-    photos: Photos, pairs: Mapping[str, str], infos: Mapping[str, ImageInfo]
-) -> Iterator[Finding]:
-    """Check that maps can be read, and have the sizes of their photos and their orientation."""
+def _check_files(checked: CheckedMaps, infos: Mapping[str, ImageInfo]) -> Iterator[Finding]:
+    """Check that maps can be read, and have the sizes of their photos."""
     unreadable = [f"{path} ({info.problem})" for path, info in infos.items() if info.problem]
     problem = "segmentation maps cannot be read"
     yield from listed("FAIL", "D315", unreadable, problem, "replace these files")
@@ -120,44 +76,28 @@ def check_map_files(
     problem = "segmentation maps have colours instead of labels"
     fix = "write maps of one channel, or with a palette, whose values are class numbers"
     yield from listed("FAIL", "D505", coloured, problem, fix)
-    stored: list[str] = []
-    misfits: list[str] = []
-    for photo, path in pairs.items():
-        expected = photos.shape(photo)
-        shape = infos[path].shape(is_turned=False)
-        if not expected or shape == expected or infos[path].problem:
-            continue
-        difference = f"{path} has {by_width(shape)} pixels, its image {by_width(expected)}"
-        is_stored = photos.is_stored_shape(photo, shape)
-        (stored if is_stored else misfits).append(difference)
-    problem = "maps were drawn over photos as stored, but mmcv turns them by EXIF"
-    fix = f"{STORED}, or turn these maps as EXIF turns the photos"
-    yield from listed("FAIL", "D511", stored, problem, fix)
-    problem = f"of {len(pairs)} maps have another size"
-    fix = "write each map in the size of its image"
-    yield from listed("FAIL", "D511", misfits, problem, fix)
-    if not (unreadable or coloured):
-        yield from check_orientation(
-            "D511", photos, lambda photo: np.asarray(Image.open(pairs[photo]))
-        )
+    sizes = [
+        (photo, path, infos[path].shape(is_turned=False))
+        for photo, path in zip(checked.photos.paths, checked.maps, strict=True)
+        if not infos[path].problem
+    ]
+    yield from check_sizes("D511", checked.photos, sizes)
 
 
-def _merge_labels(infos: Mapping[str, ImageInfo], built: Any = None) -> dict[int, Label]:
-    """Return the labels of all maps, as a training on a built data set sees them. Labels above 8
-    bits stay as they are.
-    """
-    labels: dict[int, Label] = {}
+def _merge_labels(infos: Mapping[str, ImageInfo], built: Any) -> dict[int, _Label]:
+    labels: dict[int, _Label] = {}
     for path, info in infos.items():
         for value, pixels in info.labels:
-            trained = _trained_label(value, built) if built else value
-            label = labels.setdefault(trained, Label())
+            label = labels.setdefault(_trained_label(value, built), _Label())
             label.pixels += pixels
             label.maps.append(path)
     return dict(sorted(labels.items()))
 
 
 def _trained_label(value: int, built: Any) -> int:
-    """Return the label that mmseg makes of a value of a map."""
+    """Return the label that mmseg makes of a value of a map. Those above 8 bits stay."""
+    if built is None:
+        return value
     if value > IGNORED:
         return IGNORED if value == 65535 else value
     if built.reduce_zero_label:
@@ -165,55 +105,44 @@ def _trained_label(value: int, built: Any) -> int:
     return (built.label_map or {}).get(value, value) & IGNORED
 
 
-def _check_head(name: str, head: Any, labels: Labels, built: Any) -> Iterator[Finding]:
-    """Check labels against a head."""
-    number = head.num_classes
-    end = number
+def _check_head(checked: CheckedMaps, name: str, labels: Mapping[int, _Label]) -> Iterator[Finding]:
+    """Check that a head has a class for each label."""
+    head = checked.heads[name]
+    end = head.num_classes
     ignored = getattr(head, "ignore_index", IGNORED)
     has_sigmoid = getattr(getattr(head, "loss_decode", None), "use_sigmoid", False)
     if has_sigmoid and head.out_channels == 1:
-        end = max(number, 2)  # a threshold separates a single class from the background, label 0
-    beyond = [value for value in labels if value != ignored and (value >= end or value > IGNORED)]
+        end = max(end, 2)  # a threshold separates a single class from the background, label 0
+    beyond = [
+        f"label {value} {label}"
+        for value, label in labels.items()
+        if value != ignored and (value >= end or value > IGNORED)
+    ]
     if beyond:
-        problem = f"{name} has num_classes={number} and ignore_index={ignored}"
-        fix = "correct the maps or num_classes, or give the label of unlabelled pixels"
-        fix = f"{fix} as ignore_index"
-        if beyond == [end] and not built.reduce_zero_label:
-            fix = f"{fix}; reduce_zero_label=True in the data set if labels count from 1"
-        yield _name_beyond(problem, beyond, labels, fix)
+        problem = f"{name} has num_classes={head.num_classes} and ignore_index={ignored}"
+        fix = "correct the maps, num_classes or classes.txt, or give the label of unlabelled pixels"
+        fix = f"{fix} as ignore_index; reduce_zero_label=True if labels count from 1"
+        yield fail("D506", f"{problem}, the segmentation maps hold {preview(beyond)}", fix)
 
 
-def _name_beyond(problem: str, beyond: Sequence[int], labels: Labels, fix: str) -> Finding:
-    """Name labels that are no class, with their maps."""
-    held = preview([f"label {value} {labels[value]}" for value in beyond])
-    return fail("D506", f"{problem}, the segmentation maps hold {held}", fix)
-
-
-def check_pixels(
-    names: Sequence[str], labels: Labels, maps: int, must_have_classes: bool
-) -> Iterator[Finding]:
-    """Check that classes have pixels, in so many maps that labels are not slips.
-
-    Args:
-        names: Names of the classes.
-        labels: Labels of all maps, without the ignored label.
-        maps: Number of maps.
-        must_have_classes: Whether it is a failure if at most one class has pixels.
-    """
+def _check_pixels(checked: CheckedMaps, labels: Mapping[int, _Label]) -> Iterator[Finding]:
+    """Check that classes have pixels, in so many maps that labels are not slips."""
+    names = list(checked.classes)
     if len(names) == 1:
-        names = ("background", *names)
+        names.insert(0, "background")
+    number = len(checked.maps)
     absent = [name for value, name in enumerate(names) if value not in labels]
     if absent:
-        problem = f"{maps} segmentation maps have no pixels of {preview(absent)}"
+        problem = f"{number} segmentation maps have no pixels of {preview(absent)}"
         fix = "write the numbers of the classes, 0, 1, ..., into the maps, not the ignored label"
-        level = fail if must_have_classes and len(absent) >= len(names) - 1 else note
+        level = fail if checked.must_have_classes and len(absent) >= len(names) - 1 else note
         yield level("D513", problem, f"{fix}, or correct classes or reduce_zero_label")
-    few = max(1, maps // 1000)
+    few = max(1, number // 1000)
     rare = [
         f"{names[value]!r} {label}"
         for value, label in labels.items()
         if len(label.maps) <= few and value < len(names)
     ]
-    if rare and maps >= _MANY:
-        problem = f"of {maps} segmentation maps, few have {preview(rare)}"
+    if rare and number >= _MANY:
+        problem = f"of {number} segmentation maps, few have {preview(rare)}"
         yield note("D513", problem, "correct these maps if the labels are slips")

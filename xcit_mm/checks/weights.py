@@ -5,31 +5,44 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.registry import HOOKS
 
 from ..models import Pyramid
+from ..utils.configs import ModelInput, part_class
 from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import parse_checkpoint
-from ..weights.matching import match_model
+from ..weights.matching import StrictLoadHook, match_model
 from ..weights.published import REMOTE_PREFIXES, local_path
 from ..weights.reader import check_checkpoint, load_from_file
 from ..weights.zoo import load_checkpoint
 from .findings import Finding, fail, note, ok
-from .run_config import RunConfig
 
 
-def check_weights(run: RunConfig, model: Any) -> Iterator[Finding]:
+def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
     """Check that the weights of a model with a pyramid exist, or can be downloaded, and fit."""
     if not isinstance(getattr(model, "backbone", None), Pyramid):
         return
-    strict_hook = run.strict_hook
-    for option, options in run.start.items():
-        name = options["checkpoint"]
-        if name.startswith("xcit://") and run.channel_order == "BGR":
+    scope = cfg.get("default_scope")
+    hooks = [
+        hook
+        for hook in cfg.get("custom_hooks") or []
+        if part_class(hook, HOOKS, scope) is StrictLoadHook
+    ]
+    init = cfg.model.backbone.get("init_cfg") or {}
+    if not isinstance(init, dict):
+        init = next((part for part in init if "checkpoint" in part), {})
+    start = {"init_cfg": init}
+    if cfg.get("load_from"):
+        start["load_from"] = dict(hooks[0] if hooks else {}, checkpoint=cfg.load_from)
+    for option, options in start.items():
+        name = options.get("checkpoint") or ""
+        is_bgr = cfg.get("test_dataloader") and ModelInput(cfg).channel_order == "BGR"
+        if name.startswith("xcit://") and is_bgr:
             problem = f"{name} was trained on RGB, the model gets BGR"
             yield note("D216", problem, "--cfg-options model.data_preprocessor.bgr_to_rgb=True")
-        are_heads_strict = strict_hook is not None and strict_hook.get("strict_heads", True)
-        yield from _check_file(option, options, model, option == "load_from" and are_heads_strict)
-    if not strict_hook:
+        if name:
+            yield from _check_file(option, options, model, bool(hooks))
+    if not hooks:
         problem = "without StrictLoadHook mmengine loads the part of a checkpoint that fits"
         fix = "custom_hooks = [dict(type='StrictLoadHook')]"
         yield note("D701", f"{problem}, without an error", fix)
@@ -46,12 +59,9 @@ def check_learned_classes(cfg: Config, checkpoint: str) -> Iterator[Finding]:
         yield fail("D305", f"test: {error}")
 
 
-def _check_file(option: str, options: dict, model: Any, is_whole: bool) -> Iterator[Finding]:
-    """Check a file against the whole model or its backbone.
-
-    Args:
-        option: Name of the option that names the file.
-        options: How the file is loaded: `checkpoint`, `fill_stem` and `use_ema`.
+def _check_file(option: str, options: dict, model: Any, is_strict: bool) -> Iterator[Finding]:
+    """Check the file that an option of the config names against the whole model, if heads must fit,
+    or its backbone.
     """
     name = options["checkpoint"]
     check_checkpoint(name)
@@ -61,7 +71,7 @@ def _check_file(option: str, options: dict, model: Any, is_whole: bool) -> Itera
     content = load_from_file(str(path))
     fill_stem = options.get("fill_stem")
     try:
-        if is_whole:
+        if option == "load_from" and is_strict and options.get("strict_heads", True):
             match_model(model, content, fill_stem=fill_stem)
         else:
             weights = parse_checkpoint(content, options.get("use_ema", False))
