@@ -1,6 +1,6 @@
 """The checks of a run: the doctor prints what they find, and a failure stops the start of a run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mmengine.config import Config
 
@@ -8,13 +8,12 @@ from ..utils.cli import parse_cfg_options
 from ..utils.configs import read_config
 from ..utils.errors import reason
 from ..utils.scripts import find_script
-from ..weights.classes import class_heads
 from ..weights.zoo import find_config
 from .classes import check_classes
 from .data import check_data_sets, check_overlaps, check_paths
 from .findings import Finding, collect, fail
-from .model import build_model, check_forward, check_rates
-from .run_config import RunConfig, tests_on_own_data
+from .model import CheckedModel, check_forward, check_rates
+from .run_config import ConfiguredSplit, RunConfig, tests_on_own_data
 from .weights import check_learned_classes, check_weights
 
 SPLITS = ("train", "val")
@@ -45,7 +44,10 @@ def check_training(cfg: Config, names: Sequence[str] = SPLITS) -> Iterator[Findi
     Args:
         names: The splits whose data are checked.
     """
-    yield from _check(cfg, names, names)
+    run = RunConfig(cfg, names)
+    model = CheckedModel(cfg)
+    checks = [check_rates(cfg), check_weights(run, model.module)]
+    yield from _check(run.splits, run.splits, model, checks)
 
 
 def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
@@ -54,28 +56,28 @@ def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
     Args:
         checkpoint: Path, URL or name of the weights, whose classes are compared with the data.
     """
-    yield from _check(cfg, ["train", "test"], ["test"], checkpoint)
+    splits = RunConfig(cfg, ["train", "test"]).splits
+    checks = [check_learned_classes(cfg, checkpoint)] if checkpoint else []
+    yield from _check(splits, ["test"], CheckedModel(cfg), checks)
 
 
 def _check(
-    cfg: Config, names: Sequence[str], checked: Sequence[str], checkpoint: str | None = None
+    splits: Mapping[str, ConfiguredSplit],
+    names: Iterable[str],
+    model: CheckedModel,
+    checks: Sequence[Iterator[Finding]],
 ) -> Iterator[Finding]:
-    """Check some splits of a config, and that others do not share their photos. What takes long is
-    checked last.
+    """Check the model, what is particular to a training or a test, and named splits, whose photos
+    those of the training must not be. What takes long is checked last.
     """
-    splits = RunConfig(cfg, names).splits
-    model, failures = build_model(cfg)
-    heads = class_heads(model)
-    run = [splits[name] for name in checked]
-    yield from check_paths(run)
-    yield from failures
-    checks = [check_classes(run, heads)]
-    if "train" in checked:
-        checks += [check_rates(cfg), check_weights(cfg, model)]
-    if checkpoint:
-        checks.append(check_learned_classes(cfg, checkpoint))
-    checks.append(check_forward(model))
-    checks += [check_data_sets(split, heads) for split in run]
-    checks.append(check_overlaps(splits))
-    for check in checks:
+    checked = [splits[name] for name in names]
+    yield from check_paths(checked)
+    yield from model.failures
+    for check in (
+        check_classes(checked, model.heads),
+        *checks,
+        check_forward(model.module),
+        *(check_data_sets(split, model.heads) for split in checked),
+        check_overlaps(splits),
+    ):
         yield from collect(check)

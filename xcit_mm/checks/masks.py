@@ -16,15 +16,21 @@ from .objects import CheckedObjects
 _POLYGONS = "segmentation=[[x1, y1, x2, y2, x3, y3, ...]] in pixels, around the object of the box"
 # Of each fault the problem, its remedy, and the share of objects from which on it is a failure.
 _FAULTS = {
-    "no polygon": ("have no polygon [x, y, x, y, ...] of at least three points", _POLYGONS, 0),
-    "other size": ("have RLE of another size than their image", "RLE of the image's size", 0),
-    "RLE": (
-        *("have RLE, which mmdet drops under poly2mask=False", "poly2mask=True in LoadAnnotations"),
+    "unreadable": (
+        "have no polygon [x, y, x, y, ...] of three points, or RLE of another size than the image",
+        f"{_POLYGONS}, or RLE in the size of the image",
         0,
     ),
-    "short part": ("have polygons of fewer than three points beside others", _POLYGONS, 0.5),
-    "no area": ("have polygons without area", _POLYGONS, 0.5),
-    "elsewhere": ("have polygons that lie elsewhere than their box", _POLYGONS, 0.5),
+    "RLE": (
+        "have RLE, which mmdet drops under poly2mask=False",
+        "poly2mask=True in LoadAnnotations, or polygons",
+        0,
+    ),
+    "doubtful": (
+        "have polygons without area, of fewer than three points, or elsewhere than their box",
+        _POLYGONS,
+        0.5,
+    ),
 }
 _CHUNK = 10_000  # masks whose points are in memory at once
 
@@ -41,7 +47,8 @@ def check_masks(objects: CheckedObjects) -> Iterator[Finding]:
         faults[rows] = [_find_fault(objects, row) for row in rows.tolist()]
         rows = rows[[not faults[row] and isinstance(masks[row], list) for row in rows]]
         if rows.size:
-            faults[rows] = _compare_with_boxes([masks[row] for row in rows], objects.corners[rows])
+            polygons = [masks[row] for row in rows]
+            faults[rows[~_fill_boxes(polygons, objects.corners[rows])]] = "doubtful"
     for fault, (problem, fix, fails_at) in _FAULTS.items():
         yield from objects.report(faults == fault, "D412", problem, fix, fails_at)
 
@@ -52,20 +59,20 @@ def _find_fault(objects: CheckedObjects, row: int) -> str:
     if isinstance(mask, dict):
         size = objects.sizes[row].tolist()
         counts = mask.get("counts")
-        if not counts or not isinstance(counts, (str, list)):
-            return "no polygon"
-        is_cut_off = isinstance(counts, list) and sum(counts) != prod(size)
-        if mask.get("size") != size[::-1] or is_cut_off:
-            return "other size"
+        is_complete = isinstance(counts, str) or (
+            isinstance(counts, list) and sum(counts) == prod(size)
+        )
+        if not counts or not is_complete or mask.get("size") != size[::-1]:
+            return "unreadable"
         return "" if objects.poly2mask or objects.columns.is_crowd[row] else "RLE"
     are_outlines = list(map(is_outline, mask)) if isinstance(mask, list) else []
     if not are_outlines or not are_outlines[0]:  # pycocotools reads all parts as it reads the first
-        return "no polygon"
-    return "" if all(are_outlines) else "short part"
+        return "unreadable"
+    return "" if all(are_outlines) else "doubtful"
 
 
-def _compare_with_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np.ndarray:
-    """Return the faults (n,) of n masks of polygons whose area or place is not that of the box."""
+def _fill_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np.ndarray:
+    """Return whether masks of polygons have an area, at the place of their boxes (n,)."""
     polygons = [polygon for mask in masks for polygon in mask]
     points = np.concatenate([np.frombuffer(polygon) for polygon in polygons]).reshape(-1, 2)
     ends = np.cumsum([len(polygon) // 2 for polygon in polygons])
@@ -82,7 +89,4 @@ def _compare_with_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np
     shared = np.minimum(highest, corners[:, 2:]) - np.maximum(lowest, corners[:, :2])
     intersections = shared.clip(0).prod(axis=1)
     unions = (highest - lowest).prod(axis=1) + boxes - intersections
-    # Neither comparison holds for NaN.
-    has_area = areas > 0.01 * boxes
-    is_there = intersections >= 0.5 * unions
-    return np.select([~has_area, ~is_there], ["no area", "elsewhere"], "")
+    return (areas > 0.01 * boxes) & (intersections >= 0.5 * unions)  # neither holds for NaN

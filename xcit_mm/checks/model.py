@@ -15,29 +15,36 @@ from ..models import Pyramid
 from ..models.build import check_backbone, has_pyramid, model_config
 from ..utils.configs import part_class, type_name
 from ..utils.errors import reason
+from ..weights.classes import class_heads
 from .findings import Finding, fail, note, ok
 
 _SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of all strides
 _DENSE_HEADS = ("decode_head", "auxiliary_head", "rpn_head", "bbox_head")  # of feature maps alone
 
 
-def build_model(cfg: Config) -> tuple[nn.Module, list[Finding]]:
-    """Build the model of a config, on the meta device, without memory, where possible.
+class CheckedModel:
+    """The model of a config, on the meta device, without memory, where possible.
 
-    Returns:
-        The model and no findings, or an empty module and why it cannot be built.
+    Attributes:
+        module: The model, or an empty module if it cannot be built, as `failures` tells.
+        heads: The heads that predict the classes of the data set, by name.
     """
-    init_default_scope(cfg.default_scope)
-    try:
-        check_backbone(cfg)
+
+    def __init__(self, cfg: Config) -> None:
+        init_default_scope(cfg.default_scope)
+        self.module: Any = nn.Module()
+        self.failures = []
         try:
-            with torch.device("meta"):
-                return MODELS.build(model_config(cfg)), []
-        except Exception:  # modules that compute with their own values need real tensors
-            return MODELS.build(model_config(cfg)), []
-    except Exception as error:  # a wrong config makes the libraries raise nearly any exception
-        problem = f"the model cannot be built: {reason(error)}"
-        return nn.Module(), [fail("", problem, "correct the model in the config")]
+            check_backbone(cfg)
+            try:
+                with torch.device("meta"):
+                    self.module = MODELS.build(model_config(cfg))
+            except Exception:  # modules that compute with their own values need real tensors
+                self.module = MODELS.build(model_config(cfg))
+        except Exception as error:  # a wrong config makes the libraries raise nearly any exception
+            problem = f"the model cannot be built: {reason(error)}"
+            self.failures = [fail("", problem, "correct the model in the config")]
+        self.heads = class_heads(self.module)
 
 
 def check_rates(cfg: Config) -> Iterator[Finding]:

@@ -15,8 +15,7 @@ _FRACTION = 2  # pixels in which fractions of an image lie: Pascal VOC's 0.5 to 
 _MIN_SIDE = 10 * _FRACTION  # pixels of an image that is too large for objects there
 _MIN_FAR = 0.05  # share of boxes that start too far right or down to be as large as they state
 _MAX_SCORED = 100  # objects of an image that COCO's mAP counts
-NEVER = 2  # above every share
-_CORRECT = "correct or remove them: mmdet drops them, and a score counts them as missed"
+_NEVER = 2  # above every share
 _XYWH = "boxes in pixels of the image, as COCO's [x, y, width, height]"
 
 
@@ -31,7 +30,7 @@ class CheckedObjects:
         sizes: Width and height of their images (n, 2).
         corners: Left, top, right and bottom (n, 4).
         is_counted: Whether their class is among the classes (n,).
-        is_thin: Whether they have no area, or their box less than a pixel (n,).
+        is_dropped: Whether mmdet drops them, whatever their class (n,).
         is_loaded: Whether mmdet loads them (n,).
     """
 
@@ -54,10 +53,9 @@ class CheckedObjects:
         ends = self.corners[:, 2:]
         overlaps = np.minimum(ends, self.sizes) - np.maximum(starts, 0)
         self.is_counted = columns.labels >= 0
-        self.is_thin = (columns.areas <= 0) | (ends - starts < 1).any(axis=1)
-        self.is_outside = (overlaps <= 0).any(axis=1) & ~self.is_thin
-        is_dropped = columns.is_ignored | self.is_thin | self.is_outside
-        self.is_loaded = self.is_counted & ~is_dropped
+        is_thin = (columns.areas <= 0) | (ends - starts < 1).any(axis=1)
+        self.is_dropped = columns.is_ignored | is_thin | (overlaps <= 0).any(axis=1)
+        self.is_loaded = self.is_counted & ~self.is_dropped
 
     def report(
         self, has_fault: np.ndarray, code: str, problem: str, fix: str, fails_at: float = 0.5
@@ -82,13 +80,12 @@ def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
     columns = objects.columns
     is_near = (np.abs(objects.corners) <= _FRACTION).all(axis=1)
     is_fraction = is_near & (objects.sizes >= _MIN_SIDE).all(axis=1)
-    is_thin = objects.is_thin & ~is_fraction
     report = objects.report
-    yield from report(columns.is_ignored, "D408", "have ignore=1", _CORRECT)
     problem = "lie in the first two pixels, like fractions with no area"
     yield from report(is_fraction, "D408", problem, _XYWH)
-    yield from report(objects.is_outside, "D408", "lie outside their image", _CORRECT)
-    yield from report(is_thin, "D408", "have no area, or less than a pixel", _CORRECT)
+    problem = "lie outside their image, have less than a pixel, no area, or ignore=1"
+    fix = "correct or remove them: mmdet drops them, and a score counts them as missed"
+    yield from report(objects.is_dropped & ~is_fraction, "D408", problem, fix)
     if not objects.has_meant_crowds:
         problem = "have iscrowd=1: mmdet does not train them"
         fix = "iscrowd=0, unless they are crowds or cut by the edge of a tile"
@@ -96,7 +93,7 @@ def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
     is_trained = objects.is_loaded & ~columns.is_crowd
     yield from _check_borders(objects, is_trained)
     problem = "have image, class and box of another"
-    yield from report(_find_repeated(objects), "D413", problem, "remove the copies", NEVER)
+    yield from report(_find_repeated(objects), "D413", problem, "remove the copies", _NEVER)
     labels = set(columns.labels[is_trained].tolist())
     missing = [name for label, name in enumerate(objects.classes) if label not in labels]
     if labels and missing:
@@ -127,7 +124,7 @@ def _check_borders(objects: CheckedObjects, is_trained: np.ndarray) -> Iterator[
         yield from objects.report(is_beyond, "D411", "are [x1, y1, x2, y2]", _XYWH, fails_at=0)
     else:
         fix = f"{_XYWH}, if the border of the image does not cut off objects"
-        yield from objects.report(is_beyond, "D411", "reach beyond their image", fix, NEVER)
+        yield from objects.report(is_beyond, "D411", "reach beyond their image", fix, _NEVER)
 
 
 def _find_repeated(objects: CheckedObjects) -> np.ndarray:

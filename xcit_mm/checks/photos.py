@@ -75,16 +75,16 @@ def check_photos(photos: Photos) -> Iterator[Finding]:
         try:
             photos.shapes.setdefault(path, tuple(load(dict(img_path=path))["img_shape"]))
         except Exception as error:  # every decoder has its own exceptions
-            problems[path] = info.problem or reason(error)
+            problems[path] = f"({info.problem or reason(error)})"
         else:
             # Without a width, only the pipeline knows the format of the file.
             if info.problem and info.width:
-                filled[path] = info.problem
+                filled[path] = f"({info.problem})"
     for level, named, problem, fix in (
         ("FAIL", problems, "images cannot be used", f"{_REPLACE}; of bands: docs/bands.md"),
         ("note", filled, "images are damaged, and a part is filled", _REPLACE),
     ):
-        names = [f"{path} ({cause})" for path, cause in named.items()]
+        names = [f"{path} {cause}" for path, cause in named.items()]
         yield from listed(level, "D315", names, problem, fix)
 
 
@@ -93,16 +93,16 @@ def _find_lost(photos: Photos) -> dict[str, str]:
     if reads_all_bands(photos.color_type, photos.step.get("imdecode_backend")):
         return {}
     infos = photos.infos.items()
-    lost = {path: f"{info.dropped_bands} bands" for path, info in infos if info.dropped_bands}
+    lost = {path: f"has {info.dropped_bands} bands" for path, info in infos if info.dropped_bands}
     deep = [path for path, info in infos if info.bits > 8 and path not in lost]
-    if photos.is_own:
-        tifs = [path for path in deep if path.lower().endswith(TIFF_SUFFIXES)]
-        lost |= {path: f"{photos.infos[path].bits} bits" for path in tifs}
     for path in _sample(deep) if photos.color_type.startswith("color") else []:
         try:
             read_image(path)
         except ValueError as error:
-            lost[path] = str(error)
+            lost[path] = f"({error})"
+    if photos.is_own:
+        tifs = [path for path in deep if path.lower().endswith(TIFF_SUFFIXES)]
+        lost |= {path: f"has {photos.infos[path].bits} bits" for path in tifs}
     return lost
 
 
@@ -115,26 +115,23 @@ def check_sizes(
         code: D511 for maps, D315 for sizes that label files state.
         labels: The path of a photo, that of its map or its own, and height and width of its labels.
     """
-    stored = []
     turned = []
     wrong = []
     for photo, path, shape in labels:
         loaded = photos.shapes.get(photo, shape)
-        sizes = f"{shape[1]} x {shape[0]} in its labels, {loaded[1]} x {loaded[0]} in the photo"
         if shape == loaded:
             continue
+        sizes = f"{shape[1]} x {shape[0]} in its labels, {loaded[1]} x {loaded[0]} in the photo"
         if shape == photos.infos.get(photo, ImageInfo()).shape(is_turned=False):
-            stored.append(f"{path} ({sizes})")
+            wrong.append(f"{path} ({sizes}: drawn as stored, and turned by EXIF)")
         elif shape == loaded[::-1] and code == "D315":
             turned.append(f"{path} ({sizes})")
         else:
             wrong.append(f"{path} ({sizes})")
-    problem = "photos were labelled as stored, but mmcv turns them by EXIF"
-    yield from listed("FAIL", code, stored, problem, _STORED)
     fix = "exchange width and height in the labels"
     yield from listed("note", code, turned, "images are turned", fix)
-    fix = "give the labels and the photos the same size"
-    yield from listed("FAIL", code, wrong, "images have another size", fix)
+    fix = f"give the labels and the photos the same size. Drawn as stored: {_STORED}"
+    yield from listed("FAIL", code, wrong, "images have another size than their labels", fix)
 
 
 def check_orientation(
@@ -149,22 +146,15 @@ def check_orientation(
         if photos.is_turned and info.orientation > 1 and not info.problem
         if info.shape(True) == info.shape(False)
     ]
-    as_stored = 0.0
-    as_turned = 0.0
+    strengths = [0.0, 0.0]  # of edges at outlines, in the photos as stored and as EXIF turns them
     for path in _sample(turned):
         is_outline = np.hypot(*np.gradient(draw(path).astype(float))) > 0
         with Image.open(path) as image:
             photo = image.convert("L")  # keeps the EXIF
-        as_stored += _edges_at(is_outline, photo)
-        as_turned += _edges_at(is_outline, ImageOps.exif_transpose(photo))
-    if as_stored > _CLEAR * as_turned:
+        for index, oriented in enumerate((photo, ImageOps.exif_transpose(photo))):
+            edges = np.hypot(*np.gradient(np.asarray(oriented, float)))
+            if edges.shape == is_outline.shape and is_outline.any() and edges.any():
+                strengths[index] += edges[is_outline].mean() / edges.mean()
+    if strengths[0] > _CLEAR * strengths[1]:
         problem = "photos, whose labels seem drawn as stored, are turned by EXIF"
         yield from listed("note", code, turned, problem, _STORED)
-
-
-def _edges_at(is_outline: np.ndarray, photo: Image.Image) -> float:
-    """Return how much stronger edges of a photo are at outlines (H, W) than elsewhere."""
-    edges = np.hypot(*np.gradient(np.asarray(photo, float)))
-    if edges.shape != is_outline.shape or not is_outline.any() or not edges.any():
-        return 0.0
-    return float(edges[is_outline].mean() / edges.mean())

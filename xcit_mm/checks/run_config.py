@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 from mmengine.config import Config
-from mmengine.registry import DATASETS, TRANSFORMS
+from mmengine.registry import DATASETS, HOOKS, TRANSFORMS
 
 from ..datasets import Image, Split
 from ..datasets.coco_json import CocoJson, read_coco
 from ..utils.configs import (
+    ModelInput,
     data_sets,
     dataset_class,
     evaluators,
@@ -23,6 +24,7 @@ from ..utils.configs import (
     metainfo,
     part_class,
 )
+from ..weights.matching import StrictLoadHook
 
 _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
 
@@ -143,11 +145,41 @@ class ConfiguredSplit:
 
 
 class RunConfig:
-    """The splits of a config whose data are checked, by name. A json of several is read once."""
+    """What a config says about a run.
+
+    Attributes:
+        splits: Those whose data are checked, by name. A json of several is read once.
+    """
 
     def __init__(self, cfg: Config, names: Iterable[str]) -> None:
         read_json = cache(lambda path: read_coco(Path(path), exact=True))
+        self._cfg = cfg
         self.splits = {name: ConfiguredSplit(cfg, name, read_json) for name in names}
+
+    @property
+    def is_bgr(self) -> bool:
+        """Whether the model gets BGR in a test."""
+        is_tested = bool(self._cfg.get("test_dataloader"))
+        return is_tested and ModelInput(self._cfg).channel_order == "BGR"
+
+    @property
+    def strict_hook(self) -> dict[str, Any] | None:
+        """The first StrictLoadHook."""
+        hooks = self._cfg.get("custom_hooks") or []
+        scope = self._cfg.get("default_scope")
+        strict = (hook for hook in hooks if part_class(hook, HOOKS, scope) is StrictLoadHook)
+        return next(strict, None)
+
+    @property
+    def start(self) -> dict[str, dict[str, Any]]:
+        """How the files are loaded that training starts from, by the option that names them."""
+        init = self._cfg.model.backbone.get("init_cfg") or {}
+        if not isinstance(init, dict):
+            init = next((part for part in init if "checkpoint" in part), {})
+        start = {"init_cfg": init} if init.get("checkpoint") else {}
+        if self._cfg.get("load_from"):
+            start["load_from"] = dict(self.strict_hook or {}, checkpoint=self._cfg.load_from)
+        return start
 
 
 def tests_on_own_data(cfg: Config) -> bool:

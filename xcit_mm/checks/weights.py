@@ -5,44 +5,30 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.registry import HOOKS
 
 from ..models import Pyramid
-from ..utils.configs import ModelInput, part_class
 from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import parse_checkpoint
-from ..weights.matching import StrictLoadHook, match_model
+from ..weights.matching import match_model
 from ..weights.published import REMOTE_PREFIXES, local_path
 from ..weights.reader import check_checkpoint, load_from_file
 from ..weights.zoo import load_checkpoint
 from .findings import Finding, fail, note, ok
+from .run_config import RunConfig
 
 
-def check_weights(cfg: Config, model: Any) -> Iterator[Finding]:
+def check_weights(run: RunConfig, model: Any) -> Iterator[Finding]:
     """Check that the weights of a model with a pyramid exist, or can be downloaded, and fit."""
     if not isinstance(getattr(model, "backbone", None), Pyramid):
         return
-    scope = cfg.get("default_scope")
-    hooks = [
-        hook
-        for hook in cfg.get("custom_hooks") or []
-        if part_class(hook, HOOKS, scope) is StrictLoadHook
-    ]
-    init = cfg.model.backbone.get("init_cfg") or {}
-    if not isinstance(init, dict):
-        init = next((part for part in init if "checkpoint" in part), {})
-    start = {"init_cfg": init}
-    if cfg.get("load_from"):
-        start["load_from"] = dict(hooks[0] if hooks else {}, checkpoint=cfg.load_from)
-    for option, options in start.items():
-        name = options.get("checkpoint") or ""
-        is_bgr = cfg.get("test_dataloader") and ModelInput(cfg).channel_order == "BGR"
-        if name.startswith("xcit://") and is_bgr:
+    is_strict = run.strict_hook is not None
+    for option, options in run.start.items():
+        name = options["checkpoint"]
+        if name.startswith("xcit://") and run.is_bgr:
             problem = f"{name} was trained on RGB, the model gets BGR"
             yield note("D216", problem, "--cfg-options model.data_preprocessor.bgr_to_rgb=True")
-        if name:
-            yield from _check_file(option, options, model, bool(hooks))
-    if not hooks:
+        yield from _check_file(option, options, model, is_strict)
+    if not is_strict:
         problem = "without StrictLoadHook mmengine loads the part of a checkpoint that fits"
         fix = "custom_hooks = [dict(type='StrictLoadHook')]"
         yield note("D701", f"{problem}, without an error", fix)
