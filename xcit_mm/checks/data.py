@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from ..datasets.coco_json import CocoJson
+from ..datasets.headers import read_infos
 from ..utils.configs import type_name
 from .classes import check_categories
 from .findings import Finding, fail, listed, note, ok
@@ -69,9 +70,8 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
         if failures or isinstance(dataset.classes, str):  # another check reports such classes
             return
         yield from check_categories(coco, dataset.classes, split.name == "train")
-        problem = (
-            f"of {len(coco.ids)} annotations of {path} have an unknown image_id or category_id"
-        )
+        count = f"of {len(coco.ids)} annotations of {path}"
+        problem = f"{count} have an unknown image_id or category_id"
         yield from listed("FAIL", "D408", coco.unknown, problem, _DROPPED)
         info = coco.info if isinstance(coco.info, dict) else {}
         objects = CheckedObjects(
@@ -149,9 +149,11 @@ def _check_maps(
     if missing or dataset.has_own_step:
         yield from check_photos(photos)
         return
+    paths = list(maps.values())
+    infos = read_infos(paths, are_maps=True)
     classes = built.metainfo.get("classes") or ()
     yield from check_maps(
-        CheckedMaps(photos, list(maps.values()), classes, heads, is_only_training_set, built)
+        CheckedMaps(photos, paths, infos, classes, heads, is_only_training_set, built)
     )
 
 

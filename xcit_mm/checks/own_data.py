@@ -1,11 +1,11 @@
 """Checks of a user's own data set before anything is written for a training."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 from ..datasets import Dataset
-from ..datasets.headers import read_infos
+from ..datasets.headers import ImageInfo, read_infos
 from .classes import check_names
 from .data import check_labels
 from .findings import Finding, listed
@@ -32,9 +32,13 @@ def check_dataset(dataset: Dataset, needs_masks: bool = True) -> Iterator[Findin
     held_out = "val" if "val" in dataset.splits else "test"  # a test split beside val is left out
     names = ["train", held_out] if dataset.held_out else ["train"]
     photos = {name: [str(image.path) for image in dataset.splits[name].images] for name in names}
+    # At once, as a cache belongs to the first file of a call.
     infos = read_infos([path for paths in photos.values() for path in paths])
+    splits = [split for split in dataset.splits.values() if split.objects is None]
+    maps = read_infos([str(path) for split in splits for path in split.maps], are_maps=True)
     for name in names:
-        for finding in _check_split(dataset, name, Photos(photos[name], infos=infos), needs_masks):
+        of_split = Photos(photos[name], infos=infos)
+        for finding in _check_split(dataset, name, of_split, maps, needs_masks):
             yield finding._replace(text=f"{name}: {finding.text}")
     if dataset.held_out:
         yield from check_leaks(held_out, photos[held_out], photos["train"])
@@ -53,15 +57,19 @@ def _check_nameless(dataset: Dataset) -> list[Finding]:
 
 
 def _check_split(
-    dataset: Dataset, name: str, photos: Photos, needs_masks: bool
+    dataset: Dataset,
+    name: str,
+    photos: Photos,
+    map_infos: Mapping[str, ImageInfo],
+    needs_masks: bool,
 ) -> Iterator[Finding]:
     split = dataset.splits[name]
     is_training = name == "train"
     if split.objects is None:
         heads = {"the data set": SimpleNamespace(num_classes=len(dataset.classes))}
-        yield from check_maps(
-            CheckedMaps(photos, list(map(str, split.maps)), dataset.classes, heads, is_training)
-        )
+        maps = list(map(str, split.maps))
+        infos = {path: map_infos[path] for path in maps}
+        yield from check_maps(CheckedMaps(photos, maps, infos, dataset.classes, heads, is_training))
         return
     owner = split.label_files
     if not isinstance(owner, Path) and dataset.inventory is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from ..datasets import IGNORED
-from ..datasets.headers import ImageInfo, read_infos
+from ..datasets.headers import ImageInfo
 from ..utils.errors import counted, preview
 from .findings import Finding, fail, listed, note, ok
 from .photos import Photos, check_orientation, check_photos, check_sizes
@@ -22,6 +22,7 @@ class CheckedMaps:
 
     Attributes:
         maps: The path of the map of each photo.
+        infos: Headers and labels of these maps, by path.
         heads: What learns the labels, by name, with `num_classes`.
         must_have_classes: Whether it is a failure if at most one class has pixels.
         built: The data set of mmseg, which may change labels.
@@ -29,6 +30,7 @@ class CheckedMaps:
 
     photos: Photos
     maps: Sequence[str]
+    infos: Mapping[str, ImageInfo]
     classes: Sequence[str]
     heads: Mapping[str, Any]
     must_have_classes: bool
@@ -49,9 +51,8 @@ class _Label:
 def check_maps(checked: CheckedMaps) -> Iterator[Finding]:
     """Check photos, the files of maps, and their labels."""
     yield from check_photos(checked.photos)
-    infos = read_infos(checked.maps, are_maps=True)
-    labels = _merge_labels(infos, checked.built)
-    failures = list(_check_files(checked, infos))
+    labels = _merge_labels(checked)
+    failures = list(_check_files(checked))
     failures += [
         finding for name in checked.heads for finding in _check_head(checked, name, labels)
     ]
@@ -67,8 +68,9 @@ def check_maps(checked: CheckedMaps) -> Iterator[Finding]:
     yield ok(f"{len(checked.maps)} images with maps of {counted(len(labels), 'label')}")
 
 
-def _check_files(checked: CheckedMaps, infos: Mapping[str, ImageInfo]) -> Iterator[Finding]:
+def _check_files(checked: CheckedMaps) -> Iterator[Finding]:
     """Check that maps can be read, and have the sizes of their photos."""
+    infos = checked.infos
     unreadable = [f"{path} ({info.problem})" for path, info in infos.items() if info.problem]
     problem = "segmentation maps cannot be read"
     yield from listed("FAIL", "D315", unreadable, problem, "replace these files")
@@ -84,11 +86,11 @@ def _check_files(checked: CheckedMaps, infos: Mapping[str, ImageInfo]) -> Iterat
     yield from check_sizes("D511", checked.photos, sizes)
 
 
-def _merge_labels(infos: Mapping[str, ImageInfo], built: Any) -> dict[int, _Label]:
+def _merge_labels(checked: CheckedMaps) -> dict[int, _Label]:
     labels: dict[int, _Label] = {}
-    for path, info in infos.items():
+    for path, info in checked.infos.items():
         for value, pixels in info.labels:
-            label = labels.setdefault(_trained_label(value, built), _Label())
+            label = labels.setdefault(_trained_label(value, checked.built), _Label())
             label.pixels += pixels
             label.maps.append(path)
     return dict(sorted(labels.items()))
