@@ -1,7 +1,8 @@
 """Checks of the classes of a run: their names, and their number and order in data and heads."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from torch import nn
 
@@ -15,13 +16,11 @@ from .run_config import ConfiguredSplit
 def check_names(classes: Sequence[str], owner: str) -> Iterator[Finding]:
     """Check that each class has a name of its own."""
     nameless = [number for number, name in enumerate(classes) if not str(name).strip()]
-    if nameless:
-        problem = f"class {preview(nameless)} of the {owner} has no name"
-        yield fail("D307", problem, "name it in classes")
+    problem = f"classes of the {owner} have no name, of the numbers"
+    yield from listed("FAIL", "D307", nameless, problem, "name them in classes")
     alike = [" and ".join(map(repr, names)) for names in find_alike(map(str, classes))]
-    if alike:
-        problem = f"classes of the {owner} differ only in case or spaces: {preview(alike)}"
-        yield note("D307", problem, "give them one name if they are one class")
+    problem = f"names of classes of the {owner} differ only in case or spaces"
+    yield from listed("note", "D307", alike, problem, "give them one name if they are one class")
 
 
 def check_classes(
@@ -83,15 +82,18 @@ def check_categories(coco: CocoJson, classes: Sequence[str], is_training: bool) 
     """
     names = [category["name"] for category in coco.categories]  # mmdet compares them as written
     learned = [name for name in names if name in classes]
-    repeated = [name for name, count in Counter(learned).items() if count > 1]
+    ids = defaultdict(list)
+    for category in coco.categories:
+        ids[category["name"]].append(category["id"])
+    repeated = [
+        f"{len(ids[name])} categories {name!r} with the ids {preview(ids[name])}"
+        for name in dict.fromkeys(learned)
+        if len(ids[name]) > 1
+    ]
     if repeated:
-        ids = [category["id"] for category in coco.categories if category["name"] in repeated]
-        problem = (
-            f"{len(ids)} categories of {coco.path} are named {preview([*map(repr, repeated)])}"
-        )
-        problem = f"{problem}, of the ids {preview(ids)}: mmdet makes a class of each"
+        problem = f"names stand several times in {coco.path}, and mmdet makes a class of each"
         fix = "keep one of each name, give its id to the annotations, and name it once in classes"
-        return [fail("D406", problem, fix)]
+        return listed("FAIL", "D406", repeated, problem, fix)
     absent = [name for name in classes if name not in names]
     annotated = set(coco.objects.labels.tolist())
     unlearned = [
@@ -99,16 +101,15 @@ def check_categories(coco: CocoJson, classes: Sequence[str], is_training: bool) 
     ]
     fix = f"list the categories of {coco.path} as {tuple(classes)}; ids stay"
     if is_training:
-        order = tuple(names if absent else learned)
-        fix = f"metainfo=dict(classes={order}) in all data sets"
+        fix = f"metainfo=dict(classes={tuple(names if absent else learned)}) in all data sets"
     if absent:
-        problem = f"{len(absent)} of {len(classes)} classes are not categories of {coco.path}"
-        instead = f", which has {preview(unlearned)}" if unlearned else ""
-        return [fail("D405", f"{problem}: {preview(absent)}{instead}", fix)]
-    if learned != list(classes):
-        pairs = zip(learned, classes, strict=False)
-        swapped = [f"{name} as {shown}" for name, shown in pairs if name != shown]
-        order = f"mmdet makes a class of each category in the order of {coco.path}"
-        return [fail("D406", f"{order}, and would show {preview(swapped)}", fix)]
+        others = f", which has {preview(unlearned)}" if unlearned else ""
+        problem = f"of {len(classes)} classes are not categories of {coco.path}{others}"
+        return listed("FAIL", "D405", absent, problem, fix)
+    pairs = zip_longest(learned, classes)
+    swapped = [f"{name} as {shown}" for name, shown in pairs if name != shown]
+    if swapped:
+        problem = f"classes would be shown as others, in mmdet's order, that of {coco.path}"
+        return listed("FAIL", "D406", swapped, problem, fix)
     problem = f"categories of {coco.path} are left out by the config"
     return listed("note", "D405", unlearned, problem, "add these categories to classes")

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..datasets import Split
-from ..utils.errors import preview
-from .findings import Finding, fail, note
+from .findings import Finding, fail, listed, note
 
 _MANY = 20  # boxes that cannot be alike by chance
 _SLACK = 2  # pixels by which a box may reach beyond its image
@@ -96,15 +95,14 @@ def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
     yield from report(_find_repeated(objects), "D413", problem, "remove the copies", _NEVER)
     labels = set(columns.labels[is_trained].tolist())
     missing = [name for label, name in enumerate(objects.classes) if label not in labels]
-    if labels and missing:
-        problem = f"{objects.owner} has no objects of {preview(missing)}"
-        yield note("D410", problem, "annotate objects, or remove the classes")
+    problem = f"classes have no objects in {objects.owner}"
+    fix = "annotate objects, or remove the classes"
+    yield from listed("note", "D410", missing if labels else [], problem, fix)
     counts = np.bincount(columns.images)
     if counts.max() > _MAX_SCORED and not objects.is_training:
         problem = f"an image of {objects.owner} has {counts.max()} objects"
-        limit = f"COCO's mAP counts the {_MAX_SCORED} best predictions of an image"
-        fix = "score as in docs/prediction.md, COCO; proposal_nums does not raise mAP"
-        yield note("D419", f"{problem}, {limit}", fix)
+        problem = f"{problem}, COCO's mAP counts the {_MAX_SCORED} best predictions"
+        yield note("D419", problem, "score as in docs/prediction.md, COCO")
 
 
 def _check_borders(objects: CheckedObjects, is_trained: np.ndarray) -> Iterator[Finding]:

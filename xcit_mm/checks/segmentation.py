@@ -9,8 +9,8 @@ from PIL import Image
 
 from ..datasets import IGNORED
 from ..datasets.headers import ImageInfo
-from ..utils.errors import counted, preview
-from .findings import Finding, fail, listed, note, ok
+from ..utils.errors import counted
+from .findings import Finding, listed, ok
 from .photos import Photos, check_orientation, check_photos, check_sizes
 
 _MANY = 20  # maps among which a label that few maps have may be a slip
@@ -53,9 +53,8 @@ def check_maps(checked: CheckedMaps) -> Iterator[Finding]:
     yield from check_photos(checked.photos)
     labels = _merge_labels(checked)
     failures = list(_check_files(checked))
-    failures += [
-        finding for name in checked.heads for finding in _check_head(checked, name, labels)
-    ]
+    for name in checked.heads:
+        failures += _check_head(checked, name, labels)
     yield from failures
     if not failures:
         first_head = next(iter(checked.heads.values()), None)
@@ -107,7 +106,7 @@ def _trained_label(value: int, built: Any) -> int:
     return (built.label_map or {}).get(value, value) & IGNORED
 
 
-def _check_head(checked: CheckedMaps, name: str, labels: Mapping[int, _Label]) -> Iterator[Finding]:
+def _check_head(checked: CheckedMaps, name: str, labels: Mapping[int, _Label]) -> list[Finding]:
     """Check that a head has a class for each label."""
     head = checked.heads[name]
     end = head.num_classes
@@ -120,31 +119,30 @@ def _check_head(checked: CheckedMaps, name: str, labels: Mapping[int, _Label]) -
         for value, label in labels.items()
         if value != ignored and (value >= end or value > IGNORED)
     ]
-    if beyond:
-        problem = f"{name} has num_classes={head.num_classes} and ignore_index={ignored}"
-        fix = "correct the maps, num_classes or classes.txt, or give the label of unlabelled pixels"
-        fix = f"{fix} as ignore_index; reduce_zero_label=True if labels count from 1"
-        yield fail("D506", f"{problem}, the segmentation maps hold {preview(beyond)}", fix)
+    limit = f"{name} has num_classes={head.num_classes} and ignore_index={ignored}"
+    problem = f"labels in segmentation maps are of no class, as {limit}"
+    fix = "correct the maps, num_classes or classes.txt, or give the label of unlabelled pixels as "
+    fix = f"{fix}ignore_index; reduce_zero_label=True if labels count from 1"
+    return listed("FAIL", "D506", beyond, problem, fix)
 
 
 def _check_pixels(checked: CheckedMaps, labels: Mapping[int, _Label]) -> Iterator[Finding]:
     """Check that classes have pixels, in so many maps that labels are not slips."""
-    names = list(checked.classes)
-    if len(names) == 1:
-        names.insert(0, "background")
+    classes = checked.classes
+    names = ["background", *classes] if len(classes) == 1 else classes
     number = len(checked.maps)
     absent = [name for value, name in enumerate(names) if value not in labels]
-    if absent:
-        problem = f"{number} segmentation maps have no pixels of {preview(absent)}"
-        fix = "write the numbers of the classes, 0, 1, ..., into the maps, not the ignored label"
-        level = fail if checked.must_have_classes and len(absent) >= len(names) - 1 else note
-        yield level("D513", problem, f"{fix}, or correct classes or reduce_zero_label")
+    level = "FAIL" if checked.must_have_classes and len(absent) >= len(names) - 1 else "note"
+    problem = f"classes have no pixels in {number} segmentation maps"
+    fix = "write the numbers of the classes, 0, 1, ..., into the maps, not the ignored label, or "
+    fix = f"{fix}correct classes or reduce_zero_label"
+    yield from listed(level, "D513", absent, problem, fix)
     few = max(1, number // 1000)
     rare = [
         f"{names[value]!r} {label}"
         for value, label in labels.items()
         if len(label.maps) <= few and value < len(names)
     ]
-    if rare and number >= _MANY:
-        problem = f"of {number} segmentation maps, few have {preview(rare)}"
-        yield note("D513", problem, "correct these maps if the labels are slips")
+    problem = f"labels are in few of {number} segmentation maps"
+    fix = "correct these maps if the labels are slips"
+    yield from listed("note", "D513", rare if number >= _MANY else [], problem, fix)
