@@ -88,11 +88,6 @@ WRONG_OPTIONS = [
         "model.decode_head.in_channels=[9,9,9,9]",
         [("D603", "decode_head.in_channels", "the backbone", NARROW)],
     ),
-    (
-        SHAPES,
-        "train_dataloader.dataset.reduce_zero_label=False",
-        [("D506", "train", "decode_head", "num_classes=5", "label 5 (1842 pixels")],
-    ),
     (SEMANTIC_FPN, "train_dataloader.dataset.data_root=nowhere", [("D311", "train", "nowhere")]),
     (
         SEMANTIC_FPN,

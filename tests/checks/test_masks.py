@@ -144,7 +144,6 @@ NO_MASKS = {
     "an empty polygon": [[]],
     "two points": [[20, 20, 60, 20]],
     "an odd number of values": [[20, 20, 60, 20, 60, 60, 20]],
-    "values as text": [["20", "20", "60", "20", "60", "60"]],
     "nested pairs": [[[20, 20], [60, 20], [60, 60]]],
     "a part that is a box first": [[20, 20, 60, 20], [20, 20, 60, 20, 60, 60]],
     "RLE without counts": dict(size=[HEIGHT, WIDTH]),

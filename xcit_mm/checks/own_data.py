@@ -32,13 +32,11 @@ def check_dataset(dataset: Dataset, needs_masks: bool = True) -> Iterator[Findin
     held_out = "val" if "val" in dataset.splits else "test"  # a test split beside val is left out
     names = ["train", held_out] if dataset.held_out else ["train"]
     photos = {name: [str(image.path) for image in dataset.splits[name].images] for name in names}
-    # At once, as a cache belongs to the first file of a call.
-    infos = read_infos([path for paths in photos.values() for path in paths])
+    # At once, as the reader of maps did, whose cache is that of the first file's folder.
     splits = [split for split in dataset.splits.values() if split.objects is None]
     maps = read_infos([str(path) for split in splits for path in split.maps], are_maps=True)
     for name in names:
-        of_split = Photos(photos[name], infos=infos)
-        for finding in _check_split(dataset, name, of_split, maps, needs_masks):
+        for finding in _check_split(dataset, name, Photos(photos[name]), maps, needs_masks):
             yield finding._replace(text=f"{name}: {finding.text}")
     if dataset.held_out:
         yield from check_leaks(held_out, photos[held_out], photos["train"])

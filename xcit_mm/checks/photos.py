@@ -1,7 +1,7 @@
 """Checks of photos, the headers of all and the pixels of a sample, against the labels."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,22 +40,15 @@ class Photos:
         shapes: Height and width as the step loads them, by path, as far as they are known.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[str],
-        step: dict[str, Any] | None = None,
-        infos: Mapping[str, ImageInfo] | None = None,
-    ) -> None:
+    def __init__(self, paths: Sequence[str], step: dict[str, Any] | None = None) -> None:
         self.paths = paths
         self.present = [path for path in paths if os.path.isfile(path)]
         self.is_own = step is None
         self.step = step or dict(type="LoadImageFromFile")
         self.color_type = self.step.get("color_type", "color")
         self.is_turned = self.color_type in ("color", "grayscale")
-        if infos is None:
-            is_of_mmcv = type_name(self.step) == "LoadImageFromFile"
-            infos = read_infos(self.present) if is_of_mmcv else {}
-        self.infos = {path: infos[path] for path in self.present if path in infos}
+        is_of_mmcv = type_name(self.step) == "LoadImageFromFile"
+        self.infos = read_infos(self.present) if is_of_mmcv else {}
         self.shapes = {
             path: info.shape(self.is_turned) for path, info in self.infos.items() if info.width
         }
