@@ -179,7 +179,7 @@ def load_in_runner(
             train_cfg=dict(type="IterBasedTrainLoop", max_iters=1),
             optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
             resume=resume,
-            custom_hooks=[dict(type="StrictLoadHook", **hook), *hooks],
+            custom_hooks=[*hooks, dict(type="StrictLoadHook", **hook)],
             experiment_name=folder,
             cfg=Config(dict(load_from=load_from)),
         )

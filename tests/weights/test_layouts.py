@@ -20,7 +20,6 @@ from helpers.weight_files import (
 )
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.runner import Runner
 from torch import nn
 
 from xcit_mm import XCiT
@@ -158,32 +157,15 @@ def test_a_missing_or_unknown_tensor_of_a_model_raises_and_changes_nothing(key, 
     assert same(model.state_dict(), initial)
 
 
-@pytest.mark.parametrize("order", [("EMAHook", "StrictLoadHook"), ("StrictLoadHook", "EMAHook")])
-def test_averaged_weights_start_from_the_file(order, tmp_path):
-    state = segmentor().state_dict()
-    wrapped = {f"module.{name}": value for name, value in state.items()}
-    torch.save(dict(state_dict=wrapped), tmp_path / "ddp.pth")
-    hooks = [dict(type=name) for name in order]
-    runner = Runner(segmentor(), str(tmp_path), custom_hooks=hooks, experiment_name="ema")
-    runner.call_hook("before_run")
-    runner.load_checkpoint(str(tmp_path / "ddp.pth"))
-    (ema,) = (hook for hook in runner.hooks if type(hook).__name__ == "EMAHook")
-    assert same(runner.model.state_dict(), state)
-    assert same(ema.ema_model.module.state_dict(), state)
-
-
 def test_the_file_of_a_classifier_is_for_the_backbone():
     with pytest.raises(ValueError, match=r"a classifier: .* init_cfg"):
         load_in_runner(segmentor(), dict(state_dict=official(16)))
 
 
-@pytest.mark.parametrize(
-    "parts, description",
-    [({}, "no backbone"), (dict(backbone=nn.Conv2d(3, 3, 1)), "a Conv2d as its backbone")],
-)
-def test_another_backbone_raises_with_the_advice_to_leave_the_hook_out(parts, description):
+@pytest.mark.parametrize("parts", [{}, dict(backbone=nn.Conv2d(3, 3, 1))])
+def test_another_backbone_raises_with_the_advice_to_leave_the_hook_out(parts):
     model = nn.ModuleDict(parts)
-    with pytest.raises(ValueError, match=f"{description}, .*leave StrictLoadHook out"):
+    with pytest.raises(ValueError, match=r"backbone, \w+, .*leave StrictLoadHook out"):
         load_in_runner(model, dict(state_dict=model.state_dict()))
 
 

@@ -7,10 +7,6 @@ from torch import Tensor
 
 RGB = 3
 LINEAR_STEM = "patch_embed.proj.weight"
-FILL_HINT = (
-    "to fine-tune: fill_stem='rgb-mean' (or 'rgb-zero', 'mean') in init_cfg or StrictLoadHook"
-)
-
 STEM_RULES = ("mean", "rgb-mean", "rgb-zero")
 
 
@@ -25,6 +21,23 @@ def stem_key(trunk: Mapping[str, Tensor]) -> str:
     return LINEAR_STEM if LINEAR_STEM in trunk else "patch_embed.proj.0.0.weight"
 
 
+def with_stem_for_bands(
+    trunk: dict[str, Tensor], bands: int, rule: str | None
+) -> dict[str, Tensor]:
+    """Return the trunk with a stem for `bands`, which the rule makes from a stem for RGB."""
+    key = stem_key(trunk)
+    bands_in_file = trunk[key].shape[1]
+    if bands_in_file == bands:
+        return trunk
+    if rule is not None and bands_in_file == RGB:
+        return {**trunk, key: stem_for_bands(trunk[key], bands, rule)}
+    problem = f"its stem is for {bands_in_file} bands, the model has in_channels={bands}"
+    if bands_in_file == RGB:
+        fix = "fill_stem='rgb-mean' (or 'rgb-zero', 'mean') in init_cfg or StrictLoadHook"
+        problem += f"; to fine-tune: {fix}"
+    raise ValueError(problem)
+
+
 def stem_for_bands(rgb: Tensor, bands: int, rule: str) -> Tensor:
     """Make filters of the first layer for other bands from those for red, green and blue.
 
@@ -34,8 +47,7 @@ def stem_for_bands(rgb: Tensor, bands: int, rule: str) -> Tensor:
         rule: 'mean': every band gets the mean of the three filters. 'rgb-mean': bands 1 to 3 are
             red, green and blue and keep their filters, the other bands get the mean. Both scale by
             3 / `bands`, so that an image whose bands are equal gives the output of a grey image.
-            'rgb-zero': bands 1 to 3 keep their filters unscaled, the other filters are zero, so
-            that the first output depends on bands 1 to 3 alone.
+            'rgb-zero': bands 1 to 3 keep their filters unscaled, the other filters are zero.
 
     Returns:
         Filters (C, bands, h, w) of the type of `rgb`.
@@ -51,9 +63,10 @@ def stem_for_bands(rgb: Tensor, bands: int, rule: str) -> Tensor:
     grey = filters.mean(dim=1, keepdim=True)
     if rule == "mean":
         stem = grey.expand(-1, bands, -1, -1) * RGB / bands
-    elif rule == "rgb-mean":
-        stem = torch.cat((filters, grey.expand(-1, bands - RGB, -1, -1)), dim=1) * RGB / bands
     else:
-        zeros = torch.zeros_like(grey).expand(-1, bands - RGB, -1, -1)
-        stem = torch.cat((filters, zeros), dim=1)
+        stem = torch.cat((filters, grey.expand(-1, bands - RGB, -1, -1)), dim=1)
+        if rule == "rgb-mean":
+            stem = stem * RGB / bands
+        else:
+            stem[:, RGB:] = 0
     return stem.to(rgb.dtype)

@@ -4,7 +4,6 @@ config, and which rows of the heads belong to each.
 
 import re
 import sys
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,13 +13,14 @@ from torch import Tensor, nn
 
 from ..utils.configs import data_sets, metainfo
 from ..utils.errors import preview
+from ..utils.texts import compose, find_alike
 
-# Layers of mmdet and mmseg that give each class a score or a mask.
+# Layers of mmdet, mmseg and mmpretrain that give each class a score or a mask.
 _SCORES = re.compile(
-    r"(\w*_cls|cls_branches|cls_embed|conv_logits|conv_seg|fc_mask_iou|se_layer)(\.\d+)?\.\w+"
+    r"(\w*_cls|cls_branches|cls_embed|conv_logits|conv_seg|fc|fc_mask_iou|head|se_layer)"
+    r"(\.\d+)?\.\w+"
 )
 _BOXES = re.compile(r"fc_reg\.\w+")  # of a Faster R-CNN
-_SIGMOID = "conv_seg."  # one row separates two classes
 
 
 class ClassNames(NamedTuple):
@@ -29,39 +29,28 @@ class ClassNames(NamedTuple):
     in_file: tuple[str, ...]
     in_model: tuple[str, ...]
 
-    @property
-    def kept(self) -> list[str]:
-        return [name for name in self.in_model if name in self.in_file]
-
-    @property
-    def new(self) -> list[str]:
-        return [name for name in self.in_model if name not in self.in_file]
-
     def describe(self) -> str:
         """Return what the heads keep, in one line."""
-        count = len(self.in_model)
-        line = f"heads keep {len(self.kept)} of {count} classes by name"
-        if self.kept:
-            line += f" ({preview(self.kept)})"
-        if self.new:
-            line += f"; {len(self.new)} {'is' if len(self.new) == 1 else 'are'} new"
-            line += f" ({preview(self.new)})"
-        folded = {name.casefold(): name for name in self.in_file}
-        similar = [
-            f"{folded[name.casefold()]} and {name}"
-            for name in self.new
-            if name.casefold() in folded
+        kept = [name for name in self.in_model if name in self.in_file]
+        new = [name for name in self.in_model if name not in self.in_file]
+        line = f"heads keep {len(kept)} of {len(self.in_model)} classes by name"
+        if kept:
+            line += f" ({preview(kept)})"
+        if new:
+            line += f"; new: {preview(new)}"
+        alike = [
+            " and ".join(group)
+            for group in find_alike([*self.in_file, *new])
+            if group[0] in self.in_file and group[-1] in new
         ]
-        return f"{line}; only the case differs: {preview(similar)}" if similar else line
+        return f"{line}; almost the same: {preview(alike)}" if alike else line
 
 
 def plain_names(names: Any) -> tuple[str, ...] | None:
-    """Return names as they are compared, without spaces around them and in Unicode's NFC, or None
-    if these are not names.
-    """
+    """Return names as they are compared, or None if these are not names."""
     if not isinstance(names, list | tuple):
         return None
-    return tuple(unicodedata.normalize("NFC", str(name).strip()) for name in names)
+    return tuple(compose(str(name)).strip() for name in names)
 
 
 def learned_classes(checkpoint: Any) -> tuple[str, ...] | None:
@@ -108,15 +97,12 @@ def check_same_classes(
         number = list(learned).index(name)
         problem = f"the config's classes in another order: {number} is {name}, not {other}"
     else:
-        lacking = [name for name in learned if name not in classes]
-        unknown = [name for name in classes if name not in learned]
-        problem = f"other classes than the config: {_list(lacking)} instead of {_list(unknown)}"
+        lacking = preview([name for name in learned if name not in classes])
+        unknown = preview([name for name in classes if name not in learned])
+        problem = "other classes than the config: "
+        problem += f"{lacking or 'no others'} instead of {unknown or 'no others'}"
     fix = "take the config that it was trained with, or a checkpoint of this config"
     raise ValueError(f"{checkpoint} has learned {problem}; {fix}")
-
-
-def _list(names: Sequence[str]) -> str:
-    return preview(names) or "no others"
 
 
 def class_heads(model: nn.Module) -> dict[str, nn.Module]:
@@ -132,9 +118,8 @@ def class_heads(model: nn.Module) -> dict[str, nn.Module]:
 
 def _has_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
     """Return whether a head predicts objects or boundaries only, or some of the classes."""
-    is_of_things = hasattr(model, "panoptic_fusion_head") and name.startswith("roi_head.")
     return (
-        is_of_things
+        (hasattr(model, "panoptic_fusion_head") and name.startswith("roi_head."))
         or name.endswith(("rpn_head", "semantic_head"))
         or type(head).__name__.endswith(("RPNHead", "STDCHead"))
         or bool(getattr(head, "class_agnostic", False))
@@ -142,7 +127,7 @@ def _has_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
 
 
 def move_classes(
-    model: nn.Module, expected: Mapping[str, Tensor], state: dict[str, Tensor], names: ClassNames
+    model: Any, expected: Mapping[str, Tensor], state: Mapping[str, Tensor], names: ClassNames
 ) -> dict[str, Tensor]:
     """Move the rows of heads to the numbers that their classes have in a model.
 
@@ -153,81 +138,73 @@ def move_classes(
     Raises:
         ValueError: If rows cannot be moved, as the layer or its number of rows is unknown.
     """
+    heads = class_heads(model)
+    if isinstance(getattr(model.backbone, "head", None), nn.Linear):
+        heads["backbone"] = model.backbone  # a classifier
     moved = dict(state)
-    for prefix, head in class_heads(model).items():
+    for prefix, head in heads.items():
         layers = {
             key: key.removeprefix(f"{prefix}.")
             for key in expected
             if key.startswith(f"{prefix}.") and key in state
         }
-        of_classes = [key for key, layer in layers.items() if _divide_rows(head, layer, 1)]
-        if layers and not of_classes and names.in_file != names.in_model:
+        divisions = {key: _divide_rows(head, layers[key], expected[key]) for key in layers}
+        if layers and not any(divisions.values()) and names.in_file != names.in_model:
             problem = f"the rows of {prefix}, a {type(head).__name__}, cannot be moved"
             raise ValueError(f"{problem}: train the classes {preview(names.in_file)} in this order")
-        for key in of_classes:
-            rows = _Rows(key, expected[key], state[key])
-            if layers[key].startswith(_SIGMOID) and 1 in (len(rows.initial), len(rows.saved)):
-                moved[key] = _move_sigmoid(rows, names)
-            else:
-                division = _divide_rows(head, layers[key], len(expected[key]))
-                moved[key] = _move_rows(rows, names, *division)
+        for key, division in divisions.items():
+            if division:
+                moved[key] = _move_rows(key, expected[key].cpu(), state[key], names, division)
     return moved
 
 
-class _Rows(NamedTuple):
-    """A tensor of a head by its name: of the new model, and of the file."""
-
-    key: str
-    initial: Tensor
-    saved: Tensor
-
-
-def _divide_rows(head: Any, layer: str, rows: int) -> tuple[int, int] | tuple[()]:
+def _divide_rows(head: Any, layer: str, tensor: Tensor) -> tuple[int, int] | None:
     """Return the number of groups of rows, one for each anchor, and how many rows of a group
-    belong to a class. It is () if the rows of the layer are not those of classes.
+    belong to a class, or None if the rows of the layer are not those of classes.
     """
     if _SCORES.fullmatch(layer):
-        return rows // getattr(head, "cls_out_channels", rows), 1
+        return len(tensor) // getattr(head, "cls_out_channels", len(tensor)), 1
     if _BOXES.fullmatch(layer) and not getattr(head, "reg_class_agnostic", True):
-        return 1, rows // head.num_classes
-    return ()
+        return 1, len(tensor) // head.num_classes
+    return None
 
 
-def _move_rows(rows: _Rows, names: ClassNames, groups: int = 1, size: int = 1) -> Tensor:
+def _move_rows(
+    key: str, initial: Tensor, saved: Tensor, names: ClassNames, division: tuple[int, int]
+) -> Tensor:
     """Return the rows of a model with those of the file for the classes of the same names.
 
     Rows of a group that belong to no class, such as the background, are the last. They are taken
     from the file if a class is.
     """
-    key, initial, saved = rows
-    others = len(initial) // groups // size - len(names.in_model)
-    if len(saved) != groups * (len(names.in_file) + others) * size:
+    in_file, in_model = names
+    if len(saved) == 1:
+        saved, in_file = _as_two_rows(saved, in_file)
+    if len(initial) == 1:
+        two_rows, in_model = _as_two_rows(initial, in_model)
+        moved = _move_rows(key, two_rows, saved, ClassNames(in_file, in_model), division)
+        return moved[1:] - moved[:1]
+    groups, size = division
+    others = len(initial) // groups // size - len(in_model)
+    if len(saved) != groups * (len(in_file) + others) * size:
         if saved.shape != initial.shape:
             return saved
-        raise ValueError(f"its {key} has {len(saved)} rows for {len(names.in_file)} classes")
+        raise ValueError(f"its {key} has {len(saved)} rows for {len(in_file)} classes")
     if saved.shape[1:] != initial.shape[1:]:
         return saved
-    moved = initial.cpu().clone()
-    if not names.kept:
-        return moved
+    rows = [(row, in_file.index(name)) for row, name in enumerate(in_model) if name in in_file]
+    if rows:
+        rows += [(len(in_model) + row, len(in_file) + row) for row in range(others)]
+    moved = initial.clone()
     new = moved.unflatten(0, (groups, -1, size))
     old = saved.unflatten(0, (groups, -1, size))
-    for number, name in enumerate(names.in_model):
-        if name in names.in_file:
-            new[:, number] = old[:, names.in_file.index(name)]
-    new[:, len(names.in_model) :] = old[:, len(names.in_file) :]
+    for row, row_in_file in rows:
+        new[:, row] = old[:, row_in_file]
     return moved
 
 
-def _move_sigmoid(rows: _Rows, names: ClassNames) -> Tensor:
-    """Move the one row of a segmentor that separates a class from the background, also into two
-    rows of a softmax.
+def _as_two_rows(row: Tensor, classes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the row by which a segmentor separates a class from the background as the two rows of
+    a softmax, and their classes.
     """
-    key, initial, saved = rows
-    in_file = ("background", *names.in_file)[-2:] if len(saved) == 1 else names.in_file
-    if len(initial) == len(saved):
-        return saved if in_file == ("background", *names.in_model)[-2:] else initial.cpu().clone()
-    if len(initial) == 1 or len(names.in_file) > 2:
-        return saved
-    two_rows = torch.cat((torch.zeros_like(saved), saved))
-    return _move_rows(_Rows(key, initial, two_rows), names._replace(in_file=in_file))
+    return torch.cat((torch.zeros_like(row), row)), ("background", *classes)[-2:]

@@ -43,14 +43,12 @@ class Weights:
     """The content of a checkpoint under published names.
 
     Attributes:
-        trunk: Tensors of the backbone, without any prefix: stem, positional encoding and blocks.
-            Those of a detector or segmentor include the pyramid, those of a classifier its class
-            attention and head.
+        trunk: Tensors of the backbone, without any prefix: stem, positional encoding, blocks, the
+            pyramid of a detector or segmentor, class attention and head of a classifier.
         heads: Tensors of a detector or segmentor outside its backbone, as named in the file.
         layout: 'official', 'timm' or 'mmpretrain'.
         task: 'detector', 'segmentor', 'classifier' or 'backbone'.
-        source: Entry of the file that holds the tensors, such as 'model' or 'teacher'; '' for the
-            file itself.
+        source: Entry of the file that holds the tensors, such as 'model'; '' for the file itself.
         metadata: The other entries of the file, without tensors and optimizer.
     """
 
@@ -94,7 +92,7 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
 
 
 def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-    """Find the entry that holds the tensors, the tensors, and the metadata."""
+    """Return the entry that holds the tensors, the tensors, and the metadata."""
     if not isinstance(checkpoint, Mapping):
         raise ValueError(f"it holds a {type(checkpoint).__name__}, not a dict of weights")
     entries = ["model_ema", "state_dict_ema"] if use_ema else ["state_dict", "model", "teacher"]
@@ -170,10 +168,7 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
 
 
 def _rename(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """Replace the parts of keys that `names` holds, in its order, each once.
-
-    Parts may begin with ^, as in `_NAMES`.
-    """
+    """Replace the parts of keys that `names` holds, in its order, each once."""
     renamed = {}
     for key, value in state.items():
         new_key = f"^{key}"
@@ -208,15 +203,9 @@ def _split_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
-    """Return architecture and patch size of a trunk, such as 's12/p16' or '32x12x4/p8'.
-
-    The numbers of another architecture are its width, depth and heads.
-
-    Args:
-        depth: Number of blocks of the architecture, if the trunk has fewer.
-
-    Raises:
-        ValueError: If a tensor that determines them is missing.
+    """Return architecture and patch size of a trunk, such as 's12/p16', or, of width, depth and
+    heads, '32x12x4/p8'. `depth` is that of the architecture, if the trunk has fewer blocks. Raises
+    as `backbone_options`.
     """
     options = backbone_options(trunk)
     arch = resolve_arch(options["arch"])

@@ -14,7 +14,7 @@ from ..utils.cli import log_line
 from ..utils.compat import is_resuming, is_training_run
 from ..utils.configs import read_config
 from ..utils.errors import preview
-from .bands import FILL_HINT, RGB, check_stem_rule, stem_for_bands, stem_key
+from .bands import check_stem_rule, with_stem_for_bands
 from .classes import (
     ClassNames,
     check_same_classes,
@@ -49,12 +49,10 @@ def load_pretrained(
     Args:
         backbone: A backbone of this package.
         checkpoint: A path, a URL or `xcit://NAME`.
-        use_ema: Take the averaged weights of a training file, `model_ema` or timm's
-            `state_dict_ema`, instead of its `model`.
+        use_ema: See `parse_checkpoint`.
         strict_heads: False lets the head of a classifier keep its initial values if the file has no
             head or a head for other classes.
-        fill_stem: Rule of `bands.stem_for_bands` that makes a stem for the backbone's bands if the
-            file has a stem for red, green and blue.
+        fill_stem: Rule of `bands.stem_for_bands` for a backbone of other bands than the file's RGB.
 
     Returns:
         Names of the tensors of the pyramid or the head that keep their initial values.
@@ -101,9 +99,9 @@ def match_model(
     """
     backbone: Any = getattr(model, "backbone", None)
     if not hasattr(backbone, "pretrained_options"):
-        part = "no backbone" if backbone is None else f"a {type(backbone).__name__} as its backbone"
+        name = type(backbone).__name__
         fix = "leave StrictLoadHook out, or give backbone=dict(type='XCiT', ...)"
-        raise ValueError(f"the model has {part}, not one of this package: {fix}")
+        raise ValueError(f"the model's backbone, {name}, is not one of this package: {fix}")
     initial = model.state_dict()
     expected_heads = without(initial, "backbone.")
     try:
@@ -114,16 +112,22 @@ def match_model(
         }
         if expected_heads and not heads:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
-        trunk = backbone.match_weights(weights, strict_heads, fill_stem)
         if names is not None:
-            if strict_heads and sorted(names.in_file) != sorted(names.in_model):
-                raise ValueError(f"{names.describe()}; {_KEEP_HINT}")
-            heads = move_classes(model, expected_heads, heads, names)
+            moved = move_classes(model, initial, _named(weights.trunk) | heads, names)
+            heads = without(moved, "backbone.")
+            weights.trunk = {key: moved[f"backbone.{key}"] for key in weights.trunk}
+        trunk = backbone.match_weights(weights, strict_heads, fill_stem)
+        if names and strict_heads and sorted(names.in_file) != sorted(names.in_model):
+            raise ValueError(f"{names.describe()}; {_KEEP_HINT}")
         heads = _match_heads(expected_heads, heads, strict_heads)
     except ValueError as error:
         raise CheckpointMismatch(f"the checkpoint does not fit the model: {error}") from None
     # mmengine requires all tensors, so omitted heads keep their initial values.
-    return initial | {f"backbone.{key}": tensor for key, tensor in trunk.items()} | heads
+    return initial | _named(trunk) | heads
+
+
+def _named(trunk: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"backbone.{key}": tensor for key, tensor in trunk.items()}
 
 
 def match_trunk(
@@ -149,78 +153,54 @@ def match_trunk(
     trunk = with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
     if hasattr(backbone, "cls_token"):
         return _match_classifier(expected, trunk, weights.task, strict_heads)
-    has_pyramid = any(key.startswith(PYRAMID_PREFIXES) for key in trunk)
-    if not weights.heads and not has_pyramid:
-        expected = without(expected, PYRAMID_PREFIXES)
-    blocks = range(len(backbone.blocks), backbone.arch.depth)
-    unused = [f"blocks.{index}." for index in blocks]
-    unused += [
-        prefix for prefix in PYRAMID_PREFIXES if not hasattr(backbone, prefix.removesuffix("."))
-    ]
+    after_taps = range(len(backbone.blocks), backbone.arch.depth)
+    unused = [f"blocks.{index}." for index in after_taps]
+    unused += [prefix for prefix in PYRAMID_PREFIXES if not hasattr(backbone, prefix[:-1])]
     if not weights.heads:
         unused += CLASSIFIER_PREFIXES
+        if not any(key.startswith(PYRAMID_PREFIXES) for key in trunk):
+            expected = without(expected, PYRAMID_PREFIXES)
     return check_coverage(expected, without(trunk, tuple(unused)))
 
 
-def with_stem_for_bands(
-    trunk: dict[str, Tensor], bands: int, rule: str | None
-) -> dict[str, Tensor]:
-    """Return the trunk with a stem for `bands`, which the rule makes from a stem for RGB."""
-    key = stem_key(trunk)
-    stem = trunk[key]
-    bands_in_file = stem.shape[1]
-    if bands_in_file == bands:
-        return trunk
-    if bands_in_file != RGB or rule is None:
-        hint = f"; {FILL_HINT}" if bands_in_file == RGB else ""
-        raise ValueError(
-            f"its stem is for {bands_in_file} bands, the model has in_channels={bands}{hint}"
-        )
-    return {**trunk, key: stem_for_bands(stem, bands, rule)}
-
-
 def _match_classifier(
-    expected: Mapping[str, Tensor], trunk: dict[str, Tensor], task: str, strict: bool
+    expected: dict[str, Tensor], trunk: dict[str, Tensor], task: str, strict: bool
 ) -> dict[str, Tensor]:
     if "cls_token" not in trunk:
         fix = "take a file trained on ImageNet or by DINO"
         raise ValueError(f"it is a {task} without class attention: {fix}")
-    head = expected.get("head.weight")
-    head_in_file = trunk.get("head.weight")
-    headless = without(trunk, "head.")
-    if head is None:
-        return check_coverage(expected, headless)
-    if head_in_file is not None and head_in_file.shape[:1] == head.shape[:1]:
+    classes = _count_classes(expected)
+    classes_in_file = _count_classes(trunk)
+    if classes and classes == classes_in_file:
         return check_coverage(expected, trunk)
-    if strict:
-        classes = "no head for classes"
-        if head_in_file is not None:
-            classes = f"{head_in_file.shape[:1].numel()} classes"
-        raise ValueError(
-            f"the file has {classes}, the model has num_classes={len(head)}; {_KEEP_HINT}"
-        )
-    return check_coverage(without(expected, "head."), headless)
+    if classes and strict:
+        problem = f"the file has {classes_in_file or 'no'} classes"
+        raise ValueError(f"{problem}, the model has num_classes={classes}; {_KEEP_HINT}")
+    return check_coverage(without(expected, "head."), without(trunk, "head."))
+
+
+def _count_classes(trunk: Mapping[str, Tensor]) -> int:
+    return trunk["head.weight"].shape[:1].numel() if "head.weight" in trunk else 0
 
 
 def _match_heads(
     expected: dict[str, Tensor], heads: dict[str, Tensor], strict: bool
 ) -> dict[str, Tensor]:
     """Return the tensors that fill the heads: all of them, or, if not strict, those that fit."""
-    if strict:
-        try:
-            return check_coverage(expected, heads)
-        except ValueError as error:
-            hint = f"other classes? take the config that it was trained with; {_KEEP_HINT}"
-            raise ValueError(f"{error} ({hint})") from None
-    if not any(key.startswith(_MASK_HEAD) for key in expected):  # a Faster from a Mask R-CNN
-        heads = without(heads, _MASK_HEAD)
-    resized = tuple(
-        key for key in expected if key in heads and heads[key].shape != expected[key].shape
-    )
-    if resized:
-        message = f"of other shapes, so they keep their initial values: {', '.join(resized)}"
-        log_line(message)
-    return check_coverage(without(expected, resized), without(heads, resized))
+    if not strict:
+        if not any(key.startswith(_MASK_HEAD) for key in expected):  # a Faster from a Mask R-CNN
+            heads = without(heads, _MASK_HEAD)
+        resized = tuple(
+            key for key in expected if key in heads and heads[key].shape != expected[key].shape
+        )
+        if resized:
+            log_line(f"of other shapes, so they keep their initial values: {', '.join(resized)}")
+        return check_coverage(without(expected, resized), without(heads, resized))
+    try:
+        return check_coverage(expected, heads)
+    except ValueError as error:
+        hint = f"other classes? take the config that it was trained with; {_KEEP_HINT}"
+        raise ValueError(f"{error} ({hint})") from None
 
 
 def without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dict[str, Tensor]:
@@ -235,23 +215,19 @@ def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> 
     unknown = [key for key in state if key not in expected]
     if unknown:
         raise ValueError(f"it holds the unknown {preview(unknown)}")
-    misfits = [_describe_misfit(key, state[key], expected[key]) for key in expected]
-    misfits = [misfit for misfit in misfits if misfit]
+    misfits = []
+    for key, target in expected.items():
+        tensor = state[key]
+        is_float = tensor.is_floating_point()
+        if tensor.shape != target.shape:
+            misfits.append(f"{key} of {tuple(tensor.shape)}, not {tuple(target.shape)}")
+        elif is_float != target.is_floating_point():
+            misfits.append(f"{key} of {tensor.dtype}, not {target.dtype}")
+        elif is_float and not tensor.float().isfinite().all():  # float8 has no isfinite
+            misfits.append(f"{key} with values that are not finite")
     if misfits:
         raise ValueError(f"it holds {preview(misfits)}")
     return state
-
-
-def _describe_misfit(key: str, tensor: Tensor, expected: Tensor) -> str:
-    """Return how a tensor differs from the expected tensor, or '' if it fits."""
-    if tensor.shape != expected.shape:
-        return f"{key} of {tuple(tensor.shape)}, not {tuple(expected.shape)}"
-    if tensor.is_floating_point() != expected.is_floating_point():
-        return f"{key} of {tensor.dtype}, not {expected.dtype}"
-    # float8 has no isfinite.
-    if tensor.is_floating_point() and not tensor.float().isfinite().all():
-        return f"{key} with values that are not finite"
-    return ""
 
 
 @HOOKS.register_module()
@@ -259,19 +235,17 @@ class StrictLoadHook(Hook):
     """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
 
     It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
-    the model with its shape, and nothing else. The file of a backbone alone, with which the heads
-    would stay random, is rejected: `init_cfg` loads it.
+    the model with its shape, and nothing else. The file of a backbone alone is for `init_cfg`.
 
     A class is its name: at the start of a training, rows of the heads are moved to the numbers that
     their classes have in the training data, and a resumed run must have the file's classes.
 
     Args:
         strict_heads: False lets rows of new classes, and heads of other shapes, keep their initial
-            values when training starts from `load_from`, and lists them. Testing and resuming stay
-            strict.
+            values when training starts from `load_from`, and lists them.
         fill_stem: Rule of `xcit_mm.weights.bands.stem_for_bands`, 'rgb-mean', 'rgb-zero' or 'mean',
             that makes a stem for the model's `in_channels` when training starts from the file of a
-            model for RGB. A file with as many bands as the model loads unchanged.
+            model for RGB.
 
     Raises:
         ValueError: If the rule is unknown.
@@ -286,36 +260,31 @@ class StrictLoadHook(Hook):
         self.fill_stem = fill_stem
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Check the checkpoint against the model, and give its tensors the names of the model.
-
-        Raises:
-            CheckpointMismatch: A ValueError, if the checkpoint does not fit. The model stays
-                unchanged.
+        """Check the checkpoint against the model, and give its tensors the names of the model, or
+        raise CheckpointMismatch.
         """
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
-        if is_training_run(runner) and not is_resuming(runner):
-            names = _class_names(runner, checkpoint)
-            options = (self.strict_heads, self.fill_stem, names)
-            checkpoint["state_dict"] = match_model(model, checkpoint, *options)
-            return
+        options: dict[str, Any] = {}
         if is_training_run(runner):
-            classes = _trained_classes(runner)
-            try:
-                check_same_classes("the checkpoint", learned_classes(checkpoint), classes)
-            except ValueError as error:
-                raise CheckpointMismatch(str(error)) from None
-        checkpoint["state_dict"] = match_model(model, checkpoint)
+            dataset = runner.train_dataloader.dataset
+            classes = plain_names(getattr(dataset, "metainfo", {}).get("classes"))
+            if is_resuming(runner):
+                try:
+                    check_same_classes("the checkpoint", learned_classes(checkpoint), classes)
+                except ValueError as error:
+                    raise CheckpointMismatch(str(error)) from None
+            else:
+                options = dict(strict_heads=self.strict_heads, fill_stem=self.fill_stem)
+                options["names"] = _pair_names(runner, checkpoint, classes) if classes else None
+        checkpoint["state_dict"] = match_model(model, checkpoint, **options)
 
 
-def _class_names(runner: Runner, checkpoint: dict) -> ClassNames | None:
-    """Return the classes of a checkpoint and of the training that starts from it, or None if they
-    are not known.
+def _pair_names(runner: Runner, checkpoint: dict, classes: tuple[str, ...]) -> ClassNames | None:
+    """Return the classes of a checkpoint and of the training that starts from it, or None if the
+    checkpoint does not name its own.
     """
-    in_model = _trained_classes(runner)
-    if in_model is None:
-        return None
     in_file = learned_classes(checkpoint)
     name = runner.cfg.get("load_from")
     if in_file is None and name:
@@ -324,13 +293,7 @@ def _class_names(runner: Runner, checkpoint: dict) -> ClassNames | None:
     if in_file is None:
         log_line("the checkpoint does not name its classes: heads of equal shapes keep their rows")
         return None
-    names = ClassNames(in_file, in_model)
-    if in_file != in_model:
+    names = ClassNames(in_file, classes)
+    if in_file != classes:
         log_line(names.describe())
     return names
-
-
-def _trained_classes(runner: Runner) -> tuple[str, ...] | None:
-    """Return the names of the classes of a run's training data, if they have names."""
-    dataset = runner.train_dataloader.dataset
-    return plain_names(getattr(dataset, "metainfo", {}).get("classes"))

@@ -1,7 +1,7 @@
 """The published files: their facts, where they are downloaded from and where they are stored."""
 
 import os
-import sys
+import shutil
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
@@ -11,9 +11,10 @@ from urllib.request import Request, urlopen
 
 import torch
 from mmengine import dist
+from tqdm import tqdm
 
 from ..archs import ARCHS, PATCH_SIZES, SIZES
-from ..utils.atomic import atomic_path
+from ..utils.atomic import atomic_write
 
 REMOTE_PREFIXES = ("xcit://", "http://", "https://")
 PUBLISHED_ROOT = "https://dl.fbaipublicfiles.com/xcit/"
@@ -24,7 +25,6 @@ class PublishedFile(NamedTuple):
 
     Attributes:
         arch: A key of `ARCHS`.
-        patch_size: Side of a patch in pixels.
         resolution: Side of the images of the training in pixels, the shorter side for COCO.
         training: Data, and method or model.
     """
@@ -69,16 +69,13 @@ PUBLISHED: dict[str, PublishedFile] = _make_table()
 
 
 def local_path(name: str) -> Path:
-    """Return where a file from the web is stored, downloaded or not.
-
-    A hash of the URL tells files of the same name apart.
-    """
+    """Return where a file from the web is stored, downloaded or not."""
     folder = Path(
         os.environ.get("XCIT_MM_WEIGHTS") or Path(torch.hub.get_dir(), "checkpoints")
     ).expanduser()
     name = name.removeprefix("xcit://")
     if name.startswith(REMOTE_PREFIXES):
-        file = Path(urlparse(name).path)
+        file = Path(urlparse(name).path)  # another server may have a file of this name
         return folder / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
     if name not in PUBLISHED:
         raise ValueError(f"{name!r} is not a published name: run xcit-mm weights list")
@@ -88,6 +85,9 @@ def local_path(name: str) -> Path:
 def ensure_downloaded(name: str) -> Path:
     """Return the local path of a file from the web, after a download if necessary.
 
+    The file takes its name only when it is complete. One of several processes downloads while the
+    others wait.
+
     Args:
         name: A URL, or a published name with or without `xcit://`.
 
@@ -96,35 +96,14 @@ def ensure_downloaded(name: str) -> Path:
         ConnectionError: If the file cannot be downloaded.
     """
     path = local_path(name)  # raises if the name is neither
-    short_name = name.removeprefix("xcit://")
-    url = PUBLISHED[short_name].url if short_name in PUBLISHED else short_name
-    download(url, path)
-    return path
-
-
-def download(url: str, path: Path) -> None:
-    """Download a file that does not exist yet, with a progress bar.
-
-    The file takes its name only when it is complete. One of several processes downloads while the
-    others wait.
-
-    Raises:
-        ConnectionError: If the file cannot be downloaded.
-    """
+    url = name.removeprefix("xcit://")
+    if url in PUBLISHED:
+        url = PUBLISHED[url].url
     if dist.get_rank() > 0:
         dist.barrier()
     try:
         if not path.exists():
-            # Some servers reject Python's own name.
-            request = Request(url, headers={"User-Agent": "torch.hub"})
-            # Its length is needed because torch does not notice that a connection ends too early.
-            with urlopen(request, timeout=60) as response:
-                length = response.headers.get("Content-Length")
-            with atomic_path(path) as unfinished:
-                torch.hub.download_url_to_file(url, str(unfinished), progress=sys.stderr.isatty())
-                size = unfinished.stat().st_size
-                if length is not None and size != int(length):
-                    raise OSError(f"only {size} of {length} bytes came")
+            _download(url, path)
     except (OSError, HTTPException) as error:
         raise ConnectionError(
             f"cannot download {url} ({error}): download it elsewhere and put it at {path}"
@@ -132,3 +111,14 @@ def download(url: str, path: Path) -> None:
     finally:
         if dist.get_rank() == 0:
             dist.barrier()
+    return path
+
+
+def _download(url: str, path: Path) -> None:
+    request = Request(url, headers={"User-Agent": "torch.hub"})  # some servers reject Python's own
+    with urlopen(request, timeout=60) as response, atomic_write(path) as file:
+        size = int(response.headers.get("Content-Length") or 0)
+        with tqdm.wrapattr(file, "write", total=size or None, disable=None) as target:
+            shutil.copyfileobj(response, target)
+        if file.tell() < size:
+            raise OSError(f"only {file.tell()} of {size} bytes came")

@@ -96,19 +96,16 @@ SUBSTITUTES: list[Any] = [
 # mmengine reads its checkpoints by `torch.load`, which would reject their message hub.
 add_safe_globals(CHECKPOINT_TYPES)
 
-_AGAIN = "download or copy it again"
-_FIX = "save its weights alone with the program that wrote it"
 _lock = threading.Lock()  # the substitutes apply to all threads
 
 
 def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
     """Read a local .pth or .safetensors file without running anything in it.
 
-    A file of torch 1.6 or newer is mapped into memory: only the tensors that are used are read from
-    the disk.
+    Its first bytes decide how it is read, not its suffix. Of a file of torch 1.6 or newer only the
+    tensors that are used are read from the disk.
 
     Args:
-        filename: Path of the file. Its first bytes decide how it is read, not its suffix.
         map_location: See `torch.load`. Safetensors are read to the CPU.
 
     Raises:
@@ -117,7 +114,7 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
             plain values.
     """
     path = Path(filename).expanduser()
-    if not path.exists():
+    if not path.is_file():
         raise FileNotFoundError(f"no checkpoint at {filename}: check the path")
     with path.open("rb") as file:
         start = file.read(16)
@@ -130,9 +127,7 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
             warnings.simplefilter("ignore")  # an error follows the warning of TorchScript
             return torch.load(path, map_location, weights_only=True, mmap=start[:2] == b"PK")
     except Exception as error:  # a damaged file may raise nearly anything
-        raise ValueError(
-            f"cannot read {path} as a checkpoint: {_explain(path, start, error)}"
-        ) from error
+        raise ValueError(f"cannot read {path} as a checkpoint: {_explain(path, error)}") from error
 
 
 def check_checkpoint(path: str | Path) -> None:
@@ -141,33 +136,25 @@ def check_checkpoint(path: str | Path) -> None:
         raise FileNotFoundError(f"no checkpoint at {path}: check the path")
 
 
-def _explain(path: Path, start: bytes, error: Exception) -> str:
+def _explain(path: Path, error: Exception) -> str:
     """Return why a file cannot be read, in one short line. Messages of torch may quote the file."""
-    if not start:
-        return f"it is empty, {_AGAIN}"
-    if start.lstrip()[:1] == b"<":
-        return f"it is a web page, probably of a failed download; {_AGAIN}"
-    message = str(error)
-    if "TorchScript" in message:
-        return "it is a TorchScript archive, which holds code: save the module's state_dict()"
     damaged = find_damage(path)
-    if isinstance(error, UnpicklingError) and not damaged:
-        named = re.search(r"GLOBAL (\S+)", message)
-        if named:
-            return f"it names {named[1]}, which might run code: {_FIX}"
-        cause = _first_sentence(message.partition("WeightsUnpickler error: ")[2] or message)
-        return f"it holds more than weights and plain values ({cause}): {_FIX}"
-    problem = "it is truncated, damaged or not a checkpoint"
     if damaged:
-        problem = f"its record {damaged} is damaged"
-    return f"{problem}, {_AGAIN} ({_first_sentence(message) or type(error).__name__})"
+        return f"its record {damaged} is damaged: download or copy it again"
+    named = re.search(r"GLOBAL (\S+)", str(error))
+    if named:
+        fix = "save its weights alone with the program that wrote it"
+        return f"it names {named[1]}, which might run code: {fix}"
+    message = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
+    sentence = re.split(r"\n|(?<=\.) ", message, maxsplit=1)[0][:300]
+    cause = f"{type(error).__name__}: {sentence}"
+    problem = "it is empty, a web page, damaged, or holds more than weights and plain values"
+    return f"{problem} ({cause}): download it again, or save its weights alone"
 
 
 def find_damage(path: Path) -> str | None:
-    """Return the name of the first damaged record of a file of torch, or None.
-
-    torch does not compare checksums. If the records cannot be listed or unpacked, the name is
-    'list (REASON)', so that a message says 'its record list (REASON) is damaged'.
+    """Return the name of the first damaged record of a file of torch, which does not compare
+    checksums, or None; 'list (REASON)' if the records cannot be listed or unpacked.
     """
     try:
         if not zipfile.is_zipfile(path):  # written before torch 1.6
@@ -176,7 +163,3 @@ def find_damage(path: Path) -> str | None:
             return archive.testzip()
     except Exception as error:  # zipfile and zlib raise many types
         return f"list ({reason(error)})"
-
-
-def _first_sentence(text: str) -> str:
-    return re.split(r"\n|(?<=\.) ", text.strip(), maxsplit=1)[0][:300]

@@ -1,7 +1,7 @@
 """The folder of a training: its config, its last checkpoint and the best that the run recorded."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,21 +17,13 @@ BEST = "best_ckpt"
 
 
 class SavedRun(NamedTuple):
-    """What a checkpoint of mmengine says about its run.
+    """What a checkpoint of mmengine says about its run."""
 
-    Attributes:
-        path: The checkpoint.
-        name: Name of the run, which a resumed run keeps.
-        time: When the checkpoint was written, as text that sorts.
-        iteration: Number of iterations trained.
-        best: File names of the best checkpoints so far, one for each metric.
-    """
-
-    path: Path
-    name: str
-    time: str
+    path: Path  # of the checkpoint
+    name: str  # of the run, which a resumed run keeps
+    time: str  # of writing, as text that sorts
     iteration: int
-    best: list[str]
+    best: list[str]  # file names of the best checkpoints so far, one for each metric
 
     @classmethod
     def of(cls, path: Path, checkpoint: Any) -> "SavedRun | None":
@@ -40,8 +32,8 @@ class SavedRun(NamedTuple):
             return None
         meta = checkpoint.get("meta") or {}
         info = checkpoint["message_hub"].get("runtime_info") or {}
-        best = [Path(file).name for key, file in info.items() if key.startswith(BEST) and file]
         name = str(info.get("experiment_name"))
+        best = list(_best_files(info).values())
         return cls(path, name, str(meta.get("time")), meta.get("iter", 0), best)
 
     @property
@@ -51,11 +43,7 @@ class SavedRun(NamedTuple):
 
 
 def find_config_in(folder: Path) -> str:
-    """Return the only config of a folder.
-
-    Raises:
-        FileNotFoundError: If the folder has none or several.
-    """
+    """Return the only config of a folder, or raise FileNotFoundError if it has none or several."""
     configs = sorted(folder.glob("*.py"))
     if len(configs) != 1:
         names = ", ".join(path.name for path in configs) or "none"
@@ -66,10 +54,8 @@ def find_config_in(folder: Path) -> str:
 
 
 def find_checkpoint_in(folder: Path) -> str | None:
-    """Return the best checkpoint of a training's folder, or its last; or the only checkpoint of
-    another folder.
-
-    The best is the one that the newest run in the folder recorded.
+    """Return the best checkpoint of a training's folder, which its newest run recorded, or else its
+    last; or the only checkpoint of another folder.
 
     Raises:
         ValueError: If the folder has several checkpoints, none of which is the best or the last, or
@@ -79,7 +65,7 @@ def find_checkpoint_in(folder: Path) -> str | None:
     best_files = sorted(folder.glob("best_*.pth"))
     if best_files:
         files = [*best_files, Path(last)] if last and Path(last).is_file() else best_files
-        runs = [run for run in map(_read_run, files) if run]
+        runs = _read_runs(files)
         if not runs:  # weights alone, as they are published
             return _take_only(folder, best_files)
         newest = max(runs, key=lambda run: run.order)
@@ -95,16 +81,12 @@ def find_checkpoint_in(folder: Path) -> str | None:
 def check_same_data(
     checkpoint: str | Path, content: Any, config: Mapping[str, Any], fix: str
 ) -> None:
-    """Raise ValueError if a checkpoint is of a run that trained on other data than a config does,
-    and if these data still exist: others may have been moved.
-
-    Args:
-        content: The content of the file, in which mmengine stores the config of its run.
-        config: Values of a config.
-        fix: What to do.
+    """Raise ValueError, which says what to do, if a checkpoint is of a run that trained on other
+    data than a config does, and if these data still exist: others may have been moved.
     """
     meta = content.get("meta") if isinstance(content, Mapping) else None
     try:
+        # mmengine stores the config of a run.
         trained = _training_paths(plain_values((meta or {}).get("cfg") or ""))
     except ValueError:  # a config that would have to be run
         return
@@ -128,11 +110,9 @@ def _training_paths(config: Mapping[str, Any]) -> list[str]:
         prefix = dataset.get("data_prefix") or {}
         folders = prefix.values() if isinstance(prefix, Mapping) else [prefix]
         root = dataset.get("data_root") or ""
-        for part in [part for part in (dataset.get("ann_file"), *folders) if part] or [""]:
-            path = os.path.join(root, part)
-            if path:
-                paths.append(path if "://" in path else os.path.realpath(path))
-    return paths
+        parts = [part for part in (dataset.get("ann_file"), *folders) if part]
+        paths += [os.path.join(root, part) for part in parts or [""]]
+    return [path if "://" in path else os.path.realpath(path) for path in paths if path]
 
 
 def _take_only(folder: Path, files: list[Path]) -> str | None:
@@ -144,44 +124,41 @@ def _take_only(folder: Path, files: list[Path]) -> str | None:
     return str(files[0]) if files else None
 
 
-def _read_run(path: Path) -> SavedRun | None:
-    return SavedRun.of(path, load_from_file(path))
+def _read_runs(paths: Iterable[Path]) -> list[SavedRun]:
+    runs = [SavedRun.of(path, load_from_file(path)) for path in paths]
+    return [run for run in runs if run]
 
 
 def find_newer_best(folder: Path, last: SavedRun) -> Path | None:
     """Return the best checkpoint that a run saved right after its last, or None."""
-    newer = []
-    for path in folder.glob("best_*.pth"):
-        run = _read_run(path)
-        if run is None or (run.name, run.iteration) != (last.name, last.iteration):
-            continue
-        if run.order > last.order:
-            newer.append(path)
+    newer = [
+        run.path
+        for run in _read_runs(folder.glob("best_*.pth"))
+        if (run.name, run.iteration) == (last.name, last.iteration) and run.order > last.order
+    ]
     return max(newer, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def own_best(folder: Path, info: dict[str, Any]) -> list[str]:
     """Return the names of the best checkpoints of a run that resumes in a folder, and forget those
-    in other folders, but not their scores.
-
-    Args:
-        info: What the run has recorded, which is changed.
+    in other folders, but not their scores, in what the run has recorded.
     """
-    names = []
-    for key, file in info.items():
-        if key.startswith(BEST) and file:
-            path = folder / Path(file).name
-            names.append(path.name)
-            info[key] = str(path) if path.is_file() else None
-    return names
+    names = _best_files(info)
+    for key, name in names.items():
+        path = folder / name
+        info[key] = str(path) if path.is_file() else None
+    return list(names.values())
+
+
+def _best_files(info: Mapping[str, Any]) -> dict[str, str]:
+    return {key: Path(file).name for key, file in info.items() if key.startswith(BEST) and file}
 
 
 def last_checkpoint(work_dir: Path) -> str | None:
     """Return the checkpoint that a run saved last, or None.
 
-    The run wrote its path, but the folder may have been moved or copied since, so the file of that
-    name in the folder itself counts. The path counts only if the run saved elsewhere: on a server,
-    or in a folder that is not a work folder.
+    The folder may have been moved or copied since the run wrote its path, which counts only if the
+    run saved elsewhere: on a server, or in a folder that is not a work folder.
     """
     pointer = work_dir / "last_checkpoint"
     saved = pointer.read_text().strip() if pointer.is_file() else ""

@@ -15,7 +15,7 @@ from ..utils.configs import SUFFIXES, plain_values
 from ..utils.errors import reason
 from ..utils.scripts import shipped_folder
 from .published import PUBLISHED, PUBLISHED_ROOT, REMOTE_PREFIXES, ensure_downloaded
-from .reader import load_from_file
+from .reader import check_checkpoint, load_from_file
 from .work_dirs import CHECKPOINT_SUFFIXES, check_same_data, find_checkpoint_in, find_config_in
 
 HUB_PREFIX = "hf://"
@@ -42,28 +42,26 @@ def shipped_models() -> dict[str, tuple[str, str | None]]:
 
 
 def find_config(model: str) -> str:
-    """Return the path of a config.
+    """Return the path of a config: the path itself, or that of the model of a name or a folder.
 
     Args:
-        model: The path itself, the name of a shipped config or of published weights, a folder with
-            config and weights such as that of a training run, a checkpoint in such a folder, or
+        model: A path, the name of a shipped config or of published weights, a folder with config
+            and weights such as that of a training run, a checkpoint in such a folder, or
             `hf://OWNER/NAME` on the Hugging Face Hub.
 
     Raises:
-        ValueError: If the name is unknown. The message has all similar names.
+        ValueError: If the name is unknown, with similar names.
         FileNotFoundError: If the folder has no config.
     """
-    return _lookup(model)[0]
+    return _look_up(model)[0]
 
 
 def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
-    """Return the path of a model's config and the path, URL or `xcit://NAME` of its checkpoint.
-
-    What a name or folder stands for is reported on stderr.
+    """Return the path of a model's config and the path, URL or `xcit://NAME` of its checkpoint, and
+    report on stderr what a name or folder stands for.
 
     Args:
-        model: As in `find_config`. A folder's checkpoint is the best of the run, or else the last,
-            or the only one.
+        model: As in `find_config`. A folder's checkpoint is that of `find_checkpoint_in`.
         checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires it.
 
     Raises:
@@ -72,7 +70,7 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     """
     if checkpoint and model.endswith(CHECKPOINT_SUFFIXES):
         raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
-    config, own_checkpoint = _lookup(model, find_weights=checkpoint is None)
+    config, own_checkpoint = _look_up(model, find_weights=checkpoint is None)
     checkpoint = checkpoint or own_checkpoint
     if checkpoint is None:
         raise ValueError(
@@ -83,10 +81,10 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     return config, checkpoint
 
 
-def _lookup(model: str, find_weights: bool = False) -> tuple[str, str | None]:
+def _look_up(model: str, find_weights: bool = False) -> tuple[str, str | None]:
     if model.endswith(SUFFIXES):
         return model, None
-    path = download_model(model) if model.startswith(HUB_PREFIX) else Path(model)
+    path = download_model(model) if model.startswith(HUB_PREFIX) else Path(model).expanduser()
     if path.is_dir():
         config = find_config_in(path)
         checkpoint = find_checkpoint_in(path) if find_weights else None
@@ -94,10 +92,7 @@ def _lookup(model: str, find_weights: bool = False) -> tuple[str, str | None]:
             _check_is_of_run(checkpoint, config)
         return config, checkpoint
     if model.endswith(CHECKPOINT_SUFFIXES):
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"no checkpoint at {model}: check the path, or give the name of a model"
-            )
+        check_checkpoint(model)
         return find_config_in(path.parent), model
     models = shipped_models()
     name = model.removeprefix("xcit://")
@@ -160,10 +155,7 @@ def similar_names(name: str, names: Iterable[str]) -> list[str]:
 
 
 def download_model(name: str) -> Path:
-    """Return the folder of a model of the Hugging Face Hub, after a download if necessary.
-
-    Args:
-        name: `hf://OWNER/NAME`.
+    """Return the folder of `hf://OWNER/NAME`, after a download if necessary.
 
     Raises:
         ModuleNotFoundError: If huggingface_hub is not installed.
@@ -194,9 +186,10 @@ def _check_code_names(value: Any) -> None:
     """
     if isinstance(value, dict):
         for key, item in value.items():
-            if key in _TYPE_KEYS and not _REGISTERED.fullmatch(str(item)):
-                raise ValueError(f"{key}={item!r}")
-            if key == "imports" and not all(_MODULE.fullmatch(str(name)) for name in item or ()):
+            is_code = key in _TYPE_KEYS and not _REGISTERED.fullmatch(str(item))
+            if key == "imports":
+                is_code = not all(_MODULE.fullmatch(str(name)) for name in item or ())
+            if is_code:
                 raise ValueError(f"{key}={item!r}")
             _check_code_names(item)
     elif isinstance(value, list | tuple):
