@@ -159,7 +159,7 @@ def test_float16_detector_finds_what_float32_finds(mask_rcnn_file, tmp_path):
         ("test_cfg.rcnn.nms", dict(class_agnostic=True), "nms.class_agnostic=True"),
         ("test_cfg.rcnn", dict(max_per_img=-1), "rcnn.max_per_img=-1"),
         ("test_cfg.rcnn", dict(mask_thr_binary=-1), "rcnn.mask_thr_binary=-1"),
-        ("test_cfg.rcnn", dict(nms=None), "rcnn.nms is missing"),
+        ("test_cfg.rcnn", dict(nms=None), "rcnn.nms=None"),
     ],
 )
 def test_unsupported_part_is_named(part, options, named):

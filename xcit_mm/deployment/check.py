@@ -16,8 +16,8 @@ MAX_UNMATCHED = 0.02  # of the detections, since rounding decides among near tie
 def compare(path: Path, module: Any, channels: int) -> list[str]:
     """Compare a file with the module that it was traced from, on noise.
 
-    Objects of any score are compared, since noise has few above the threshold of a config. After
-    that the threshold of the module is 0.
+    Objects of any score are compared, since noise has few above the threshold of a config: that of
+    the module becomes 0.
 
     Returns:
         For each output a line with its deviation.

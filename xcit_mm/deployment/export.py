@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from torch import nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim
 
 from ..models.build import load_model
 from ..utils.atomic import atomic_path
@@ -42,8 +42,7 @@ def export_model(
 
     Its input is `image`, normalised (B, C, H, W). A backbone returns `stride4` to `stride32`, a
     segmentor `logits` (B, classes, H, W), and a detector the outputs of `ExportableDetector`. The
-    file is written only if its outputs agree with those of torch, as `compare` requires. Steps are
-    reported on stderr.
+    file is written only if its outputs agree with those of torch, as `compare` requires.
 
     Args:
         checkpoint: A path, a URL or `xcit://NAME`. It must fill the whole exported part.
@@ -56,8 +55,7 @@ def export_model(
         Lines that report the deviations from torch and the scores.
 
     Raises:
-        FileNotFoundError: If config, checkpoint, images, test data or the folder of the file are
-            missing.
+        FileNotFoundError: If an input or the folder of the file is missing.
         ModuleNotFoundError: If packages for ONNX are missing.
         ValueError: If the model cannot be exported, the checkpoint does not fit it, or the file
             would replace an input.
@@ -80,7 +78,9 @@ def export_model(
         file = Path(folder, "float32.onnx")
         files = {"float32": file}
         try:
-            lines = _write_and_compare(file, module, channels, metadata)
+            _write_onnx(module, file, channels, metadata)
+            with timed_step("compare"):
+                lines = compare(file, module, channels)
             if images:
                 file = files["int8"] = Path(folder, "int8.onnx")
                 with timed_step(f"calibrate with {len(images)} images"):
@@ -97,20 +97,6 @@ def export_model(
         with atomic_path(out) as path:
             shutil.copy(file, path)
     return lines
-
-
-def _write_and_compare(
-    path: Path, module: Any, channels: int, metadata: dict[str, str]
-) -> list[str]:
-    """Write a traceable module to an ONNX file, and return the lines of `compare`, which raises if
-    their outputs deviate.
-    """
-    with timed_step("trace"):
-        program = _trace(module, channels)
-    with timed_step("optimise"):
-        _write_onnx(program, path, module.outputs, metadata)
-    with timed_step("compare"):
-        return compare(path, module, channels)
 
 
 def _check_target(out: Path, part: str) -> None:
@@ -131,8 +117,7 @@ def _traceable(cfg: Config, model: nn.Module) -> Any:
 
     Its attribute `outputs` holds the names of the outputs.
     """
-    is_backbone = not hasattr(model, "backbone")
-    if is_backbone:
+    if not hasattr(model, "backbone"):
         backbone: Any = exportable(model)
         backbone.outputs = [f"stride{stride}" for stride in backbone.strides]
         return backbone
@@ -140,31 +125,28 @@ def _traceable(cfg: Config, model: nn.Module) -> Any:
     return exportable(wrapper(model))
 
 
-def _trace(model: nn.Module, channels: int) -> ExportedProgram:
+def _write_onnx(module: Any, path: Path, channels: int, metadata: dict[str, str]) -> None:
+    """Write a traceable module with its weights to one file."""
     # A size of 1 would become a constant, also that of a level of stride 128.
     image = torch.zeros(2, channels, 288, 416)
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    return torch.export.export(model, (image,), dynamic_shapes=(sizes,))
-
-
-def _write_onnx(
-    program: ExportedProgram, path: Path, names: list[str], metadata: dict[str, str]
-) -> None:
-    """Write a program with its weights to one file."""
-    onnx: Any = torch.onnx.export(
-        program,
-        input_names=["image"],
-        output_names=names,
-        dynamic_shapes=({0: "batch", 2: "height", 3: "width"},),
-        custom_translation_table=to_onnx(),
-        opset_version=18,  # torch writes it without a conversion
-        dynamo=True,
-        verbose=False,
-    )
-    _name_nodes(onnx.model.graph)
-    onnx.model.ir_version = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
-    onnx.model.metadata_props.update(metadata)
-    onnx.save(path, external_data=False)
+    with timed_step("trace"):
+        program = torch.export.export(module, (image,), dynamic_shapes=(sizes,))
+    with timed_step("optimise"):
+        onnx: Any = torch.onnx.export(
+            program,
+            input_names=["image"],
+            output_names=module.outputs,
+            dynamic_shapes=({0: "batch", 2: "height", 3: "width"},),
+            custom_translation_table=to_onnx(),
+            opset_version=18,  # torch writes it without a conversion
+            dynamo=True,
+            verbose=False,
+        )
+        _name_nodes(onnx.model.graph)
+        onnx.model.ir_version = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
+        onnx.model.metadata_props.update(metadata)
+        onnx.save(path, external_data=False)
 
 
 def _name_nodes(graph: Any) -> None:

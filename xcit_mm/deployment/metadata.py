@@ -75,13 +75,12 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
         xcit_mm_version=__version__,
     )
     if backbone is not model:
-        facts |= _results(cfg, model)
+        facts |= _results(cfg, inputs, model)
     return {name: json.dumps(fact) for name, fact in facts.items()}
 
 
-def _results(cfg: Config, model: Any) -> dict[str, Any]:
+def _results(cfg: Config, inputs: ModelInput, model: Any) -> dict[str, Any]:
     """Return the facts by which a whole model gets its inputs and its outputs become results."""
-    inputs = ModelInput(cfg)
     unsupported = find_unsupported(inputs, cfg.model.get("test_cfg") or {})
     facts: dict[str, Any] = dict(
         classes=_class_names(cfg, model),

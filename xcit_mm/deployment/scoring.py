@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,8 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.model import BaseModel
-from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmengine.structures import InstanceData
 from onnxruntime import InferenceSession
@@ -23,15 +22,12 @@ from .run import to_objects
 def evaluate_files(
     cfg: Config, model: Any, files: Mapping[str, Path], count: int | None
 ) -> list[str]:
-    """Return a line for each metric with the scores of a model and of its ONNX files, on the first
-    `count` images of each test set, or on all.
-
-    Args:
-        files: The paths of the files, by the names that the lines give them.
+    """Return a line for each metric with the scores of a model and of its named ONNX files, on the
+    first `count` images of each test set, or on all.
     """
     scores = {"torch": _score(cfg, model, count)}
     for name, path in files.items():
-        scores[name] = _score(cfg, _file_model(cfg, model, path), count)
+        scores[name] = _score(cfg, _file_model(model, path), count)
     lines = []
     for metric in scores["torch"]:
         columns = [f"{name} {metrics[metric]:.4f}" for name, metrics in scores.items()]
@@ -58,57 +54,40 @@ def _score(cfg: Config, model: nn.Module, count: int | None) -> dict[str, float]
         return {name: float(score) for name, score in runner.test().items()}
 
 
-def _file_model(cfg: Config, model: Any, path: Path) -> nn.Module:
-    """Return a model that predicts by a file as a model of torch does."""
-    if cfg.default_scope == "mmdet":
-        return FileDetector(model, path)
-    segmentor = dict(
-        type="EncoderDecoder",
-        data_preprocessor=model.data_preprocessor,
-        backbone=dict(type=nn.Identity),
-        decode_head=dict(type=FileHead, model=model, path=path),
-        test_cfg=model.test_cfg,
-    )
-    return MODELS.build(segmentor)
+def _file_model(model: Any, path: Path) -> Any:
+    """Return a copy of a model that predicts by a file."""
+    session = InferenceSession(path)
+    copied = copy.copy(model)
+    if hasattr(model, "decode_head"):
+        copied.encode_decode = partial(_compute_logits, session)
+    else:
+        threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
+        copied.predict = partial(_detect, session, threshold)
+    return copied
 
 
-def _run(session: Any, images: Tensor) -> dict[str, np.ndarray]:
+def _run(session: InferenceSession, images: Tensor) -> dict[str, np.ndarray]:
     names = [output.name for output in session.get_outputs()]
     arrays = session.run(names, {"image": images.cpu().contiguous().numpy()})
     return dict(zip(names, arrays, strict=True))
 
 
-class FileHead(nn.Module):
-    """Decode head of mmseg's EncoderDecoder that takes images to the logits of a file."""
-
-    def __init__(self, model: Any, path: Path) -> None:
-        super().__init__()
-        self.session = InferenceSession(path)
-        self.align_corners = model.align_corners
-        self.num_classes = model.num_classes
-        self.out_channels = model.out_channels
-        self.threshold = getattr(model.decode_head, "threshold", None)
-
-    def predict(self, images: Tensor, metas: list[dict], test_cfg: dict) -> Tensor:
-        """Return logits (B, classes, H, W) of images, the output of a backbone `nn.Identity`."""
-        return torch.from_numpy(_run(self.session, images)["logits"]).to(images.device)
+def _compute_logits(session: InferenceSession, images: Tensor, metas: list[dict]) -> Tensor:
+    """Stand in for `encode_decode` of mmseg's segmentors."""
+    return torch.from_numpy(_run(session, images)["logits"]).to(images.device)
 
 
-class FileDetector(BaseModel):
-    """A detector of mmdet that predicts by a file."""
-
-    def __init__(self, model: Any, path: Path) -> None:
-        super().__init__(model.data_preprocessor)
-        self.session = InferenceSession(path)
-        self.threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
-
-    def forward(self, inputs: Tensor, data_samples: list[Any], mode: str) -> list[Any]:
-        """Give each sample the objects of its image, in the image's own pixels."""
-        for image, sample in zip(inputs, data_samples, strict=True):
-            height, width = sample.img_shape[:2]  # the file pads it
-            outputs = _run(self.session, image[None, :, :height, :width])
-            scale = sample.get("scale_factor", (1.0, 1.0))
-            objects = to_objects(outputs, sample.ori_shape[:2], scale, self.threshold)
-            tensors = {name: torch.from_numpy(array) for name, array in objects.items()}
-            sample.pred_instances = InstanceData(bboxes=tensors.pop("boxes"), **tensors)
-        return data_samples
+def _detect(
+    session: InferenceSession, threshold: float | None, images: Tensor, samples: list[Any]
+) -> list[Any]:
+    """Stand in for `predict` of mmdet's detectors: give each sample the objects of its image, in
+    the image's own pixels.
+    """
+    for image, sample in zip(images, samples, strict=True):
+        height, width = sample.img_shape[:2]  # the file pads it
+        outputs = _run(session, image[None, :, :height, :width])
+        scale = sample.get("scale_factor", (1.0, 1.0))
+        objects = to_objects(outputs, sample.ori_shape[:2], scale, threshold)
+        tensors = {name: torch.from_numpy(array) for name, array in objects.items()}
+        sample.pred_instances = InstanceData(bboxes=tensors.pop("boxes"), **tensors)
+    return samples

@@ -1,7 +1,7 @@
 """Check of a config for parts and options that cannot be exported."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from mmengine.config import Config
 
@@ -35,7 +35,10 @@ VALUES: dict[str, dict[str, Any]] = dict(
     bbox_coder=dict(add_ctr_clamp=False, use_box_type=False, clip_border=True),
     bbox_head=dict(predict_box_type="hbox", with_avg_pool=False),
 )
-REMEDY = "--part backbone exports the backbone"
+
+
+def _refuse(setting: str, fix: str) -> NoReturn:
+    raise ValueError(f"{setting} cannot be exported: {fix}; --part backbone exports the backbone")
 
 
 def check_model(cfg: Config, part: str) -> None:
@@ -44,10 +47,8 @@ def check_model(cfg: Config, part: str) -> None:
     if library not in ("mmdet", "mmseg"):
         raise ValueError(f"default_scope={library!r}: must be one of mmdet, mmseg")
     if backbone_class(cfg) is not XCiT:
-        backbone = cfg.model.get("backbone", {}).get("type")
-        raise ValueError(
-            f"the config's backbone is {backbone}: only this package's XCiT is exported"
-        )
+        name = cfg.model.get("backbone", {}).get("type")
+        raise ValueError(f"the config's backbone is {name}: only this package's XCiT is exported")
     check_backbone(cfg)
     if part == "backbone":
         tested_dataset(cfg)  # which raises if the config has none
@@ -67,8 +68,7 @@ def check_detector(cfg: Config) -> None:
     for key in ("rpn_head", "bbox_head"):
         loss = (cfg.model.get(key) or {}).get("loss_cls")
         if loss and not loss.get("use_sigmoid"):
-            setting = f"model.{key}.loss_cls.use_sigmoid=False"
-            raise ValueError(f"{setting} cannot be exported: set it to True; {REMEDY}")
+            _refuse(f"model.{key}.loss_cls.use_sigmoid=False", "set it to True")
     test_cfg = cfg.model.get("test_cfg") or {}
     if "rpn_head" in cfg.model:
         for stage in ("rpn", "rcnn"):
@@ -83,29 +83,25 @@ def _check_part(where: str, part: dict) -> None:
     name = type_name(dict(type=key) | part)  # nms in mmdet's configs may have no type
     if name not in TYPES[key]:
         fix = f"only {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
-        raise ValueError(f"{where}.type={name!r} cannot be exported: {fix}; {REMEDY}")
+        _refuse(f"{where}.type={name!r}", fix)
     expected = dict(VALUES.get(key, {}))
     if key == "nms":  # all other options must be unset
         expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
     for option, value in expected.items():
         if part.get(option, value) != value:
-            setting = f"{where}.{option}={part[option]!r}"
-            raise ValueError(f"{setting} cannot be exported: leave it out; {REMEDY}")
+            _refuse(f"{where}.{option}={part[option]!r}", "leave it out")
 
 
 def _check_limits(where: str, test_cfg: dict) -> None:
     """Raise ValueError if the options of a selection cannot be exported."""
     if not test_cfg.get("nms"):
-        fix = "set it, such as nms=dict(type='nms', iou_threshold=0.5)"
-        raise ValueError(f"{where}.nms is missing: {fix}")
+        _refuse(f"{where}.nms=None", "set it, such as nms=dict(type='nms', iou_threshold=0.5)")
     limit = test_cfg.get("max_per_img")
     if limit is None or limit < 1:
-        fix = "set a limit for an image, such as 100"
-        raise ValueError(f"{where}.max_per_img={limit} cannot be exported: {fix}")
+        _refuse(f"{where}.max_per_img={limit}", "set a limit for an image, such as 100")
     threshold = test_cfg.get("mask_thr_binary", 0.5)
     if threshold <= 0:  # mmdet then returns grey masks, or whole boxes
-        fix = "give a probability, such as 0.5"
-        raise ValueError(f"{where}.mask_thr_binary={threshold} cannot be exported: {fix}")
+        _refuse(f"{where}.mask_thr_binary={threshold}", "give a probability, such as 0.5")
 
 
 def check_segmentor(cfg: Config) -> None:
@@ -117,12 +113,10 @@ def check_segmentor(cfg: Config) -> None:
     for head in heads:
         name = type_name(head)
         if name.startswith("Mask"):  # which classifies masks
-            raise ValueError(f"model.decode_head.type={name!r} cannot be exported; {REMEDY}")
+            _refuse(f"model.decode_head.type={name!r}", "take one that classifies pixels")
     channels = heads[-1].get("out_channels") or heads[-1].get("num_classes")
     if len(heads) > 1 and channels == 1:
-        raise ValueError(
-            "a cascade of one channel cannot be exported: mmseg cannot predict with it"
-        )
+        _refuse("a cascade of one channel", "mmseg cannot predict with it")
 
 
 def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
