@@ -216,6 +216,7 @@ def test_averaged_weights_start_with_the_moved_rows():
         (("road", *LABELS[1:]), dict(), "keep 4 of 5 .* new: road; to fine-tune: strict"),
         (LABELS[::-1], dict(resume=True), "in another order: 0 is background, not star"),
         (("road", *LABELS[1:]), dict(resume=True), "background instead of road; take the config"),
+        (LABELS[1:], dict(resume=True), "background instead of no others"),
     ],
 )
 def test_a_checkpoint_of_other_classes_is_refused(classes, options, message):
@@ -236,23 +237,13 @@ def write_checkpoint(model: tuple[str, str], folder: Path, classes: Sequence[str
     return folder / "trained.pth"
 
 
-@pytest.mark.parametrize(
-    "task, learned, message",
-    [
-        ("seg", ("road", *LABELS[1:]), "other classes than the config: road instead of background"),
-        ("seg", (*LABELS, "road"), "road instead of no others"),
-        ("det", ("square", "circle", *OBJECTS[2:]), "another order: 0 is square, not circle"),
-    ],
-)
-def test_predictions_and_exports_of_other_classes_are_refused(
-    task, learned, message, models, tmp_path
-):
-    checkpoint = write_checkpoint(models[task], tmp_path, learned)
-    refusal = f"trained.pth has learned .*{message}; take the config"
+def test_predictions_and_exports_of_other_classes_are_refused(models, tmp_path):
+    checkpoint = write_checkpoint(models["seg"], tmp_path, ("road", *LABELS[1:]))
+    refusal = "trained.pth has learned other classes than the config: road instead of background;"
     with pytest.raises(ValueError, match=refusal):
-        Predictor.from_config(models[task][0], checkpoint)
+        Predictor.from_config(models["seg"][0], checkpoint)
     with pytest.raises(ValueError, match=refusal):
-        export_model(models[task][0], checkpoint, tmp_path / "model.onnx")
+        export_model(models["seg"][0], checkpoint, tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize(
@@ -261,9 +252,8 @@ def test_predictions_and_exports_of_other_classes_are_refused(
         dict(palette=[[0, 0, 0]] * 5),
         dict(classes="names.txt"),
         dict(classes=["Background", *LABELS[1:]]),
-        dict(classes=[f"{name} " for name in LABELS]),
     ],
-    ids=["palette alone", "a file", "upper case", "spaces"],
+    ids=["palette alone", "a file", "upper case"],
 )
 def test_the_same_names_predict_however_a_config_writes_them(
     metainfo, models, tmp_path, monkeypatch, capsys

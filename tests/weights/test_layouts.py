@@ -103,7 +103,6 @@ def without(*prefixes: str) -> dict:
     "saved, options, named",
     [
         (SAVED, dict(patch_size=8), "32x12x4/p16, the config asks for 32x12x4/p8"),
-        (SAVED, dict(arch=dict(PICO, depth=24)), "the config asks for 32x24x4/p16"),
         (SAVED, dict(arch=dict(PICO, embed_dim=64)), "the config asks for 64x12x4/p16"),
         (without("blocks.8", "blocks.9", "blocks.1"), {}, "the file is 32x8x4/p16"),
         (without("blocks.5."), {}, r"it lacks blocks.5.* and \d+ more"),

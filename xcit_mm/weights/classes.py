@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..utils.configs import data_sets, metainfo
 from ..utils.errors import preview
 from ..utils.texts import compose, find_alike
+from .reader import meta_of
 
 # Layers of mmdet, mmseg and mmpretrain that give each class a score or a mask.
 _SCORES = re.compile(
@@ -57,17 +58,13 @@ def learned_classes(checkpoint: Any) -> tuple[str, ...] | None:
     """Return the names of the classes that the content of a file was trained on, or None if the
     file, such as one that holds weights alone, does not name them.
     """
-    meta = checkpoint.get("meta") if isinstance(checkpoint, Mapping) else None
-    if not isinstance(meta, Mapping):
-        return None
-    names = meta.get("CLASSES")  # of mmcv 1
-    return plain_names((meta.get("dataset_meta") or {}).get("classes") or names)
+    meta = meta_of(checkpoint)
+    names = (meta.get("dataset_meta") or {}).get("classes")
+    return plain_names(names or meta.get("CLASSES"))  # the latter of mmcv 1
 
 
 def configured_classes(cfg: Config, split: str = "test") -> tuple[str, ...] | None:
-    """Return the names of the classes of a split in a config of mmdet or mmseg, or None if the
-    config does not name them.
-    """
+    """Return the names of the classes of a split in a config of mmdet or mmseg, or None."""
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):  # mmpretrain takes them from folders
         return None
     for dataset in data_sets(cfg, split):
@@ -80,11 +77,9 @@ def configured_classes(cfg: Config, split: str = "test") -> tuple[str, ...] | No
 def check_same_classes(
     checkpoint: Any, learned: Sequence[str] | None, classes: Sequence[str] | None
 ) -> None:
-    """Compare the classes of a checkpoint with those of a config. Print a line if only upper and
-    lower case differ. Classes that are not known, None, are accepted.
-
-    Raises:
-        ValueError: If they are others, or the same in another order.
+    """Raise ValueError if a checkpoint has learned other classes than those of a config, or the
+    same in another order; print a line if only upper and lower case differ. None, for classes that
+    are not known, is accepted.
     """
     if learned is None or classes is None or tuple(learned) == tuple(classes):
         return
@@ -129,11 +124,8 @@ def _has_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
 def move_classes(
     model: Any, expected: Mapping[str, Tensor], state: Mapping[str, Tensor], names: ClassNames
 ) -> dict[str, Tensor]:
-    """Move the rows of heads to the numbers that their classes have in a model.
-
-    Args:
-        expected: Tensors of the model, whose rows new classes keep.
-        state: Tensors of a file.
+    """Move the rows of heads in the tensors of a file to the numbers that their classes have in a
+    model. New classes keep the rows of the model's tensors, `expected`.
 
     Raises:
         ValueError: If rows cannot be moved, as the layer or its number of rows is unknown.

@@ -14,8 +14,6 @@ from .bands import LINEAR_STEM, stem_key
 # Prefixes of the keys that only a classifier has.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
 
-LAYOUTS = ("official", "timm", "mmpretrain")
-
 # Where backbones that wrap a model of timm have it: this package's TimmPyramid, mmseg, mmpretrain.
 TIMM_PREFIX = "timm_model."
 
@@ -36,6 +34,7 @@ _MMPRETRAIN = {
 _NAMES = dict(
     official=dict[str, str](), timm={"^pos_embeder.": "^pos_embed."}, mmpretrain=_MMPRETRAIN
 )
+LAYOUTS = tuple(_NAMES)
 
 
 @dataclass

@@ -69,8 +69,8 @@ def load_pretrained(
     except ValueError as error:
         raise ValueError(f"{checkpoint} does not fit the model: {error}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
-    message = f"loaded {len(state)} tensors of {backbone.describe_weights(weights)}"
-    message += f" from {checkpoint}"
+    description = backbone.describe_weights(weights)
+    message = f"loaded {len(state)} tensors of {description} from {checkpoint}"
     if initial:
         part = "head" if "head.weight" in initial else "pyramid"
         message += f"; {len(initial)} of the {part} keep their initial values"
@@ -94,8 +94,7 @@ def match_model(
             moved. Without `strict_heads`, they may be others.
 
     Raises:
-        CheckpointMismatch: If the checkpoint does not fit.
-        ValueError: If the model has another backbone.
+        ValueError: If the model has another backbone; CheckpointMismatch if the file does not fit.
     """
     backbone: Any = getattr(model, "backbone", None)
     if not hasattr(backbone, "pretrained_options"):
@@ -141,8 +140,7 @@ def match_trunk(
     `strict_heads` and `fill_stem` are those of `load_pretrained`.
 
     Raises:
-        ValueError: If they do not fit. If an option helps where training starts, the message names
-            it.
+        ValueError: If they do not fit. The message names an option that helps a training to start.
     """
     expected = backbone.state_dict()
     in_file = describe(weights.trunk)

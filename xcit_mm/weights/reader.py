@@ -9,7 +9,7 @@ import re
 import threading
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from pickle import UnpicklingError
 from typing import Any
@@ -128,6 +128,12 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
             return torch.load(path, map_location, weights_only=True, mmap=start[:2] == b"PK")
     except Exception as error:  # a damaged file may raise nearly anything
         raise ValueError(f"cannot read {path} as a checkpoint: {_explain(path, error)}") from error
+
+
+def meta_of(content: Any) -> Mapping[str, Any]:
+    """Return what mmengine and mmcv 1 write about a run into the content of a file, or {}."""
+    meta = content.get("meta") if isinstance(content, Mapping) else None
+    return meta if isinstance(meta, Mapping) else {}
 
 
 def check_checkpoint(path: str | Path) -> None:

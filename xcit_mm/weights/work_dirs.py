@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..utils.configs import leaf_datasets, plain_values
 from ..utils.errors import preview
-from .reader import load_from_file
+from .reader import load_from_file, meta_of
 
 CHECKPOINT_SUFFIXES = (".pth", ".safetensors")
 
@@ -30,7 +30,7 @@ class SavedRun(NamedTuple):
         """Return what the content of a file says about its run, or None if it says nothing."""
         if not isinstance(checkpoint, Mapping) or "message_hub" not in checkpoint:
             return None
-        meta = checkpoint.get("meta") or {}
+        meta = meta_of(checkpoint)
         info = checkpoint["message_hub"].get("runtime_info") or {}
         name = str(info.get("experiment_name"))
         best = list(_best_files(info).values())
@@ -84,10 +84,8 @@ def check_same_data(
     """Raise ValueError, which says what to do, if a checkpoint is of a run that trained on other
     data than a config does, and if these data still exist: others may have been moved.
     """
-    meta = content.get("meta") if isinstance(content, Mapping) else None
     try:
-        # mmengine stores the config of a run.
-        trained = _training_paths(plain_values((meta or {}).get("cfg") or ""))
+        trained = _training_paths(plain_values(meta_of(content).get("cfg") or ""))
     except ValueError:  # a config that would have to be run
         return
     paths = _training_paths(config)

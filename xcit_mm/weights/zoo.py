@@ -4,7 +4,7 @@ import functools
 import re
 import sys
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,7 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
         checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires it.
 
     Raises:
-        ValueError: If the name is unknown or the model has no checkpoint.
-        FileNotFoundError: If the folder has no config.
+        ValueError: If the model has no checkpoint, or as `find_config`.
     """
     if checkpoint and model.endswith(CHECKPOINT_SUFFIXES):
         raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
@@ -126,11 +125,10 @@ def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
 
 
 def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
-    """Read a checkpoint, after a download if necessary.
+    """Read a checkpoint as `load_from_file`, after a download if necessary.
 
     Args:
         name: A path, a URL, a published name with or without `xcit://`, or `hf://OWNER/NAME`.
-        map_location: As in `load_from_file`, whose errors are raised too.
 
     Raises:
         ConnectionError: If the file cannot be downloaded.
@@ -144,14 +142,10 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """List the names with all words of a name, or else the names with a similar beginning."""
+    """List the names with all words of a name, or else those that are spelled almost like it."""
     words = re.split("[-_ ]", name.lower())
     with_words = [known for known in names if all(word in known for word in words)]
-    return with_words or [
-        known
-        for known in names
-        if SequenceMatcher(None, name.lower(), known[: len(name) + 1]).ratio() > 0.8
-    ]
+    return with_words or get_close_matches(name.lower(), names)
 
 
 def download_model(name: str) -> Path:
