@@ -23,6 +23,7 @@ from xcit_mm.deployment.metadata import find_unsupported, resize_rule
 from xcit_mm.prediction import Predictor
 from xcit_mm.prediction.preprocessing import Preprocessing
 from xcit_mm.utils.configs import ModelInput
+from xcit_mm.utils.images import read_image
 
 onnx = pytest.importorskip("onnx")
 run = pytest.importorskip("xcit_mm.deployment.run")
@@ -52,11 +53,6 @@ def edited(segmentor_file, tmp_path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture(scope="module")
-def segmenter(segmentor) -> Predictor:
-    return Predictor.from_config(*segmentor, device="cpu")
-
-
 def test_detections_in_photos_are_the_predictor_s(mask_rcnn, mask_rcnn_file, photo):
     actual = Detections(**run.Model(mask_rcnn_file)(photo))
     prediction = Predictor.from_config(*mask_rcnn, device="cpu")(photo)
@@ -66,9 +62,9 @@ def test_detections_in_photos_are_the_predictor_s(mask_rcnn, mask_rcnn_file, pho
     assert assert_same(actual, expected, photo.shape[:2], float(cut), pixels=1e-3) > 0
 
 
-def test_segmentation_maps_are_the_predictor_s(segmenter, segmentor_file, photo):
+def test_segmentation_maps_are_the_predictor_s(segmentor, segmentor_file, photo):
     actual = run.Model(segmentor_file)(photo)["map"]
-    expected = segmenter(photo).segmentation
+    expected = Predictor.from_config(*segmentor, device="cpu")(photo).segmentation
     assert actual.dtype == expected.dtype
     assert len(np.unique(actual)) > 1
     assert (actual != expected).mean() < 5e-4
@@ -171,23 +167,25 @@ def test_preprocessing_that_the_script_lacks_is_named(path, options, named, edit
 PIXELS = synthetic_photo(40, 60)
 
 
-@pytest.mark.parametrize(
-    "pixels",
-    [PIXELS[..., 0], np.dstack([PIXELS, PIXELS[..., 0]]), PIXELS.astype(np.uint16) * 257],
-    ids=["grey", "transparent", "16 bits"],
-)
-def test_photos_of_other_channels_are_read_as_by_the_predictor(pixels, segmenter, tmp_path):
-    cv2.imwrite(str(tmp_path / "photo.png"), pixels)
-    image = run.read_image(tmp_path / "photo.png")
-    assert image.shape == (40, 60, 3)
-    assert np.array_equal(image, segmenter.preprocess.read(tmp_path / "photo.png"))
+UPRIGHT = Image.Exif()
+UPRIGHT[0x0112] = 6
+PHOTO = Image.fromarray(PIXELS)
+PHOTOS: dict[str, Callable[[str], object]] = {
+    "grey.png": PHOTO.convert("L").save,
+    "transparent.png": PHOTO.convert("RGBA").save,
+    "deep.png": lambda path: cv2.imwrite(path, PIXELS.astype(np.uint16) * 257),
+    "printed.tif": PHOTO.convert("CMYK").save,
+    "upright.jpg": lambda path: PHOTO.save(path, exif=UPRIGHT),
+}
 
 
-def test_photo_of_an_upright_camera_is_turned(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.fromarray(PIXELS).save(tmp_path / "photo.jpg", exif=exif)
-    assert run.read_image(tmp_path / "photo.jpg").shape == (60, 40, 3)
+@pytest.mark.parametrize("name", PHOTOS)
+def test_photos_of_all_kinds_are_read_as_by_the_predictor(name, tmp_path):
+    path = tmp_path / name
+    PHOTOS[name](str(path))
+    image = run.read_image(path)
+    assert image.shape == ((60, 40, 3) if name == "upright.jpg" else (40, 60, 3))
+    assert np.array_equal(image, read_image(path))
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,6 @@ import cv2
 import numpy as np
 import pytest
 from helpers.small_models import synthetic_photo
-from PIL import Image
-
-from xcit_mm.utils.images import read_image
 
 onnx = pytest.importorskip("onnx")
 run = pytest.importorskip("xcit_mm.deployment.run")
@@ -73,15 +70,31 @@ def main(monkeypatch, tmp_path) -> Callable[..., int]:
 
 
 @pytest.mark.parametrize(
-    "model, message",
-    [("photos/a.png", "a.png cannot be run"), ("foreign.onnx", "not of xcit-mm export")],
+    "arguments, message",
+    [
+        ("photos/a.png photos", "a.png cannot be run"),
+        ("models/foreign.onnx photos", "not of xcit-mm export"),
+        ("{model} photos --provider TPU", "--provider TPU: onnxruntime has .*CPU"),
+        ("{model} empty", "empty has no photos among 0 entries: give another"),
+        ("{model} other", "other has no photos among 2 entries: name its sub-folders"),
+        ("{model} photos --out photos/../photos", "--out .* the input photos: give another"),
+        ("{model} photos/a.png --out link", "--out .* the input photos/a.png: give another"),
+        ("{model} photos --out models", "--out .* the input models/model.onnx: give another"),
+    ],
 )
-def test_bad_model_is_named(model, message, main, segmentor_file):
+def test_a_wrong_call_is_one_line_and_replaces_no_input(arguments, message, main, segmentor_file):
+    for folder in ("models", "empty", "other/sub"):
+        os.makedirs(folder)
+    shutil.copy(segmentor_file, "models/model.onnx")
     foreign = onnx.load(segmentor_file)
     del foreign.metadata_props[:]
-    onnx.save(foreign, "foreign.onnx")
-    with pytest.raises(ValueError, match=message):
-        main(model, "photos")
+    onnx.save(foreign, "models/foreign.onnx")
+    Path("other/notes.txt").touch()
+    Path("link").symlink_to("photos")
+    with pytest.raises(ValueError, match=message) as error:
+        main(*arguments.format(model="models/model.onnx").split())
+    assert "\n" not in str(error.value)
+    assert os.listdir("photos") == ["a.png"]
 
 
 def png_of_many_pixels() -> bytes:
@@ -125,26 +138,6 @@ def test_several_photos_and_folders_are_predicted_each_once(main, segmentor_file
     assert "more: 1 entries are no photos and left out\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", ["", "notes.txt", "sub/a.png"])
-def test_a_folder_without_photos_is_one_line(content, main, segmentor_file):
-    Path("empty/sub").mkdir(parents=True)
-    if content:
-        Path("empty", content).touch()
-    with pytest.raises(ValueError, match="empty has no photos among"):
-        main(segmentor_file, "empty")
-
-
-def test_a_provider_that_onnxruntime_lacks_is_named(main, segmentor_file):
-    with pytest.raises(ValueError, match=r"--provider TPU: onnxruntime has .*CPU"):
-        main(segmentor_file, "photos", "--provider", "TPU")
-
-
-def test_a_tiff_of_printers_is_read_as_by_predict(main):
-    image = Image.fromarray(synthetic_photo(40, 60))
-    image.convert("CMYK").save("photos/c.tif")
-    assert np.array_equal(run.read_image("photos/c.tif"), read_image("photos/c.tif"))
-
-
 def test_drawing_of_an_image_whose_name_is_not_utf8(main, segmentor_file, capsys):
     os.rename("photos/a.png", b"photos/gr\xfcn.png")
     assert main(segmentor_file, "photos", "--out", "drawn") == 0
@@ -170,23 +163,6 @@ def test_drawings_that_cannot_be_written_are_one_line_each_and_leave_no_file(
     assert too_long.startswith(f"photos/{long}: [Errno {errno.ENAMETOOLONG}]")
     assert f"photos/{long} " in printed.out  # its classes are reported
     assert os.listdir("drawn") == []
-
-
-@pytest.mark.parametrize(
-    "image, out, named",
-    [
-        ("photos", "photos/../photos", "input photos"),
-        ("photos/a.png", "link", "input photos/a.png"),
-        ("photos", "models", "input models/model.onnx"),
-    ],
-)
-def test_drawings_replace_no_input(image, out, named, main, segmentor_file):
-    os.mkdir("models")
-    shutil.copy(segmentor_file, "models/model.onnx")
-    Path("link").symlink_to("photos")
-    with pytest.raises(ValueError, match=f"--out .* the {named}: give another"):
-        main("models/model.onnx", image, "--out", out)
-    assert os.listdir("photos") == ["a.png"]
 
 
 def test_name_that_opencv_cannot_draw_is_the_number_of_its_class():
