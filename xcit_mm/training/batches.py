@@ -1,18 +1,19 @@
 """The place of a run in its data: batches have numbers, and a resumed run starts at the next."""
 
-import functools
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from mmengine.dist import broadcast_object_list, get_rank
-from mmengine.registry import DATA_SAMPLERS
+from mmengine.registry import DATA_SAMPLERS, LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
+from ..utils.cli import log_line
 from ..utils.compat import train_dataloader_config
 
 
@@ -29,10 +30,8 @@ def seed_generators(*numbers: int) -> None:
 
 
 class SeededDataset(Dataset):
-    """A data set whose random numbers depend only on a seed and the place of a sample in the run.
-
-    The number of workers and the samples that a worker loaded before make no difference. All
-    attributes are those of the original data set.
+    """A data set whose random numbers depend only on a seed and the place of a sample in the run,
+    not on the worker. All attributes are those of the original data set.
     """
 
     def __init__(self, dataset: Any, seed: tuple[int, ...]) -> None:
@@ -88,17 +87,16 @@ class NumberedBatches(Sampler):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list]:
-        epochs: Iterable[int] = [self.epoch]
-        if self._endless and len(self) > 0:
-            epochs = itertools.count(self.epoch)
         batch = 0
-        for epoch in epochs:
+        for epoch in itertools.count(self.epoch):
             if hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
             for indices in self._batches:
                 if batch >= self.first:
                     yield [((epoch, batch, place), index) for place, index in enumerate(indices)]
                 batch += 1
+            if not self._endless or len(self) == 0:
+                return
 
 
 def numbered_loader(
@@ -122,8 +120,8 @@ def numbered_loader(
 
 
 class _LoopIterator(itertools.chain):
-    """The batches of an iteration-based loop, which skips some when it resumes: mmengine (0.10.7)
-    by `next`, OneDL's mmengine (0.10.12) by `skip_iter`.
+    """Batches of an iteration-based loop, which skips some when it resumes: mmengine (0.10.7) by
+    `next`, OneDL's mmengine (0.10.12) by `skip_iter`.
     """
 
     def skip_iter(self, number: int) -> None:
@@ -131,48 +129,69 @@ class _LoopIterator(itertools.chain):
             next(self)
 
 
-class NumberedLoop:
-    """The training loop of a runner, with a loader and random numbers by the number of a batch."""
+@LOOPS.register_module()
+class NumberedEpochLoop(EpochBasedTrainLoop):
+    """mmengine's loop over epochs, with a loader and random numbers by the number of a batch."""
 
-    def __init__(self, runner: Runner) -> None:
-        loop: Any = runner.train_loop
-        self._loop = loop
-        self._endless = isinstance(loop, IterBasedTrainLoop)
-        seeds = [runner.seed]
-        broadcast_object_list(seeds)  # with diff_rank_seed every process has its own
-        self._seed = (seeds[0], get_rank())
-        config = train_dataloader_config(runner)
-        loop.dataloader = numbered_loader(
-            loop.dataloader.dataset, config, self._seed, self._endless
-        )
-        self._batches: Any = loop.dataloader.batch_sampler
-        loop.run_iter = functools.partial(self._run_iter, loop.run_iter)
+    def run(self) -> nn.Module:
+        self._seed = _number_batches(self, endless=False)
+        return super().run()
 
-    @staticmethod
-    def supports(runner: Runner) -> bool:
-        """Return whether batches can have numbers: with mmengine's loops and a sampler's config."""
-        if not isinstance(runner.train_loop, EpochBasedTrainLoop | IterBasedTrainLoop):
-            return False
-        config = train_dataloader_config(runner)
-        return isinstance(config, dict) and isinstance(config.get("sampler"), dict)
+    def run_epoch(self) -> None:
+        batches: Any = self.dataloader.batch_sampler
+        length = max(1, len(batches))
+        # A checkpoint of the last iteration of an epoch is saved before the epoch ends.
+        is_complete = self.iter == (self.epoch + 1) * length
+        batches.epoch = self.epoch
+        batches.first = length if is_complete else self.iter % length
+        super().run_epoch()
 
-    def start_epoch(self) -> None:
-        """Go to the batch of the loop's iteration, in its epoch, or in the whole endless run."""
-        loop = self._loop
-        self._batches.epoch = loop.epoch
-        if not self._endless:
-            length = max(1, len(self._batches))
-            # A checkpoint of the last iteration of an epoch is saved before the epoch ends.
-            is_complete = loop.iter == (loop.epoch + 1) * length
-            self._batches.first = length if is_complete else loop.iter % length
-            return
-        self._batches.first = loop.iter
-        # The loop skips the trained batches, for which None stands: the loader leaves them out.
-        skipped = 0 if getattr(loop, "fast_forward_on_resume", False) else loop.iter
-        loop.dataloader_iterator = _LoopIterator(itertools.repeat(None, skipped), loop.dataloader)
+    def run_iter(self, idx: int, data_batch: Any) -> None:
+        seed_generators(*self._seed, self.iter)
+        batches: Any = self.dataloader.batch_sampler
+        super().run_iter(batches.first + idx, data_batch)
 
-    def _run_iter(self, run_iter: Callable, *number_and_batch: Any) -> None:
-        # Only the epoch-based loop passes a number, which it counts from 0.
-        *numbers, batch = number_and_batch
-        seed_generators(*self._seed, self._loop.iter)
-        run_iter(*[self._batches.first + number for number in numbers], batch)
+
+@LOOPS.register_module()
+class NumberedIterLoop(IterBasedTrainLoop):
+    """mmengine's loop over iterations, with a loader and random numbers as `NumberedEpochLoop`."""
+
+    def run(self) -> nn.Module:
+        self._seed = _number_batches(self, endless=True)
+        batches: Any = self.dataloader.batch_sampler
+        batches.first = self.iter
+        # mmengine skips the trained batches, for which None stands: the loader leaves them out.
+        skipped = 0 if getattr(self, "fast_forward_on_resume", False) else self.iter
+        self.dataloader_iterator = _LoopIterator(itertools.repeat(None, skipped), self.dataloader)
+        return super().run()
+
+    def run_iter(self, data_batch: Any) -> None:
+        seed_generators(*self._seed, self.iter)
+        super().run_iter(data_batch)
+
+
+def _number_batches(loop: Any, endless: bool) -> tuple[int, int]:
+    """Give a loop a loader of numbered batches, and return the seed of the run and the process."""
+    seeds = [loop.runner.seed]  # after a resume that of the checkpoint
+    broadcast_object_list(seeds)  # with diff_rank_seed every process has its own
+    seed = (seeds[0], get_rank())
+    config = train_dataloader_config(loop.runner)
+    loop.dataloader = numbered_loader(loop.dataloader.dataset, config, seed, endless)
+    return seed
+
+
+_NUMBERED = {EpochBasedTrainLoop: NumberedEpochLoop, IterBasedTrainLoop: NumberedIterLoop}
+
+
+def use_numbered_loop(runner: Runner) -> None:
+    """Make the training loop of a runner one of this module before it runs.
+
+    If the loop is of another class, or the loader is not that of a config, a line says so.
+    """
+    loop = runner.train_loop
+    config = train_dataloader_config(runner)
+    has_sampler = isinstance(config, Mapping) and isinstance(config.get("sampler"), Mapping)
+    if has_sampler and type(loop) in _NUMBERED:
+        loop.__class__ = _NUMBERED[type(loop)]  # it keeps its state
+    elif not isinstance(loop, NumberedEpochLoop | NumberedIterLoop):
+        log_line("the batches have no numbers: a resumed run starts with other batches")

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import math
 import os
 import re
 import resource
@@ -11,9 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from numbers import Real
-from pathlib import Path
 from typing import Any, TextIO
-from unittest.mock import patch
 
 import torch
 from mmengine.dist import is_main_process
@@ -23,7 +22,7 @@ from mmengine.runner import Runner
 from tqdm import tqdm
 
 from ..utils.cli import print_line, progress_bar
-from ..utils.compat import add_hooks_to_runs
+from ..utils.compat import ScriptRunner, add_hooks_to_runs, file_handlers
 from ..weights.work_dirs import BEST
 
 _WINDOW = 10  # iterations over which loss and time are averaged
@@ -41,7 +40,6 @@ class ConsoleHook(Hook):
 
     Attributes:
         table: The last table of the classes' scores that the library has logged.
-        best_table: The table of the best validation of a segmentor.
     """
 
     priority = "LOWEST"  # after the hooks that compute and save what is shown
@@ -49,74 +47,65 @@ class ConsoleHook(Hook):
     def __init__(self, output: TextIO) -> None:
         """Make a hook that writes the scores of a test to `output`."""
         self.table = ""
-        self.best_table = ""
+        self._best_table = ""  # of a segmentor: the report has those of a detector
         self._output = output
-        self._progress: _Progress | None = None
-        self._part: _Progress | None = None  # the validation or test inside a run
+        self._progress: list[_Progress] = []  # of a training, and of a validation in it
         self._best: dict[str, Any] = {}
 
     def before_train(self, runner: Runner) -> None:
-        sizes = [f"{_describe(runner.train_dataloader.dataset)} for training"]
+        sizes = f"{_describe(runner.train_dataloader.dataset)} for training"
         if runner.val_loop is not None:
-            sizes.append(f"{len(runner.val_dataloader.dataset)} for validation")
-        _print(f"{', '.join(sizes)}; log: {_log_file(runner)}")
-        self._progress = _Progress(runner.max_iters, runner.iter)
+            sizes += f", {len(runner.val_dataloader.dataset)} for validation"
+        _print(f"{sizes}; log: {_log_file(runner)}")
+        self._progress.append(_Progress(runner.max_iters, runner.iter))
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
-        if self._progress is not None:
-            self._progress.show(runner.iter + 1, lambda left: _describe_iteration(runner, left))
+        self._progress[-1].show(runner.iter + 1, _describe_iteration(runner))
 
     def after_train(self, runner: Runner) -> None:
         self.close()
-        if self.best_table:
-            _print(f"classes in the best validation:{self.best_table}")
+        if self._best_table:
+            _print(f"classes in the best validation:{self._best_table}")
 
     def before_val_epoch(self, runner: Runner) -> None:
         self._best = _best_checkpoints(runner)
-        self._part = _Progress(len(runner.val_dataloader), name="validation")
+        part = _Progress(len(runner.val_dataloader), name="validation ", seconds=math.inf)
+        self._progress.append(part)
 
     def after_val_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
-        if self._part is not None:
-            self._part.show(batch_idx + 1)
+        self._progress[-1].show(batch_idx + 1)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        self._close_part()
-        best = _best_checkpoints(runner)
-        is_best = best != self._best
-        has_classes = any(name.endswith(_OF_A_CLASS) for name in metrics or {})
-        if is_best and not has_classes:  # the report of a detector has them
-            self.best_table = self.table
-        scores = ", ".join(f"{name} {score:.4g}" for name, score in main_scores(metrics or {}))
+        self._progress.pop().close()
+        metrics = metrics or {}
+        is_best = _best_checkpoints(runner) != self._best
+        if is_best and not any(name.endswith(_OF_A_CLASS) for name in metrics):
+            self._best_table = self.table
+        scores = _scores(metrics)
+        main_scores = [score for score in scores if _MAIN_SCORE.search(score[0])] or scores[:4]
+        line = ", ".join(f"{name} {score:.4g}" for name, score in main_scores) or "no scores"
         end = ", the best so far" if is_best else ""
-        _print(f"validation after iteration {runner.iter}: {scores or 'no scores'}{end}")
+        _print(f"validation after iteration {runner.iter}: {line}{end}")
 
     def before_test(self, runner: Runner) -> None:
         _print(f"{_describe(runner.test_dataloader.dataset)}; log: {_log_file(runner)}")
-        self._part = _Progress(len(runner.test_dataloader), name="test", seconds=_SECONDS)
+        part = _Progress(len(runner.test_dataloader), name="test ", seconds=_SECONDS)
+        self._progress.append(part)
 
-    def after_test_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
-        if self._part is not None:
-            self._part.show(batch_idx + 1)
+    after_test_iter = after_val_iter
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        self._close_part()
+        self._progress.pop().close()
         if is_main_process():
-            scores = [(name, score) for name, score in numbers(metrics or {})]
+            scores = _scores(metrics or {})
             width = max((len(name) for name, _ in scores), default=0)
             lines = [f"{name:{width}}  {score:.4g}" for name, score in scores]
             print(*filter(None, [self.table.strip()]), *lines, sep="\n", file=self._output)
 
     def close(self) -> None:
         """Remove the bars."""
-        self._close_part()
-        if self._progress is not None:
-            self._progress.close()
-            self._progress = None
-
-    def _close_part(self) -> None:
-        if self._part is not None:
-            self._part.close()
-            self._part = None
+        while self._progress:
+            self._progress.pop().close()
 
 
 class _Progress:
@@ -132,7 +121,6 @@ class _Progress:
             seconds: Least time between two lines.
         """
         self._total = total
-        self._start = done
         self._tenth = 10 * done // max(total, 1)
         self._name = name
         self._seconds = seconds
@@ -141,27 +129,20 @@ class _Progress:
         if sys.stderr.isatty() and is_main_process():
             fields = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
             options = dict(initial=done, bar_format=fields, leave=not name)
-            self._bar = progress_bar(total, "it", desc=f"{name} " if name else None, **options)
+            self._bar = progress_bar(total, "it", desc=name or None, **options)
 
-    def show(self, done: int, describe: Any = None) -> None:
-        """Show that iterations are done, with what a function of the number left returns."""
-        left = self._total - done
+    def show(self, done: int, state: str = "") -> None:
+        """Show that iterations are done, and the state after them."""
         if self._bar is not None:
-            is_due = time.monotonic() - self._time > 0.2 or left == 0
-            if describe is not None and is_due:
-                self._bar.set_postfix_str(describe(left), refresh=False)
-                self._time = time.monotonic()
+            self._bar.set_postfix_str(state, refresh=False)
             self._bar.update(done - self._bar.n)
             return
         tenth = 10 * done // max(self._total, 1)
-        if tenth == self._tenth or time.monotonic() - self._time < self._seconds:
-            return
-        self._tenth = tenth
-        self._time = time.monotonic()
-        if describe is not None:
-            _print(f"{done}/{self._total}  {describe(left)}")
-        elif self._seconds:
-            _print(f"{self._name} {done}/{self._total}")
+        now = time.monotonic()
+        if tenth > self._tenth and now - self._time >= self._seconds:
+            self._tenth = tenth
+            self._time = now
+            _print(f"{self._name}{done}/{self._total}  {state}".rstrip())
 
     def close(self) -> None:
         if self._bar is not None:
@@ -180,7 +161,7 @@ def _describe(dataset: Any) -> str:
     return f"{len(dataset)} images{named}"
 
 
-def _describe_iteration(runner: Runner, left: int) -> str:
+def _describe_iteration(runner: Runner) -> str:
     """Describe loss, learning rate, time and memory of the last iterations."""
     scalars = runner.message_hub.log_scalars
     parts = []
@@ -190,7 +171,8 @@ def _describe_iteration(runner: Runner, left: int) -> str:
         parts.append(f"lr {scalars['train/lr'].current():.3g}")
     if "train/time" in scalars:
         seconds = scalars["train/time"].mean(_WINDOW)
-        parts += [f"{seconds:.3g} s/it", f"{tqdm.format_interval(seconds * left)} left"]
+        time_left = tqdm.format_interval(seconds * (runner.max_iters - runner.iter - 1))
+        parts += [f"{seconds:.3g} s/it", f"{time_left} left"]
     if torch.cuda.is_available():
         memory = torch.cuda.max_memory_allocated() / 1e9
     else:
@@ -203,27 +185,18 @@ def _best_checkpoints(runner: Runner) -> dict[str, Any]:
     return {key: value for key, value in info.items() if key.startswith(BEST)}
 
 
-def numbers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the scores over all classes, without the prefix of their metric."""
-    for name, score in metrics.items():
-        if isinstance(score, Real) and not name.endswith(_OF_A_CLASS):
-            yield name.rpartition("/")[2], float(score)
-
-
-def main_scores(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """List the scores that fit a line."""
-    scores = list(numbers(metrics))
-    main = [(name, score) for name, score in scores if _MAIN_SCORE.search(name)]
-    return main or scores[:4]
+def _scores(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """List the scores over all classes, without the prefix of their metric."""
+    return [
+        (name.rpartition("/")[2], float(score))
+        for name, score in metrics.items()
+        if isinstance(score, Real) and not name.endswith(_OF_A_CLASS)
+    ]
 
 
 def _log_file(runner: Runner) -> str:
-    paths = [Path(handler.baseFilename) for handler in _file_handlers(runner.logger)]
+    paths = [handler.baseFilename for handler in file_handlers(runner.logger)]
     return os.path.relpath(paths[0]) if paths else "none"
-
-
-def _file_handlers(logger: logging.Logger) -> list[logging.FileHandler]:
-    return [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)]
 
 
 class _Log(io.TextIOBase):
@@ -234,12 +207,29 @@ class _Log(io.TextIOBase):
 
     def write(self, text: str) -> int:
         self._waiting = (self._waiting + text)[-_KEPT:]
-        for handler in _file_handlers(MMLogger.get_current_instance()):
+        for handler in file_handlers(MMLogger.get_current_instance()):
             if handler.stream is not None:
                 handler.stream.write(self._waiting)
                 handler.stream.flush()
                 self._waiting = ""
         return len(text)
+
+
+class _Screen(logging.Handler):
+    """Shows errors of the library's log, and lines of this package."""
+
+    def __init__(self, hook: ConsoleHook) -> None:
+        super().__init__()
+        self._hook = hook
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if message.startswith("\n+-"):
+            self._hook.table = message
+        if record.levelno >= logging.ERROR:
+            print_line(message)  # of any process
+        elif getattr(record, "on_screen", False):
+            _print(message)
 
 
 @contextmanager
@@ -251,31 +241,20 @@ def console_of_run() -> Iterator[None]:
     hook = ConsoleHook(sys.stdout)
     log = _Log()
 
-    def call_handlers(logger: MMLogger, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        for handler in _file_handlers(logger):
-            if record.levelno >= handler.level:
-                handler.handle(record)
-        if message.startswith("\n+-"):
-            hook.table = message
-        if record.levelno >= logging.ERROR:
-            print_line(message)  # of any process
-        elif getattr(record, "on_screen", False):
-            _print(message)
-
     def show_warning(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
     ) -> None:
         log.write(warnings.formatwarning(message, category, filename, lineno))
 
-    with (
-        add_hooks_to_runs(hook),
-        patch.object(MMLogger, "callHandlers", call_handlers),
-        warnings.catch_warnings(),
-        redirect_stdout(log),
-    ):
+    with add_hooks_to_runs(hook), warnings.catch_warnings(), redirect_stdout(log):
         warnings.showwarning = show_warning  # type: ignore[assignment]
+        ScriptRunner.screen = _Screen(hook)
+        logger = MMLogger.get_current_instance()  # until the run has its own
+        handlers = logger.handlers
+        logger.handlers = [ScriptRunner.screen]
         try:
             yield
         finally:
             hook.close()
+            logger.handlers = handlers
+            ScriptRunner.screen = None

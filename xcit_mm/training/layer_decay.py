@@ -42,32 +42,30 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         if prefix:  # mmengine calls this method for every submodule, and last for the model
             return
         rate = self.paramwise_cfg["layer_decay_rate"]
-        layers, top = _layers(module)
-        # Groups of one layer and equal options become one group.
+        depths = _depths(module)
+        # Groups of one depth and equal options become one group.
         merged: dict[tuple[int, str], dict] = {}
         for group in params:
             (parameter,) = group.pop("params")  # mmengine makes a group for each parameter
-            layers_below_top = top - layers.get(id(parameter), top)
-            group["lr"] = group.get("lr", self.base_lr) * rate**layers_below_top
-            key = (layers_below_top, repr(group))
-            merged.setdefault(key, dict(group, params=[]))["params"].append(parameter)
+            depth = depths.get(parameter, 0)
+            group["lr"] = group.get("lr", self.base_lr) * rate**depth
+            same = merged.setdefault((depth, repr(group)), dict(group, params=[]))
+            same["params"].append(parameter)
         # The log shows the rate of the first group: the full rate.
         params[:] = [merged[key] for key in sorted(merged, key=itemgetter(0))]
         for group in params:  # mmengine lists a layer that two heads share twice
             group["params"] = list(dict.fromkeys(group["params"]))
 
 
-def _layers(model: nn.Module) -> tuple[dict[int, int], int]:
-    """Return the layers of the trunk's parameters by their ids, and the layer of all others."""
+def _depths(model: nn.Module) -> dict[nn.Parameter, int]:
+    """Return for each parameter of the trunk how many layers are between it and the heads."""
     backbones = [module for module in model.modules() if isinstance(module, Backbone)]
     if len(backbones) != 1:
         count = f"{type(model).__name__} has {len(backbones)} backbones of this package"
         raise ValueError(f"{count}: layer decay needs exactly one")
-    stages = backbones[0].stages()
-    layers = {
-        id(parameter): layer
-        for layer, stage in enumerate(stages)
+    return {
+        parameter: depth
+        for depth, stage in enumerate(reversed(backbones[0].stages()), start=1)
         for module in stage
         for parameter in module.parameters()
     }
-    return layers, len(stages)

@@ -104,8 +104,6 @@ class NonFiniteHook(Hook):
             norm = get_total_norm(gradients, torch.inf)
         if self._is_step_finite(norm.isfinite()):
             self.skips = 0
-        else:
-            self._stop_or_skip()
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         if self._checked_iteration == runner.iter:
@@ -115,24 +113,28 @@ class NonFiniteHook(Hook):
         scaler = getattr(wrapper, "loss_scaler", None)
         # A scale below 1 that still overflows is no fault of the scale.
         overflows_unscaled = scaler and wrapper.should_update() and scaler.get_scale() < 1
-        if not self._is_step_finite(torch.tensor(not overflows_unscaled)):
-            self._stop_or_skip()
+        self._is_step_finite(torch.tensor(not overflows_unscaled))
 
     @torch.no_grad()
     def _is_step_finite(self, are_gradients_finite: Tensor) -> bool:
-        """Return whether gradients, loss and running statistics are finite in all processes."""
+        """Return whether gradients, loss and running statistics are finite in all processes.
+
+        If not, leave out the step, or raise FloatingPointError.
+        """
         self._checked_iteration = self._runner.iter
         loss = self._model.parse_losses(self._losses)[0]
         largest = get_total_norm(list(self._statistics.values()), torch.inf)
         checks = (loss.isfinite(), are_gradients_finite, largest.isfinite())
         all_finite = torch.stack([check.to(loss.device) for check in checks]).all().float()
         all_reduce(all_finite, op="min")
+        if not all_finite:
+            self._stop_or_skip()
         return bool(all_finite)
 
     def _stop_or_skip(self) -> None:
-        """Raise FloatingPointError, or leave out the step, in all processes alike."""
-        causes_here = (self._describe_batch(*self._batch), self._describe_statistics())
-        reports = all_gather_object(causes_here)
+        broken = [name for name, buffer in self._statistics.items() if not is_finite(buffer)]
+        statistics = f"the buffer {broken[0]} is not finite" if broken else ""
+        reports = all_gather_object((self._describe_batch(*self._batch), statistics))
         self._optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
         causes = [cause for report in reports for cause in report if cause]
         unknown = "loss or gradients are not finite, every output of a module is"
@@ -144,32 +146,20 @@ class NonFiniteHook(Hook):
         skips = f"skipped ({self.skips} of at most {self.max_skips} in a row)"
         log_line(f"{message}; {skips}", logging.ERROR)
 
+    @torch.no_grad()
     def _describe_batch(self, args: tuple, kwargs: dict[str, Any]) -> str:
-        """Describe the first value of a batch that is not finite, in the precision of training."""
+        """Run a batch forward again, in the precision of training, and name its first value that is
+        not finite, and the images. Return '' if all values are finite.
+        """
         with self._runner.optim_wrapper.optim_context(self._runner.model):
-            return describe_non_finite(self._model, args, kwargs)
-
-    def _describe_statistics(self) -> str:
-        for name, buffer in self._statistics.items():
-            if not is_finite(buffer):
-                return f"the buffer {name} is not finite"
-        return ""
-
-
-@torch.no_grad()
-def describe_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:
-    """Run a batch forward again, and name its first value that is not finite, and the images.
-
-    Return '' if all values are finite.
-    """
-    place = _find_non_finite(model, args, kwargs)
-    if not place:
-        return ""
-    samples = kwargs.get("data_samples") or ()
-    paths = [sample.get("img_path") for sample in samples]
-    images = preview([path for path in paths if path])
-    where = f" at {images}" if images else ""
-    return f"{place} is the first that is not finite{where}"
+            place = _find_non_finite(self._model, args, kwargs)
+        if not place:
+            return ""
+        samples = kwargs.get("data_samples") or ()
+        paths = [sample.get("img_path") for sample in samples]
+        images = preview([path for path in paths if path])
+        where = f" at {images}" if images else ""
+        return f"{place} is the first that is not finite{where}"
 
 
 def _find_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:

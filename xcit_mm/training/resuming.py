@@ -10,11 +10,10 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_path
-from ..utils.cli import log_line
 from ..utils.compat import is_resuming, is_training_run
 from ..weights.reader import load_from_file
 from ..weights.work_dirs import SavedRun, find_newer_best, own_best
-from .batches import NumberedLoop
+from .batches import use_numbered_loop
 from .nonfinite import is_finite
 from .schedule import follow_config
 
@@ -98,28 +97,18 @@ class ResumableCheckpointHook(CheckpointHook):
         former = SavedRun.of(folder, checkpoint)
         if former is None:
             return
-        newer: list[Path | None] = [None]
-        if is_main_process():
-            newer = [find_newer_best(folder, former)]
+        newer = [find_newer_best(folder, former) if is_main_process() else None]
         broadcast_object_list(newer)
         if newer[0]:
             checkpoint["message_hub"] = load_from_file(newer[0])["message_hub"]
         best = own_best(folder, checkpoint["message_hub"]["runtime_info"])
         if is_main_process():
-            for name in former.best:
-                if name not in best:
-                    (folder / name).unlink(missing_ok=True)
+            for name in set(former.best).difference(best):
+                (folder / name).unlink(missing_ok=True)
 
-    def before_train(self, runner: Runner) -> None:
-        super().before_train(runner)
-        self._loop = NumberedLoop(runner) if NumberedLoop.supports(runner) else None
-        if not self._loop:
-            message = "the batches have no numbers: a resumed run starts with other batches"
-            log_line(message)
-
-    def before_train_epoch(self, runner: Runner) -> None:
-        if self._loop:
-            self._loop.start_epoch()
+    def before_run(self, runner: Runner) -> None:
+        if is_training_run(runner):
+            use_numbered_loop(runner)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         for name, value in checkpoint["state_dict"].items():

@@ -1,8 +1,10 @@
 """The schedule of a run that resumes: that of its config, which may have become longer since."""
 
+import ast
 import textwrap
 import warnings
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmengine.optim import OptimWrapper, OptimWrapperDict
@@ -24,8 +26,12 @@ _WITHOUT_EFFECT = {
 }
 # How an optimizer computes, which may follow the machine.
 _PRECISION = {"optim_wrapper.type", "optim_wrapper.dtype", "optim_wrapper.loss_scale"}
-# Keys of a schedule that grow with the run.
-_LENGTHS = {"max_iters", "max_epochs", "end", "T_max", "total_iters", "milestones"}
+_RUN_LENGTHS = ("train_cfg.max_iters", "train_cfg.max_epochs")
+# Keys of a scheduler that grow with the run, besides its end.
+_SCHEDULER_LENGTHS = {"T_max", "total_iters", "milestones"}
+
+# Old and new values by dotted key.
+Edits = dict[str, tuple[Any, Any]]
 
 
 class CannotResume(ValueError):
@@ -36,8 +42,8 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
     """Give a checkpoint from which a longer run resumes the rates of its config.
 
     They are those of a run that had the config from the start, and mmengine loads them. Each edit
-    is logged. Without edits the checkpoint is left as it is. Models with several optimizers, and
-    schedules that depend on scores, stay as in the checkpoint.
+    is logged. A run of the same length leaves the checkpoint as it is. Models with several
+    optimizers, and schedules that depend on scores, stay as in the checkpoint.
 
     Raises:
         CannotResume: If the run is longer than the config's, its schedule was edited in another way
@@ -49,13 +55,12 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
     else:
         is_complete(checkpoint, "iters", runner.max_iters)
     edits = _find_edits(checkpoint["meta"].get("cfg", ""), runner.cfg.pretty_text)
-    if edits is not None:
-        _check_schedule(edits)
-        for name, change in edits.items():
-            log_line(f"the config was edited: {name} {change}")
-        if not _names_of_lengths(edits):
-            return
-    if "optimizer" not in checkpoint:
+    info = checkpoint["message_hub"].get("runtime_info", {})
+    _check_schedule(edits, [info.get("max_iters"), info.get("max_epochs")])
+    for name, change in edits.items():
+        log_line(f"the config was edited: {name} {_describe(*change)}")
+    is_longer = not edits.keys().isdisjoint(_RUN_LENGTHS)
+    if not is_longer or "optimizer" not in checkpoint:
         return
     schedulers = runner.param_schedulers or []
     depends_on_scores = any(hasattr(scheduler, "need_val_args") for scheduler in schedulers)
@@ -63,7 +68,7 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
         log_line("schedule and optimizer's options stay as in the checkpoint")
         return
     _advance(runner, schedulers, checkpoint["meta"])
-    _replace_options(runner.optim_wrapper, checkpoint)
+    _replace_rates(runner.optim_wrapper, checkpoint)
     checkpoint["param_schedulers"] = [scheduler.state_dict() for scheduler in schedulers]
 
 
@@ -86,89 +91,92 @@ def is_complete(checkpoint: Mapping[str, Any], unit: str, end: int) -> bool:
     return done == end
 
 
-def _find_edits(saved_config: str, config: str) -> dict[str, str] | None:
-    """Describe the differences between the config in a checkpoint, which is not run as code, and
-    that of the run: 'OLD -> NEW' by dotted key. Configs that cannot be compared give None.
-    """
-    try:
-        saved_values = plain_values(saved_config)
-        values = plain_values(config)
-    except ValueError:
-        if saved_config == config:
-            return {}
-        log_line("the config was edited: it has values that cannot be compared")
-        return None
-    edits: dict[str, str] = {}
+def _find_edits(saved_config: str, config: str) -> Edits:
+    """Compare the parts of two configs, neither of which is run as code."""
+    saved_parts = _read_parts(saved_config)
+    parts = _read_parts(config)
+    edits: Edits = {}
     for part in _PARTS:
-        edits |= _differences(part, saved_values.get(part), values.get(part))
+        edits |= _differences(part, saved_parts.get(part), parts.get(part))
     return edits
 
 
-def _differences(name: str, old: Any, new: Any) -> dict[str, str]:
-    """Describe each difference between two values of a config by its dotted key."""
-    pairs: dict[Any, tuple[Any, Any]] = {}
+def _read_parts(config: str) -> dict[str, Any]:
+    """Return the parts of a config. A part with values that are not plain is a text."""
+    parts: dict[str, Any] = {}
+    for statement in ast.parse(config).body:
+        source = ast.unparse(statement)
+        name = source.partition(" = ")[0]
+        try:
+            parts |= plain_values(source)
+        except ValueError:
+            parts[name] = source
+    return parts
+
+
+def _differences(name: str, old: Any, new: Any) -> Edits:
+    """Return each difference between two values of a config."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        names = [key for key in {**old, **new} if key not in _WITHOUT_EFFECT]
-        pairs = {key: (old.get(key), new.get(key)) for key in names}
+        keys = [key for key in {**old, **new} if key not in _WITHOUT_EFFECT]
+        pairs = {key: (old.get(key), new.get(key)) for key in keys}
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         pairs = dict(enumerate(zip(old, new, strict=True)))
-    elif old != new:
-        change = f"{textwrap.shorten(repr(old), 60)} -> {textwrap.shorten(repr(new), 60)}"
-        return {name: change}
-    edits: dict[str, str] = {}
+    else:
+        return {} if old == new else {name: (old, new)}
+    edits: Edits = {}
     for key, pair in pairs.items():
         edits |= _differences(f"{name}.{key}", *pair)
     return edits
 
 
-def _names_of_lengths(edits: Iterable[str]) -> list[str]:
-    """Return the names of edits that change the length of a schedule."""
-    schedule = [name for name in edits if name.startswith(_SCHEDULE)]
-    return [name for name in schedule if not _LENGTHS.isdisjoint(name.split("."))]
+def _check_schedule(edits: Edits, run_ends: Sequence[int | None]) -> None:
+    """Raise CannotResume if a schedule was edited in another way than to be longer.
+
+    Args:
+        run_ends: Iterations and epochs of the run before.
+    """
+    is_longer = not edits.keys().isdisjoint(_RUN_LENGTHS)
+    for name, change in edits.items():
+        if not name.startswith(_SCHEDULE) or name in _PRECISION:
+            continue
+        if not is_longer or not _grows_with_the_run(name, *change, run_ends):
+            problem = f"the config was edited: {name} {_describe(*change)}"
+            fix = "undo the edit, or start anew from the checkpoint by load_from, without --resume"
+            raise CannotResume(f"{problem}; a run that resumes keeps its schedule: {fix}")
 
 
-def _check_schedule(edits: Mapping[str, str]) -> None:
-    """Raise CannotResume if a schedule was edited in another way than to be longer."""
-    lengths = _names_of_lengths(edits)
-    allowed = {*lengths, *_PRECISION}
-    other = [name for name in edits if name.startswith(_SCHEDULE) and name not in allowed]
-    ends = [edits[name].split(" -> ") for name in lengths if name.startswith("train_cfg.max_")]
-    numbers = [list(map(int, end)) for end in ends if all(map(str.isdigit, end))]
-    is_longer = any(before < after for before, after in numbers)
-    if lengths and not is_longer:
-        other += lengths
-    if other:
-        problem = f"the config was edited: {other[0]} {edits[other[0]]}"
-        fix = "undo the edit, or start anew from the checkpoint by load_from, without --resume"
-        raise CannotResume(f"{problem}; a run that resumes keeps its schedule: {fix}")
+def _grows_with_the_run(name: str, old: Any, new: Any, run_ends: Sequence[int | None]) -> bool:
+    """Return whether an edit makes the run longer, or a scheduler that lasts to its end."""
+    keys = name.split(".")
+    is_end = keys[-1] == "end" and old in run_ends  # not that of a warm-up
+    is_length = name in _RUN_LENGTHS or is_end or not _SCHEDULER_LENGTHS.isdisjoint(keys)
+    return is_length and isinstance(old, int) and isinstance(new, int) and old < new
+
+
+def _describe(old: Any, new: Any) -> str:
+    return f"{textwrap.shorten(repr(old), 60)} -> {textwrap.shorten(repr(new), 60)}"
 
 
 def _advance(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
     """Step new schedulers as often, and in the order, as in a run up to a checkpoint."""
-    epochs = 0
-    length = 1  # iterations of an epoch
+    iterations = meta["iter"]
+    epoch_ends: Counter[int] = Counter()
     if isinstance(runner.train_loop, EpochBasedTrainLoop):
-        epochs = meta["epoch"]
         length = len(runner.train_loop.dataloader)
+        # With larger batches than now, the same epochs had fewer iterations.
+        ends = [min(epoch * length, iterations) for epoch in range(1, meta["epoch"] + 1)]
+        epoch_ends.update(ends)
+    by_iteration = [scheduler for scheduler in schedulers if not scheduler.by_epoch]
+    by_epoch = [scheduler for scheduler in schedulers if scheduler.by_epoch]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the optimizer makes no steps
-        for iteration in range(1, meta["iter"] + 1):
-            _step(schedulers, by_epoch=False)
-            if iteration % length == 0 and iteration // length <= epochs:
-                _step(schedulers, by_epoch=True)
-        # With larger batches than now, the same epochs had fewer iterations.
-        for _ in range(meta["iter"] // length, epochs):
-            _step(schedulers, by_epoch=True)
+        for iteration in range(1, iterations + 1):
+            for scheduler in by_iteration + by_epoch * epoch_ends[iteration]:
+                scheduler.step()
 
 
-def _step(schedulers: list, by_epoch: bool) -> None:
-    for scheduler in schedulers:
-        if scheduler.by_epoch == by_epoch:
-            scheduler.step()
-
-
-def _replace_options(wrapper: OptimWrapper, checkpoint: dict) -> None:
-    """Replace rates and options of the optimizer in a checkpoint by those of the run."""
+def _replace_rates(wrapper: OptimWrapper, checkpoint: dict) -> None:
+    """Replace the rates of the optimizer in a checkpoint by those of the run."""
     groups = wrapper.param_groups
     state = checkpoint["optimizer"]
     saved_groups = list(state["param_groups"])

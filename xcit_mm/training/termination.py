@@ -5,12 +5,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import all_reduce, get_world_size, is_main_process
+from mmengine.dist import all_reduce, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
@@ -40,7 +41,7 @@ class TerminationHook(Hook):
         for loop in (runner.train_loop, runner.val_loop):
             loader = getattr(loop, "dataloader", None)
             if isinstance(loader, DataLoader):
-                loader.worker_init_fn = _WorkerInit(loader.worker_init_fn)
+                loader.worker_init_fn = partial(_init_worker, loader.worker_init_fn)
 
     def _note(self, *_: Any) -> None:
         self._is_terminated = True
@@ -50,31 +51,24 @@ class TerminationHook(Hook):
         should_update = getattr(runner.optim_wrapper, "should_update", None)
         if should_update is not None and not should_update():
             return  # a checkpoint does not hold gradients that accumulate
-        if self._is_stopped_somewhere():
-            saved = self._save(runner)
+        is_terminated = torch.tensor(float(self._is_terminated))
+        all_reduce(is_terminated, op="max")
+        if is_terminated:
+            self._save(runner)
             if is_main_process():
-                hint = f"{saved} is saved: --resume continues from it"
+                hint = f"{_path(runner)} is saved: --resume continues from it"
                 print_line(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
             sys.exit(128 + signal.SIGTERM)
 
     def after_train(self, runner: Runner) -> None:
         signal.signal(signal.SIGTERM, self._former)
-        stopped = Path(runner.work_dir) / STOPPED
+        stopped = _path(runner)
         pointer = stopped.with_name("last_checkpoint")
         if is_main_process() and pointer.is_file() and pointer.read_text() != str(stopped):
             stopped.unlink(missing_ok=True)  # of a former stop of this training
 
-    def _is_stopped_somewhere(self) -> bool:
-        if get_world_size() == 1:
-            return self._is_terminated
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        flag = torch.tensor(float(self._is_terminated), device=device)
-        all_reduce(flag, op="max")
-        return bool(flag)
-
-    def _save(self, runner: Runner) -> Path:
-        """Save the state after the last iteration, and return the path."""
-        path = Path(runner.work_dir) / STOPPED
+    def _save(self, runner: Runner) -> None:
+        """Save the state after the last iteration."""
         runner.save_checkpoint(
             runner.work_dir,
             STOPPED,
@@ -83,26 +77,24 @@ class TerminationHook(Hook):
             backend_args=dict(backend="atomic"),
         )
         if is_main_process():
+            path = _path(runner)
             with atomic_write(path.with_name("last_checkpoint")) as file:
                 file.write(str(path).encode())
-        return path
 
 
-class _WorkerInit:
-    """Lets a worker ignore SIGTERM, which Slurm sends to every process, unless the run sends it.
+def _path(runner: Runner) -> Path:
+    return Path(runner.work_dir) / STOPPED
 
-    Args:
-        init: The function that the loader calls in a worker, or None.
+
+def _init_worker(init: Callable[[int], None] | None, worker: int) -> None:
+    """Let a worker ignore SIGTERM, which Slurm sends to every process, unless the run sends it.
+
+    Then call the function that its loader calls in a worker.
     """
-
-    def __init__(self, init: Callable[[int], None] | None) -> None:
-        self._init = init
-
-    def __call__(self, worker: int) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_wait_for_end_by_parent, daemon=True).start()
-        if self._init is not None:
-            self._init(worker)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_wait_for_end_by_parent, daemon=True).start()
+    if init is not None:
+        init(worker)
 
 
 def _wait_for_end_by_parent() -> None:

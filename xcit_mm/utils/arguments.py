@@ -1,13 +1,14 @@
 """Parsing of a command line: a help that begins with the commonest calls, errors of one line."""
 
 import argparse
+import io
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, NoReturn
-from unittest.mock import patch
 
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 
@@ -29,34 +30,31 @@ class CommandParser(argparse.ArgumentParser):
             options["usage"] = "\n       ".join(lines)
         if "description" in options:
             options["description"] = options["description"].strip()
-        options.setdefault("formatter_class", _Formatter)
-        super().__init__(**options)
+        # Most options fit a line.
+        formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
+        super().__init__(formatter_class=formatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """End the program with the exit code 2 and a line that names the most similar option."""
         _end(self.prog, message, self.format_help())
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Most options fit a line."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30)
-
-
 @contextmanager
 def errors_of_one_line(command: str, own_help: str) -> Iterator[None]:
-    """Make every parser end the program as the command's own does, in this block.
+    """Make a parser of another program, in this block, end it as the command's own parser does.
 
     Args:
-        own_help: Help of the command, which names options that the other parsers do not have.
+        own_help: Help of the command, which names options that the other parser does not have.
     """
-
-    def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-        _end(f"xcit-mm {command}", message, own_help + parser.format_help())
-
-    with patch.object(argparse.ArgumentParser, "error", error):
-        yield
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            yield
+    except SystemExit:
+        usage, separator, message = printed.getvalue().partition(": error: ")
+        if not separator:
+            raise
+        _end(f"xcit-mm {command}", message.strip(), own_help + usage)
 
 
 def _end(program: str, message: str, helps: str) -> NoReturn:

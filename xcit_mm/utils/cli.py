@@ -93,9 +93,8 @@ def parse_cfg_options(argv: Sequence[str]) -> dict[str, Any]:
     try:
         return parser.parse_known_args(argv)[0].cfg_options
     except (ValueError, AssertionError):
-        raise ValueError(
-            f"--cfg-options in {' '.join(argv)}: write KEY=VALUE and close each bracket"
-        ) from None
+        fix = "write KEY=VALUE and close each bracket"
+        raise ValueError(f"--cfg-options in {' '.join(argv)}: {fix}") from None
 
 
 def print_line(line: str) -> None:

@@ -1,24 +1,23 @@
 """Private names of other libraries, each with the reason for its use and the library's version.
 
-No other module uses one, but `weights` knows those in checkpoints. Libraries other than torch are
-imported on use.
+No other module uses one, but `weights` knows those in checkpoints. What this package replaces in
+another library, it replaces for the time of a call, and here.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
-from logging import WARNING, FileHandler
+from logging import FileHandler, Handler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from unittest.mock import patch
+from typing import Any, ClassVar, TypeVar
 
 import torch
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.logging import MMLogger
+from mmengine.runner import BaseLoop, CheckpointLoader, Runner
 from torch import nn
 from torch.nn.modules import module as _all_modules
-
-if TYPE_CHECKING:
-    from mmengine.runner import Runner
 
 # torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included. The public classes
 # are siblings without a public base class.
@@ -61,10 +60,9 @@ def find_bases_by_package() -> Iterator[None]:
     mmengine asks setuptools, which from 82 on lacks `pkg_resources`, for the name of a
     distribution, which for mmseg differs between the stacks. And it gives every part of such a base
     the scope PACKAGE, in which it looks for its class: the parts of this package's configs belong
-    to their `default_scope`. mmengine has no option for either.
+    to their `default_scope`. mmengine has no option for either, and calls this method by the name
+    of its own class, so that a subclass is of no use.
     """
-    from mmengine.config import Config
-
     find_base = Config._get_cfg_path
 
     def find(base: str, filename: str) -> tuple[str, str | None]:
@@ -79,41 +77,80 @@ def find_bases_by_package() -> Iterator[None]:
             raise FileNotFoundError(f"{base}: {package} has no such config")
         return str(config), None if package == "xcit_mm" else package
 
-    with patch.object(Config, "_get_cfg_path", staticmethod(find)):
+    Config._get_cfg_path = staticmethod(find)
+    try:
         yield
+    finally:
+        Config._get_cfg_path = staticmethod(find_base)
+
+
+def file_handlers(logger: MMLogger) -> list[FileHandler]:
+    """List the handlers by which a logger writes files."""
+    return [handler for handler in logger.handlers if isinstance(handler, FileHandler)]
+
+
+class ScriptRunner(Runner):
+    """The `Runner` of a library's script, with what a command adds to it.
+
+    mmengine (0.10.7) logs the environment and the config, 1,800 lines, by a private method.
+
+    Attributes:
+        added_hooks: Hooks besides those of the config, which can name registered hooks only.
+        screen: Handler of the log in place of the library's, which prints the whole.
+    """
+
+    added_hooks: ClassVar[list[Hook]] = []
+    screen: ClassVar[Handler | None] = None
+
+    def build_logger(self, *args: Any, **options: Any) -> MMLogger:
+        logger = super().build_logger(*args, **options)
+        if self.screen is not None:
+            logger.handlers = [*file_handlers(logger), self.screen]
+        return logger
+
+    def _log_env(self, env_cfg: dict) -> None:
+        """Log the environment and the config to the file only."""
+        handlers = self.logger.handlers
+        self.logger.handlers = file_handlers(self.logger)
+        super()._log_env(env_cfg)
+        self.logger.handlers = handlers
+
+    def register_hooks(self, *args: Any, **options: Any) -> None:
+        super().register_hooks(*args, **options)
+        for hook in self.added_hooks:
+            self.register_hook(hook)
 
 
 @contextmanager
-def add_hooks_to_runs(*hooks: Any) -> Iterator[None]:
-    """Give every `Runner` of mmengine that is made in this block further hooks.
-
-    The libraries' scripts make it from a config, which can name registered hooks only.
-    """
-    from mmengine.runner import Runner
-
-    init = Runner.__init__
-
-    @wraps(init)
-    def init_with_hooks(runner: "Runner", *args: Any, **kwargs: Any) -> None:
-        init(runner, *args, **kwargs)
-        for hook in hooks:
-            runner.register_hook(hook)
-
-    with patch.object(Runner, "__init__", init_with_hooks):
+def add_hooks_to_runs(*hooks: Hook) -> Iterator[None]:
+    """Give every `ScriptRunner` that is made in this block further hooks."""
+    former = ScriptRunner.added_hooks
+    ScriptRunner.added_hooks = [*former, *hooks]
+    try:
         yield
+    finally:
+        ScriptRunner.added_hooks = former
+
+
+def log_config_to_file_only() -> AbstractContextManager[None]:
+    """Return a context without effect: `ScriptRunner` always logs the config to its file only."""
+    return nullcontext()
 
 
 @contextmanager
 def load_urls_by(loader: Callable[..., Any]) -> Iterator[None]:
     """Make mmengine (0.10.7) load checkpoints of the web by another function, in this block.
 
-    Its own runs what a file contains. A registered loader would be that of all programs.
+    Its own runs what a file contains. mmengine has no public way to ask for a registered loader.
     """
-    from mmengine.runner import CheckpointLoader
-
-    loaders = CheckpointLoader._schemes | {"http://": loader, "https://": loader}
-    with patch.object(CheckpointLoader, "_schemes", loaders):
+    schemes = ("http://", "https://")
+    former = [CheckpointLoader._get_checkpoint_loader(scheme) for scheme in schemes]
+    CheckpointLoader.register_scheme(schemes, loader, force=True)
+    try:
         yield
+    finally:
+        for scheme, former_loader in zip(schemes, former, strict=True):
+            CheckpointLoader.register_scheme(scheme, former_loader, force=True)
 
 
 Class = TypeVar("Class", bound=type)
@@ -121,69 +158,34 @@ Class = TypeVar("Class", bound=type)
 
 def log_initialization_to_file_only(module_class: Class) -> Class:
     """Decorate a `BaseModule` so that mmengine (0.10.7) keeps its note on each parameter from the
-    screen.
-
-    mmengine prints the notes where there is no log file, without an option.
+    screen, to which it prints without a log file.
     """
-    from mmengine.logging import MMLogger
-
     log = module_class._dump_init_info  # type: ignore[attr-defined]
 
     def log_to_file(module: nn.Module) -> None:
-        if any(
-            isinstance(handler, FileHandler) for handler in MMLogger.get_current_instance().handlers
-        ):
+        if file_handlers(MMLogger.get_current_instance()):
             log(module)
 
     module_class._dump_init_info = log_to_file  # type: ignore[attr-defined]
     return module_class
 
 
-@contextmanager
-def log_config_to_file_only() -> Iterator[None]:
-    """Make `Runner` of mmengine (0.10.7) log the environment and the config, 1,800 lines, to its
-    file only.
-    """
-    from mmengine.runner import Runner
-
-    log = Runner._log_env
-
-    def log_to_file(runner: "Runner", env_cfg: dict) -> None:
-        handlers = [
-            handler for handler in runner.logger.handlers if not isinstance(handler, FileHandler)
-        ]
-        levels = [handler.level for handler in handlers]
-        for handler in handlers:
-            handler.setLevel(WARNING)
-        log(runner, env_cfg)
-        for handler, level in zip(handlers, levels, strict=True):
-            handler.setLevel(level)
-
-    with patch.object(Runner, "_log_env", log_to_file):
-        yield
-
-
-def is_resuming(runner: "Runner") -> bool:
+def is_resuming(runner: Runner) -> bool:
     """Whether a run of mmengine (0.10.7) resumes. Hooks of mmengine read the same attribute."""
     return runner._resume
 
 
-def train_dataloader_config(runner: "Runner") -> Any:
+def train_dataloader_config(runner: Runner) -> Any:
     """Return the config of the training data, or the loader, that a run of mmengine (0.10.7) was
-    given.
-
-    `runner.cfg` lacks it if the run was not made from a config, and `runner.train_dataloader` is
-    the loader.
+    given. `runner.cfg` lacks it if the run was not made from a config.
     """
     return runner._train_dataloader
 
 
-def is_training_run(runner: "Runner") -> bool:
+def is_training_run(runner: Runner) -> bool:
     """Whether a run of mmengine (0.10.7) trains: only then it builds its loop, as the public
     `train_loop` would.
     """
-    from mmengine.runner import BaseLoop
-
     return isinstance(runner._train_loop, BaseLoop)
 
 
@@ -199,13 +201,18 @@ def gdal_errors() -> tuple[type[Exception], ...]:
     return RasterioError, CPLE_BaseError
 
 
-def without_resize_warning() -> Any:
-    """Return a context in which mmseg (1.2) resizes without its warning about aligned corners, as
-    its default.
+@contextmanager
+def without_resize_warning() -> Iterator[None]:
+    """Make mmseg (1.2) resize without its warning about aligned corners, as its default.
 
-    The warning calls int() on sizes, which makes them constants of a traced graph. Heads do not
-    pass the option on.
+    The warning calls int() on sizes, which makes them constants of a traced graph. Heads import the
+    function and do not pass the option on.
     """
     from mmseg.models.utils import resize
 
-    return patch.object(resize, "__defaults__", (*resize.__defaults__[:-1], False))
+    defaults = resize.__defaults__
+    resize.__defaults__ = (*defaults[:-1], False)
+    try:
+        yield
+    finally:
+        resize.__defaults__ = defaults

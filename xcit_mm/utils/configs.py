@@ -91,19 +91,18 @@ def _plain_value(node: ast.AST | None) -> Any:
 
 
 def evaluators(cfg: Config, split: str) -> list[dict]:
-    """List the evaluators of a split. A config may have one evaluator, several or none."""
+    """List the evaluators of a split: one, several or none."""
     configs = cfg.get(f"{split}_evaluator") or []
     return [configs] if isinstance(configs, dict) else configs
 
 
 def leaf_datasets(dataset: dict) -> Iterator[dict]:
     """Iterate over the data sets inside wrappers such as RepeatDataset and ConcatDataset."""
-    inner = [dataset["dataset"]] if "dataset" in dataset else dataset.get("datasets")
-    if inner is None:
+    wrapped = [dataset["dataset"]] if "dataset" in dataset else dataset.get("datasets")
+    if wrapped is None:
         yield dataset
-    else:
-        for wrapped in inner:
-            yield from leaf_datasets(wrapped)
+    for inner in wrapped or ():
+        yield from leaf_datasets(inner)
 
 
 def data_sets(cfg: Config, split: str) -> Iterator[dict]:
@@ -163,9 +162,8 @@ def metainfo(dataset: dict) -> dict[str, Any]:
 def tested_dataset(cfg: Config) -> dict:
     """Return the config of the data set that a config tests on; the first of several."""
     if not cfg.get("test_dataloader"):
-        raise ValueError(
-            "the config has no test_dataloader, whose pipeline preprocesses images: give it one"
-        )
+        problem = "the config has no test_dataloader, whose pipeline preprocesses images"
+        raise ValueError(f"{problem}: give it one")
     return next(leaf_datasets(cfg.test_dataloader.dataset))
 
 
@@ -180,10 +178,8 @@ def tested_metainfo(cfg: Config) -> dict[str, Any]:
     classes = info.get("classes")
     palette = info.get("palette")
     if not classes or isinstance(classes, str):
-        raise ValueError(
-            f"classes={classes!r} in the {type_name(dataset)} that the config tests on: "
-            "give it metainfo=dict(classes=('name', ...))"
-        )
+        problem = f"classes={classes!r} in the {type_name(dataset)} that the config tests on"
+        raise ValueError(f"{problem}: give it metainfo=dict(classes=('name', ...))")
     if cfg.get("default_scope") == "mmseg" and len(classes) == 1:
         info["classes"] = ("background", *classes)
         if isinstance(palette, Sequence) and len(palette) == 1:
@@ -237,9 +233,8 @@ class ModelInput:
 
     @property
     def bands(self) -> int | None:
-        """Number of bands of a raster, or None if OpenCV loads images.
-
-        If the step does not list its bands, it is the number of channels of the backbone.
+        """Number of bands of a raster, by default of channels of the backbone, or None if OpenCV
+        loads images.
         """
         if self.raster_step is None:
             return None
@@ -248,15 +243,11 @@ class ModelInput:
 
     @property
     def side(self) -> int | None:
-        """Shorter side in pixels of the images that the model predicts or was trained on.
-
-        It is the side to which the first Resize resizes: a square tile of this side stays as it is.
-        Without a Resize it is the side of the crops in training, `size` of mmseg's preprocessor.
-        Without either it is None.
+        """Shorter side in pixels of the images that the model predicts or was trained on: that of
+        the first Resize, else of the crops in training, `size` of mmseg's preprocessor, or None.
         """
         scales = [step.get("scale") for step in self.pipeline if type_name(step) == "Resize"]
-        known_scales = [scale for scale in scales if scale]
-        size = known_scales[0] if known_scales else self.preprocessor.get("size")
+        size = next(filter(None, scales), self.preprocessor.get("size"))
         return min(size) if isinstance(size, Sequence) else size
 
     @property

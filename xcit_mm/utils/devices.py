@@ -9,6 +9,5 @@ def check_device(device: str | None) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         why = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"device {device} cannot be used ({why}): leave it out, or take cpu"
-        ) from None
+        problem = f"device {device} cannot be used ({why})"
+        raise ValueError(f"{problem}: leave it out, or take cpu") from None

@@ -107,13 +107,11 @@ def _try_lock(file: IO[bytes], path: Path) -> bool:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    try:
+    with suppress(ValueError):
         settings = json.loads(path.read_bytes())
-    except ValueError:
-        settings = None
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path} is damaged: give another --out, or --overwrite")
-    return settings
+        if isinstance(settings, dict):
+            return settings
+    raise ValueError(f"{path} is damaged: give another --out, or --overwrite")
 
 
 def check_settings(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -126,18 +124,16 @@ def check_settings(out: Path, before: Mapping[str, Any], now: Mapping[str, Any])
     for name in {**now, **before}:
         if before.get(name) != now.get(name):
             change = f"{name} was {before.get(name)}, is {now.get(name)}"
-            raise ValueError(
-                f"{out} has results of another run: {change}; give another --out, or --overwrite"
-            )
+            fix = "give another --out, or --overwrite"
+            raise ValueError(f"{out} has results of another run: {change}; {fix}")
 
 
 def _remove(folder: Path, files: Iterable[Path]) -> None:
     """Remove files of a folder, and the folders in it that become empty."""
-    subfolders: set[Path] = set()
     for path in files:
         path.unlink(missing_ok=True)
-        subfolders.update(parent for parent in path.parents if folder in parent.parents)
-    # A folder becomes empty when the folders in it are removed, so the deepest come first.
-    for subfolder in sorted(subfolders, key=lambda path: len(path.parts), reverse=True):
-        if subfolder.is_dir() and not any(subfolder.iterdir()):
-            subfolder.rmdir()
+        for parent in path.parents:
+            is_inside = folder in parent.parents and parent.is_dir()
+            if not is_inside or any(parent.iterdir()):
+                break
+            parent.rmdir()

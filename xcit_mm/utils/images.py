@@ -101,18 +101,16 @@ def _decode_by_pillow(content: bytes, color_type: str, is_heif: bool) -> np.ndar
         if mode.startswith(("I", "F")):  # which Pillow cuts off at 255
             raise ValueError(f"OpenCV does not decode its more than 8 bits (Pillow's mode {mode})")
         return mmcv.imfrombytes(content, color_type, backend="pillow")
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError) as error:
+        problem = str(error)
+        if isinstance(error, UnidentifiedImageError):
+            problem = "the file is broken or not an image"
+        if content[:2] in (b"II", b"MM"):
+            problem += ": a raster is for `xcit-mm raster`"
         if is_heif:
-            raise ValueError(
-                "Pillow does not read the image; HEIC needs pillow-heif: pip install pillow-heif"
-            ) from None
-        note = ": a raster is for `xcit-mm raster`" if content[:2] in (b"II", b"MM") else ""
-        problem = (
-            "the file is broken or not an image"
-            if isinstance(error, UnidentifiedImageError)
-            else str(error)
-        )
-        raise ValueError(f"{problem}{note}") from None
+            fix = "HEIC needs pillow-heif: pip install pillow-heif"
+            problem = f"Pillow does not read the image; {fix}"
+        raise ValueError(problem) from None
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -124,7 +122,7 @@ def image_size(path: Path) -> tuple[int, int]:
     try:
         with Image.open(path) as image:
             return image.size[::-1] if read_orientation(image) >= 5 else image.size
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    except (OSError, SyntaxError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
 
@@ -138,12 +136,11 @@ def read_orientation(image: Image.Image) -> int:
 
 
 def _download(url: str) -> bytes:
+    # Spaces and letters beyond ASCII are encoded. What is encoded stays.
+    address = quote(url, safe="%/:;?#[]@!$&'()*+,=~")
     try:
-        # Spaces and letters beyond ASCII are encoded. What is encoded stays.
-        address = quote(url, safe="%/:;?#[]@!$&'()*+,=~")
         with urllib.request.urlopen(address, timeout=60) as response:
             return response.read()
     except (URLError, TimeoutError) as error:
-        raise OSError(
-            f"{url} cannot be downloaded: {getattr(error, 'reason', error)}; check the address"
-        ) from None
+        why = getattr(error, "reason", error)
+        raise OSError(f"{url} cannot be downloaded: {why}; check the address") from None

@@ -6,6 +6,8 @@ from types import ModuleType
 
 from mmengine.config import Config
 
+from .compat import ScriptRunner
+
 _PACKAGE = Path(__file__).parents[1]
 # Libraries, and the extras of xcit_mm that install them.
 _LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
@@ -15,9 +17,8 @@ def shipped_folder(name: str) -> Path:
     """Return the folder `configs` or `tools`: in .mim of an installed package, or beside the
     package in a clone.
     """
-    return next(
-        path for path in (_PACKAGE / ".mim" / name, _PACKAGE.parent / name) if path.is_dir()
-    )
+    folders = (_PACKAGE / ".mim" / name, _PACKAGE.parent / name)
+    return next(filter(Path.is_dir, folders))
 
 
 def find_script(cfg: Config, config: str, tool: str) -> Path:
@@ -26,9 +27,8 @@ def find_script(cfg: Config, config: str, tool: str) -> Path:
     """
     library = cfg.get("default_scope")
     if library not in _LIBRARIES:
-        raise ValueError(
-            f"default_scope={library!r} in {config}: must be one of {', '.join(_LIBRARIES)}"
-        )
+        fix = f"must be one of {', '.join(_LIBRARIES)}"
+        raise ValueError(f"default_scope={library!r} in {config}: {fix}")
     package = importlib.util.find_spec(library)
     if package is None or package.origin is None:
         fix = f"pip install xcit_mm[{_LIBRARIES[library]}]"
@@ -37,7 +37,7 @@ def find_script(cfg: Config, config: str, tool: str) -> Path:
 
 
 def load_script(script: Path) -> ModuleType:
-    """Import a script under a name of its own.
+    """Import a script under a name of its own, with `ScriptRunner` for a `Runner` that it makes.
 
     Spawned workers import `__main__` again, which must stay the command of this package: it imports
     xcit_mm before mmcv.ops.
@@ -46,4 +46,6 @@ def load_script(script: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    if hasattr(module, "Runner"):
+        vars(module)["Runner"] = ScriptRunner
     return module

@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
@@ -49,5 +50,5 @@ def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
     """List the names that differ only in case, spaces, hyphens or underscores."""
     groups = defaultdict(list)
     for name in dict.fromkeys(names):
-        groups["".join(name.casefold().replace("-", " ").replace("_", " ").split())].append(name)
+        groups[re.sub(r"[\s_-]+", "", name.casefold())].append(name)
     return [tuple(group) for group in groups.values() if len(group) > 1]
