@@ -34,19 +34,12 @@ _OF_A_CLASS = "_precision"
 
 
 class ConsoleHook(Hook):
-    """Shows the progress of a training or a test, and the scores.
-
-    In a terminal it is a bar, elsewhere a line for each tenth.
-
-    Attributes:
-        table: The last table of the classes' scores that the library has logged.
-    """
+    """Shows the progress of a training or a test, and writes the scores of a test to `output`."""
 
     priority = "LOWEST"  # after the hooks that compute and save what is shown
 
     def __init__(self, output: TextIO) -> None:
-        """Make a hook that writes the scores of a test to `output`."""
-        self.table = ""
+        self.table = ""  # the last one of the classes' scores that the library has logged
         self._best_table = ""  # of a segmentor: the report has those of a detector
         self._output = output
         self._progress: list[_Progress] = []  # of a training, and of a validation in it
@@ -100,7 +93,7 @@ class ConsoleHook(Hook):
             scores = _scores(metrics or {})
             width = max((len(name) for name, _ in scores), default=0)
             lines = [f"{name:{width}}  {score:.4g}" for name, score in scores]
-            print(*filter(None, [self.table.strip()]), *lines, sep="\n", file=self._output)
+            print("\n".join([self.table, *lines]).strip(), file=self._output)
 
     def close(self) -> None:
         """Remove the bars."""
@@ -109,19 +102,14 @@ class ConsoleHook(Hook):
 
 
 class _Progress:
-    """A bar in a terminal, elsewhere a line for each tenth."""
+    """A bar in a terminal, elsewhere a line for each tenth, at least some seconds apart.
+
+    The bar of a part of a run, which has a name, disappears at its end.
+    """
 
     def __init__(self, total: int, done: int = 0, name: str = "", seconds: float = 0) -> None:
-        """Start to show progress.
-
-        Args:
-            total: Number of iterations.
-            done: Number of iterations of an earlier run.
-            name: Name of a part of a run. Its bar disappears at its end.
-            seconds: Least time between two lines.
-        """
-        self._total = total
-        self._tenth = 10 * done // max(total, 1)
+        self._total = max(total, 1)
+        self._tenth = 10 * done // self._total
         self._name = name
         self._seconds = seconds
         self._time = time.monotonic()
@@ -137,7 +125,7 @@ class _Progress:
             self._bar.set_postfix_str(state, refresh=False)
             self._bar.update(done - self._bar.n)
             return
-        tenth = 10 * done // max(self._total, 1)
+        tenth = 10 * done // self._total
         now = time.monotonic()
         if tenth > self._tenth and now - self._time >= self._seconds:
             self._tenth = tenth
@@ -173,11 +161,10 @@ def _describe_iteration(runner: Runner) -> str:
         seconds = scalars["train/time"].mean(_WINDOW)
         time_left = tqdm.format_interval(seconds * (runner.max_iters - runner.iter - 1))
         parts += [f"{seconds:.3g} s/it", f"{time_left} left"]
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if torch.cuda.is_available():
-        memory = torch.cuda.max_memory_allocated() / 1e9
-    else:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    return "  ".join([*parts, f"{memory:.1f} GB"])
+        memory = torch.cuda.max_memory_allocated()
+    return "  ".join([*parts, f"{memory / 1e9:.1f} GB"])
 
 
 def _best_checkpoints(runner: Runner) -> dict[str, Any]:

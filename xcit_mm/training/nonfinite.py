@@ -82,11 +82,11 @@ class NonFiniteHook(Hook):
     def _after_forward(self, model: Any, args: tuple, kwargs: dict, output: Any) -> None:
         if model is not self._model or not model.training:  # a copy has the same hook
             return
-        has_raised = output is None  # for example in SciPy's matching of NaN
-        if not has_raised:
+        if output is not None:
             self._batch = (args, kwargs)
             self._losses = output
-        # Several processes would have to run the batch again together, and not all may have raised.
+        # The model has raised, as SciPy's matching of NaN does. Several processes would have to run
+        # the batch again together, and not all may have raised.
         elif get_world_size() == 1:
             cause = self._describe_batch(args, kwargs)
             if cause:

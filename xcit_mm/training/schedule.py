@@ -16,14 +16,8 @@ from ..utils.configs import plain_values
 # Parts of a config that determine a training, and keys in them that do not when it resumes.
 _SCHEDULE = ("train_cfg", "optim_wrapper", "param_scheduler", "auto_scale_lr")
 _PARTS = ("model", "data_preprocessor", "train_dataloader", *_SCHEDULE)
-_WITHOUT_EFFECT = {
-    "init_cfg",
-    "num_workers",
-    "persistent_workers",
-    "pin_memory",
-    "prefetch_factor",
-    "val_interval",
-}
+_WITHOUT_EFFECT = {"init_cfg", "val_interval"}
+_WITHOUT_EFFECT |= {"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"}
 # How an optimizer computes, which may follow the machine.
 _PRECISION = {"optim_wrapper.type", "optim_wrapper.dtype", "optim_wrapper.loss_scale"}
 _RUN_LENGTHS = ("train_cfg.max_iters", "train_cfg.max_epochs")
@@ -46,10 +40,9 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
     optimizers, and schedules that depend on scores, stay as in the checkpoint.
 
     Raises:
-        CannotResume: If the run is longer than the config's, its schedule was edited in another way
-            than to be longer, or its optimizer has other groups of parameters.
+        CannotResume: If the checkpoint is beyond the config's end, the schedule was edited in
+            another way than to be longer, or the optimizer has other groups of parameters.
     """
-    # Both raise if the run is longer than the config's.
     if isinstance(runner.train_loop, EpochBasedTrainLoop):
         is_complete(checkpoint, "epochs", runner.max_epochs)
     else:
@@ -132,8 +125,7 @@ def _differences(name: str, old: Any, new: Any) -> Edits:
 def _check_schedule(edits: Edits, run_ends: Sequence[int | None]) -> None:
     """Raise CannotResume if a schedule was edited in another way than to be longer.
 
-    Args:
-        run_ends: Iterations and epochs of the run before.
+    `run_ends` are the iterations and the epochs of the run before.
     """
     is_longer = not edits.keys().isdisjoint(_RUN_LENGTHS)
     for name, change in edits.items():

@@ -60,8 +60,7 @@ def find_bases_by_package() -> Iterator[None]:
     mmengine asks setuptools, which from 82 on lacks `pkg_resources`, for the name of a
     distribution, which for mmseg differs between the stacks. And it gives every part of such a base
     the scope PACKAGE, in which it looks for its class: the parts of this package's configs belong
-    to their `default_scope`. mmengine has no option for either, and calls this method by the name
-    of its own class, so that a subclass is of no use.
+    to their `default_scope`. mmengine has no option for either, and does not call a subclass's.
     """
     find_base = Config._get_cfg_path
 
