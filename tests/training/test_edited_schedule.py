@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.demo_runs import assert_same_state
 from helpers.weight_files import MINI
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, MODELS
-from mmengine.runner import Runner
+from mmengine.registry import DATASETS, LOOPS, MODELS
+from mmengine.runner import IterBasedTrainLoop, Runner
 
 from xcit_mm.models import Trunk
 from xcit_mm.training.schedule import CannotResume
@@ -207,6 +208,24 @@ def test_an_unchanged_config_leaves_rates_that_a_hook_has_set(runs, tmp_path):
     seen = train(tmp_path / "resumed", config(**ITERATIONS), tmp_path / "iter_5.pth")
     assert seen[5, 5][0][0] == 7e-4
     assert "edited" not in log_of(tmp_path / "resumed")
+
+
+@pytest.mark.parametrize(
+    "options, loop", [(ITERATIONS, "NumberedIterLoop"), (EPOCHS, "NumberedEpochLoop")]
+)
+def test_a_config_may_name_the_loop_that_numbers_batches(options, loop, runs, tmp_path):
+    train(tmp_path, edited(config(**options), {"train_cfg.type": loop}), interval=8)
+    assert_same_state(runs(**options) / "iter_8.pth", tmp_path / "iter_8.pth")
+
+
+@LOOPS.register_module()
+class OwnLoop(IterBasedTrainLoop):
+    """A loop of a user."""
+
+
+def test_another_loop_trains_and_says_that_its_batches_have_no_numbers(tmp_path):
+    train(tmp_path, edited(config(**ITERATIONS), {"train_cfg.type": "OwnLoop"}))
+    assert "a resumed run starts with other batches" in log_of(tmp_path)
 
 
 def test_another_precision_resumes(runs, tmp_path):

@@ -142,7 +142,8 @@ def _grows_with_the_run(name: str, old: Any, new: Any, run_ends: Sequence[int | 
     keys = name.split(".")
     is_end = keys[-1] == "end" and old in run_ends  # not that of a warm-up
     is_length = name in _RUN_LENGTHS or is_end or not _SCHEDULER_LENGTHS.isdisjoint(keys)
-    return is_length and isinstance(old, int) and isinstance(new, int) and old < new
+    are_numbers = isinstance(old, int | float) and isinstance(new, int | float)
+    return is_length and are_numbers and old < new
 
 
 def _describe(old: Any, new: Any) -> str:
