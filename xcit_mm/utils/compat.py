@@ -23,7 +23,6 @@ from torch.nn.modules import module as _all_modules
 # are siblings without a public base class.
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 
-
 # mmcv 2.1: the module of the compiled operators, which xcit_mm.ops replaces. mmcv.ops imports it.
 MMCV_OPERATORS = "mmcv._ext"
 
@@ -38,10 +37,10 @@ def has_hooks(module: nn.Module) -> bool:
 
     torch (2.13) has public functions to register hooks, but none to list them.
     """
-    forward = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
     everywhere = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
-    hooked = forward or everywhere or module._backward_hooks or module._backward_pre_hooks
-    return bool(hooked) or any(has_hooks(child) for child in module.children())
+    forward = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
+    hooked = everywhere or forward or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooked) or any(map(has_hooks, module.children()))
 
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

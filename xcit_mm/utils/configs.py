@@ -146,14 +146,13 @@ def dataset_class(dataset: dict) -> type[Any]:
 def metainfo(dataset: dict) -> dict[str, Any]:
     """Return classes, palette and other metainfo of a data set: of its class, updated by its
     config.
-
-    As in mmengine, a string may be the path of a file with one item per line.
     """
-    info = copy.deepcopy(dataset_class(dataset).METAINFO)
     own_info = dataset.get("metainfo") or {}
     if not isinstance(own_info, Mapping):
         raise TypeError(f"metainfo={own_info!r} of a data set: must be a dict")
+    info = copy.deepcopy(dataset_class(dataset).METAINFO)
     for key, value in own_info.items():
+        # As in mmengine, a string may be the path of a file with one item per line.
         is_file = isinstance(value, str) and Path(value).is_file()
         info[key] = list_from_file(value) if is_file else value
     return info
@@ -264,8 +263,7 @@ class ModelInput:
             options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
             return f"as {name}({options}) gives them"
         # mmcv loads BGR, and the preprocessor or a step may swap it.
-        preprocessor = self.preprocessor
-        swaps = bool(preprocessor.get("bgr_to_rgb") or preprocessor.get("rgb_to_bgr"))
+        swaps = any(self.preprocessor.get(key) for key in ("bgr_to_rgb", "rgb_to_bgr"))
         normalize = find_step(self.pipeline, "Normalize") or dict(to_rgb=False)
         return "RGB" if swaps != normalize.get("to_rgb", True) else "BGR"
 
