@@ -170,19 +170,17 @@ def _advance(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
 
 def _replace_rates(wrapper: OptimWrapper, checkpoint: dict) -> None:
     """Replace the rates of the optimizer in a checkpoint by those of the run."""
-    groups = wrapper.param_groups
-    state = checkpoint["optimizer"]
-    saved_groups = list(state["param_groups"])
-    if "base_param_settings" in state:  # mmengine keeps the base rate in a group of its own
-        saved_groups.append(state["base_param_settings"])
-    sizes = [len(group["params"]) for group in groups]
-    if sizes != [len(group["params"]) for group in saved_groups]:
-        problem = f"the optimizer has {len(groups)} groups of parameters, {len(saved_groups)}"
-        fix = "undo the edit of frozen layers, or use load_from"
-        raise CannotResume(f"{problem} in the checkpoint, or of other sizes: {fix}")
-    rate = saved_groups[0]["lr"]
-    for group, saved in zip(groups, saved_groups, strict=True):
-        saved.update({key: value for key, value in group.items() if key != "params"})
-    if groups[0]["lr"] != rate:
+    saved = checkpoint["optimizer"]
+    current = wrapper.state_dict()
+    groups = [group["params"] for group in current["param_groups"]]
+    if groups != [group["params"] for group in saved["param_groups"]]:
+        problem = "the optimizer has other groups of parameters than in the checkpoint"
+        raise CannotResume(f"{problem}: undo the edit of frozen layers, or use load_from")
+    rate = current["param_groups"][0]["lr"]
+    saved_rate = saved["param_groups"][0]["lr"]
+    if rate != saved_rate:
         place = f"the rate at iteration {checkpoint['meta']['iter'] + 1}"
-        log_line(f"{place} is {groups[0]['lr']:.4g}, not {rate:.4g}")
+        log_line(f"{place} is {rate:.4g}, not {saved_rate:.4g}")
+    # mmengine keeps the base rate in a group of its own.
+    for key in {"param_groups", "base_param_settings"} & saved.keys():
+        saved[key] = current[key]
