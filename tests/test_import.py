@@ -87,6 +87,8 @@ ADDED = {
     "LinearHead",
     "LoadRasterFromFile",
     "NonFiniteHook",
+    "NumberedEpochLoop",
+    "NumberedIterLoop",
     "ResumableCheckpointHook",
     "StrictLoadHook",
     "TimmPyramid",
