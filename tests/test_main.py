@@ -11,6 +11,8 @@ from helpers.paths import ROOT
 from xcit_mm import __version__
 from xcit_mm.__main__ import COMMANDS, main
 
+FROM = ["train", "--from", "m", "--data", "d"]
+
 
 @pytest.fixture
 def command(capsys) -> Callable[..., tuple[object, str, str]]:
@@ -65,6 +67,8 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         (["predict", "a.jpg", "--model", "m", "--batchsize", 2], "did you mean --batch-size?"),
         (["train", "--form", "m", "--data", "d"], "--from and --data belong together"),
         (["train", "own.py", "--from", "m", "--data", "d"], "own.py beside --from"),
+        ([*FROM, "--launcher", "pytorch"], "then train it with --launcher"),
+        ([*FROM, "--no-val"], "--no-val is for rasters: give --labels"),
         (["raster", "a.tif", "m", "--out"], "--out: expected one argument"),
         (["weights", "convert", "a", "b", "--to", "timn"], "invalid choice: 'timn'"),
         (["export", "m", "--out", "m.onnx", "--in8", "a"], "did you mean --int8?"),

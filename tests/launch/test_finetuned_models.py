@@ -11,7 +11,7 @@ from helpers.tiny_recipes import first_batch, tiny
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from xcit_mm.launch import write_finetuning_config
+from xcit_mm.launch import prepare_finetuning
 
 DETECTORS = {
     "mask_rcnn/mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco": "bbox segm",
@@ -36,7 +36,7 @@ def finetune(cfg: Config, data: Path, folder: Path) -> tuple[str, Config]:
     cfg.dump(work / "mine.py")
     init_default_scope(cfg.default_scope)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), work / "iter_1.pth")
-    line = write_finetuning_config(str(work), data, folder / "own.py")
+    line = prepare_finetuning(str(work), data, folder / "own.py")
     own = Config.fromfile(folder / "own.py")
     own.train_dataloader.update(num_workers=0, persistent_workers=False)
     batch = first_batch(own.train_dataloader)
@@ -105,7 +105,7 @@ def test_weights_of_the_backbone_stay_unless_a_checkpoint_replaces_them(
     base.write_text('_base_ = "mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py"')
     (base.parent / "iter_1.pth").touch()
     model = base.parent if has_checkpoint else base
-    write_finetuning_config(str(model), shapes, folder / "own.py")
+    prepare_finetuning(str(model), shapes, folder / "own.py")
     pretrained = Config.fromfile(folder / "own.py").model.pretrained
     assert pretrained == (None if has_checkpoint else "open-mmlab://resnet50_v1c")
 
@@ -136,4 +136,4 @@ def test_a_model_that_cannot_be_taken_is_named(changes, message, trained, data, 
     cfg.merge_from_dict(changes)
     cfg.dump(trained / "mine.py")
     with pytest.raises(ValueError, match=message):
-        write_finetuning_config(str(trained), data, folder / "own.py", boxes="masks" in message)
+        prepare_finetuning(str(trained), data, folder / "own.py", boxes="masks" in message)

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from PIL import Image
 
 from xcit_mm.checks.run_config import RunConfig
-from xcit_mm.launch import write_finetuning_config
+from xcit_mm.launch import prepare_finetuning
 from xcit_mm.weights.zoo import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
@@ -94,7 +94,7 @@ def test_annotations_without_a_mask_are_named_and_the_user_chooses(trained, data
 
 
 def test_a_published_name_is_the_base_in_any_folder(data, folder):
-    write_finetuning_config("maskrcnn_xcit_small_12_p16", data, folder / "mine.py")
+    prepare_finetuning("maskrcnn_xcit_small_12_p16", data, folder / "mine.py")
     cfg = Config.fromfile(folder / "mine.py")
     assert cfg.load_from == "xcit://maskrcnn_xcit_small_12_p16"
     assert cfg.model.backbone.init_cfg is None and cfg.model.backbone.arch == "s12"
@@ -132,8 +132,6 @@ def test_bands_and_bits_that_would_be_lost_are_named(
         (["--from", "maskrcnn_xcit_smal_12_p16"], "try maskrcnn_xcit_small_12_p16"),
         (["--from", "xcit_small_12_p16_384_dist"], "is neither a config"),
         (["--config", "taken.py"], "taken.py exists: resume by `xcit-mm train taken.py --resume`"),
-        (["--launcher", "pytorch"], "then train it with --launcher"),
-        (["--tile", "100"], "--tile is for rasters: give --labels"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(options, message, refused, trained, data, folder):

@@ -15,9 +15,9 @@ from helpers.tiny_recipes import tiny
 from mmengine.config import Config
 
 from xcit_mm import Predictor, predict_raster
+from xcit_mm.__main__ import main
 from xcit_mm.checks.doctor import diagnose
 from xcit_mm.deployment import export_model
-from xcit_mm.launch import finetune, run_tool
 
 pytestmark = [pytest.mark.timm, pytest.mark.usefixtures("timm")]
 
@@ -45,17 +45,17 @@ def write_config(leaf: Path, shapes: Path) -> Path:
     return path
 
 
-def train(*arguments: object) -> None:
-    assert run_tool("train", [str(argument) for argument in arguments]) == 0
+def run(*arguments: object) -> None:
+    assert main([str(argument) for argument in arguments]) == 0
 
 
 @pytest.mark.parametrize("leaf", WITH_DEIT, ids=lambda path: path.stem)
 def test_a_resumed_training_is_equal_to_the_bit(leaf, shapes):
     config = write_config(leaf, shapes)
-    train(config, "--work-dir", "whole")
+    run("train", config, "--work-dir", "whole")
     Path("resumed").mkdir()
     shutil.copy("whole/iter_2.pth", "resumed")
-    train(config, "--work-dir", "resumed", "--resume", "resumed/iter_2.pth")
+    run("train", config, "--work-dir", "resumed", "--resume", "resumed/iter_2.pth")
     assert_same_state(Path("whole/iter_4.pth"), Path("resumed/iter_4.pth"))
 
 
@@ -81,7 +81,7 @@ def test_a_model_or_width_that_does_not_fit_does_not_start(shapes, refused):
 
 
 def test_a_detector_trains_in_bfloat16_predicts_and_is_finetuned_on_own_data(shapes, data):
-    train(write_config(DETECTOR, shapes), "--work-dir", "work", "--amp")
+    run("train", write_config(DETECTOR, shapes), "--work-dir", "work", "--amp")
     predictor = Predictor.from_pretrained("work", device="cpu", batch_size=2)
     photos = sorted((shapes / "images" / "validation").glob("*.jpg"))[:2]
     batch = predictor(photos)
@@ -90,8 +90,7 @@ def test_a_detector_trains_in_bfloat16_predicts_and_is_finetuned_on_own_data(sha
     options = ["--cfg-options", "train_cfg.max_iters=2", "train_dataloader.num_workers=0"]
     options += ["train_dataloader.persistent_workers=False", "val_dataloader=None"]
     options += ["val_evaluator=None", "val_cfg=None"]
-    command = ["--from", "work", "--data", str(data), "--config", "own.py", *options]
-    assert finetune(command) == 0
+    run("train", "--from", "work", "--data", data, "--config", "own.py", *options)
     cfg = Config.fromfile("own.py")
     assert cfg.optim_wrapper.constructor == "LayerDecayOptimWrapperConstructor"
     state = torch.load(next(Path("work_dirs/own").glob("*.pth")), weights_only=False)["state_dict"]
@@ -100,8 +99,8 @@ def test_a_detector_trains_in_bfloat16_predicts_and_is_finetuned_on_own_data(sha
 
 def test_a_segmentor_is_tested_and_predicts_a_raster_but_is_not_exported(shapes):
     config = write_config(SEGMENTOR, shapes)
-    train(config, "--work-dir", "work")
-    assert run_tool("test", [str(config), "work/iter_4.pth", "--work-dir", "test"]) == 0
+    run("train", config, "--work-dir", "work")
+    run("test", config, "work/iter_4.pth", "--work-dir", "test")
     save(Path("scene.tif"), noise(3, 150, 130), **UTM)
     predictor = Predictor.from_config(str(config), "work/iter_4.pth", device="cpu")
     predict_raster("scene.tif", predictor, "map.tif", tile=64, overlap=16)

@@ -4,6 +4,8 @@ set.
 
 import multiprocessing
 import time
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -116,34 +118,34 @@ def hold(is_locked: Event) -> None:
         time.sleep(600)
 
 
-def test_one_training_at_a_time_writes_into_a_work_folder(shapes, weights, refused, start):
+@pytest.fixture
+def other(folder) -> Iterator[BaseProcess]:
+    """A process that trains in the folder `work`."""
     context = multiprocessing.get_context("fork")
     is_locked = context.Event()
-    other = context.Process(target=hold, args=(is_locked,))
-    other.start()
+    process = context.Process(target=hold, args=(is_locked,))
+    process.start()
     assert is_locked.wait(30)
-    arguments = (CONFIG, "--work-dir", "work", *cfg_options(SEG, shapes, 1))
-    assert "another process writes into work: " in refused(*arguments)
-    test = (CONFIG, weights[SEG], "--work-dir", "work", *cfg_options(SEG, shapes, 1))
-    assert start(*test, tool="test")
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_one_training_at_a_time_writes_into_a_work_folder(other, shapes, weights, refused, start):
+    options = ("--work-dir", "work", *cfg_options(SEG, shapes, 1))
+    assert "another process writes into work: " in refused(CONFIG, *options)
+    assert start(CONFIG, weights[SEG], *options, tool="test")
     other.kill()
     other.join()
-    assert start(*arguments)
+    assert start(CONFIG, *options)
 
 
 @pytest.mark.parametrize("variable", ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"])
 def test_processes_of_other_machines_start_in_the_work_folder_of_the_first(
-    variable, shapes, monkeypatch, start
+    variable, other, shapes, monkeypatch, start
 ):
     monkeypatch.setenv(variable, "8")
-    context = multiprocessing.get_context("fork")
-    is_locked = context.Event()
-    first = context.Process(target=hold, args=(is_locked,))
-    first.start()
-    assert is_locked.wait(30)
     assert start(CONFIG, "--work-dir", "work", *cfg_options(SEG, shapes, 1))
-    first.kill()
-    first.join()
 
 
 URL = "http://127.0.0.1:9/none.pth"

@@ -1,8 +1,5 @@
 """`xcit-mm export`: write a trained detector, segmentor or backbone as ONNX."""
 
-import argparse
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +7,7 @@ from ..deployment import export_model
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, ignore_broken_pipe
 from ..weights.zoo import find_model
+from .options import CHECKPOINT, ERRORS
 
 CALLS = """
 xcit-mm export MODEL --out model.onnx      # MODEL: a model's name or a work folder
@@ -24,12 +22,11 @@ exit code is 1.
 """
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("export", CALLS, description=DESCRIPTION)
     add = parser.add_argument
     add("config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config")
-    checkpoint_help = "path, URL or xcit://NAME (default: the model's own)"
-    add("checkpoint", nargs="?", help=checkpoint_help)
+    add("checkpoint", nargs="?", help=CHECKPOINT)
     add("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx")
     parts = ("backbone", "model")
     add("--part", choices=parts, default="model", help="what to write (default: %(default)s)")
@@ -38,13 +35,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     int8_help = "write int8, calibrated with up to 100 images of these files or folders, and score "
     int8_help += "it on the config's test set, all or N images"
     add("--int8", nargs="+", metavar="IMAGES", default=(), help=int8_help)
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_args(argv)
-    # Unfinished files are removed.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    args = parser.parse_args(argv)
 
     def work() -> None:
         config, checkpoint = find_model(args.config, args.checkpoint)
@@ -52,5 +43,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ignore_broken_pipe():
             print(*lines, f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)", sep="\n")
 
-    errors = (ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError)
-    return cli_main(work, f"{args.out} is not written", *errors)
+    return cli_main(work, f"{args.out} is not written", *ERRORS)

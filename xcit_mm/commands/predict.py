@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..models.precision import DTYPES
 from ..prediction import Predictor, find_items, predict_many
 from ..prediction.cluster import rank_and_size, rank_device
 from ..prediction.fonts import class_labels
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, print_line
+from .options import CHECKPOINT, ERRORS, add_predictor_options
 
 CALLS = """
 xcit-mm predict photos --model maskrcnn_xcit_tiny_12_p16
@@ -28,20 +28,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help=argparse.SUPPRESS)
     add("--model", required=True, help=argparse.SUPPRESS)
-    add("--checkpoint", metavar="FILE", help="path, URL or xcit://NAME (default: the model's own)")
+    add("--checkpoint", metavar="FILE", help=CHECKPOINT)
     out_help = "folder of results (default: %(default)s)"
     add("--out", type=Path, default=Path("predictions"), metavar="DIR", help=out_help)
     add("--root", metavar="DIR", help="folder of the paths in a .txt or .json (default: its own)")
-    result = parser.add_argument_group("result").add_argument
     tile_help = "side of the tiles of large photos (default: whole photos)"
-    result("--tile", type=int, metavar="PIXELS", help=tile_help)
+    add("--tile", type=int, metavar="PIXELS", help=tile_help)
     overlap_help = "of tiles (default: a quarter of the tile)"
-    result("--overlap", type=int, metavar="PIXELS", help=overlap_help)
-    score_help = "least score of stored objects, 0 to 1 (default: the config's)"
-    result("--min-score", type=float, metavar="S", help=score_help)
-    dtype_help = "float32, float16, bfloat16, or auto (default: %(default)s)"
-    dtypes = (*DTYPES, "auto")
-    result("--dtype", choices=dtypes, default="float32", metavar="TYPE", help=dtype_help)
+    add("--overlap", type=int, metavar="PIXELS", help=overlap_help)
+    add_predictor_options(parser)
     drawing = parser.add_argument_group("drawing").add_argument
     drawn_help = "least score of drawn objects, 0 to 1 (default: %(default)s)"
     drawing("--score-thr", type=float, default=0.3, metavar="S", help=drawn_help)
@@ -50,9 +45,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     drawing("--font", metavar="FILE", help="of the names (default: a font with their letters)")
     drawing("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
     long = parser.add_argument_group("long runs").add_argument
-    long("--device", help="cpu, cuda:1 ... (default: a GPU if there is one)")
-    batch_help = "images of one size, or tiles, together (default: %(default)s)"
-    long("--batch-size", type=int, default=1, metavar="N", help=batch_help)
     workers_help = "processes that read images (default: 2, on a CPU 0)"
     long("--workers", type=int, metavar="N", help=workers_help)
     long("--ray", metavar="ADDRESS", help="of a Ray cluster, or auto, or local (default: no Ray)")
@@ -69,38 +61,26 @@ def predict(args: argparse.Namespace) -> int:
             print_line(note)
     names = ("tile", "overlap", "batch_size", "dtype", "min_score")
     options = {name: getattr(args, name) for name in names}
-    if args.ray is None:
-        options["device"] = args.device or rank_device()
-    else:
-        options["device"] = "cpu"  # the actors use the GPUs
+    # With Ray, the actors use the GPUs.
+    options["device"] = args.device or rank_device() if args.ray is None else "cpu"
     predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)
     drawing = None
     if args.draws:
         drawing = dict(min_score=args.score_thr, labels=args.labels, font=args.font)
         class_labels(tuple(predictor.names), args.font)  # a wrong font raises before the work
-    report = predict_many(
-        listing,
-        predictor,
-        args.out,
-        drawing,
-        args.workers,
-        args.ray,
-        args.overwrite,
-        args.retry_failed,
-    )
+    run = (args.workers, args.ray, args.overwrite, args.retry_failed)
+    report = predict_many(listing, predictor, args.out, drawing, *run)
     if report is None:  # rank 0 reports
         return 0
     print(report)
     for line in report.failures[:REPORTED]:
         print_line(f"failed: {line}")
-    if len(report.failures) > REPORTED:
-        print_line(
-            f"and {len(report.failures) - REPORTED} more, in the records of {args.out}/journal"
-        )
+    more = len(report.failures) - REPORTED
+    if more > 0:
+        print_line(f"and {more} more, in the records of {args.out}/journal")
     return 3 if report.failures else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    errors = (ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError)
-    return cli_main(lambda: predict(args), "start the same command again to go on", *errors)
+    return cli_main(lambda: predict(args), "start the same command again to go on", *ERRORS)

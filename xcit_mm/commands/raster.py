@@ -3,20 +3,18 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from .. import Predictor, predict_raster, score_raster
-from ..models.precision import DTYPES
 from ..prediction.cluster import rank_and_size, rank_device
 from ..rasters.files import WriteError
 from ..rasters.gdal import list_rasters
 from ..rasters.labels import is_raster
-from ..rasters.options import LOADING, TILING, add_raster_options
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, print_line
 from ..utils.errors import reason
 from ..utils.folders import check_output
 from ..weights.zoo import find_model
+from .options import CHECKPOINT, ERRORS, READING, add_predictor_options, add_raster_options
 
 CALLS = """
 xcit-mm raster RASTER MODEL --out map.tif        # a segmentor: a GeoTIFF of classes
@@ -30,7 +28,6 @@ OUT.parts holds the rows of tiles that are done. One process per GPU shares them
 torchrun --nproc_per_node 4 -m xcit_mm raster RASTER MODEL --out map.tif
 If a raster of a folder cannot be read, it is reported, and the exit code is 3.
 """
-ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -38,8 +35,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("raster", help=argparse.SUPPRESS)
     add("config", metavar="MODEL", help=argparse.SUPPRESS)
-    checkpoint_help = "path, URL or xcit://NAME (default: the model's own)"
-    add("checkpoint", nargs="?", help=checkpoint_help)
+    add("checkpoint", nargs="?", help=CHECKPOINT)
     out_help = "the result, or the folder of the results"
     add("--out", type=Path, required=True, metavar="FILE", help=out_help)
     add("--overwrite", action="store_true", help="replace the result, and start again")
@@ -47,14 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--labels", metavar="FILE", help=labels_help)
     add("--crs", help="coordinate system of objects, such as EPSG:4326 (default: the raster's)")
     add_raster_options(parser)
-    batch_help = "tiles per batch (default: %(default)s)"
-    add("--batch-size", type=int, default=1, metavar="N", help=batch_help)
-    dtype_help = "float32, float16, bfloat16, or auto (default: %(default)s)"
-    dtypes = (*DTYPES, "auto")
-    add("--dtype", choices=dtypes, default="float32", metavar="TYPE", help=dtype_help)
-    score_help = "least score of objects, 0 to 1 (default: the config's)"
-    add("--min-score", type=float, metavar="S", help=score_help)
-    add("--device", help="cpu, cuda:1 ... (default: a GPU if there is one)")
+    add_predictor_options(parser)
     return parser.parse_args(argv)
 
 
@@ -66,19 +55,17 @@ def predict(args: argparse.Namespace) -> int:
     check_output(args.out, filter(None, inputs))
     if args.labels is not None:
         is_raster(args.labels, args.class_column)  # raises an error before anything is predicted
+    options = {name: getattr(args, name) for name in ("batch_size", "dtype", "min_score")}
     device = args.device or rank_device()
-    speed = dict(device=device, batch_size=args.batch_size, dtype=args.dtype)
-    predictor = Predictor.from_config(config, checkpoint, min_score=args.min_score, **speed)
-    names = *LOADING, *TILING, "aoi", "crs", "overwrite"
-    options = {name: getattr(args, name) for name in names}
+    predictor = Predictor.from_config(config, checkpoint, device=device, **options)
     if not Path(args.raster).is_dir():
-        predict_one(args.raster, predictor, args.out, options, args)
+        predict_one(args.raster, predictor, args.out, args)
         return 0
     failed = 0
     for path in list_rasters(Path(args.raster)):
         out = args.out / f"{path.stem}{'.gpkg' if predictor.is_detector else '.tif'}"
         try:
-            predict_one(path, predictor, out, options, args)
+            predict_one(path, predictor, out, args)
         except WriteError:
             raise
         except ERRORS as error:
@@ -88,14 +75,11 @@ def predict(args: argparse.Namespace) -> int:
 
 
 def predict_one(
-    raster: str | Path,
-    predictor: Predictor,
-    out: Path,
-    options: dict[str, Any],
-    args: argparse.Namespace,
+    raster: str | Path, predictor: Predictor, out: Path, args: argparse.Namespace
 ) -> None:
     """Predict a raster, and print the path and the score of the result."""
-    predict_raster(raster, predictor, out, **options)
+    names = (*READING, "aoi", "crs", "overwrite")
+    predict_raster(raster, predictor, out, **{name: getattr(args, name) for name in names})
     rank, _ = rank_and_size()
     if rank > 0:
         return

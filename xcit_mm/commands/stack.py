@@ -120,14 +120,19 @@ def check_device() -> str:
     return f"training runs on {name}"
 
 
-def main() -> int:
-    """Print the lines, and return the exit code."""
-    warnings.simplefilter("ignore")
+def print_lines(found: Iterator[str]) -> int:
+    """Print lines as they are found, and return the exit code: 1 after a FAIL."""
+    warnings.simplefilter("ignore")  # the lines include what matters
     lines = sys.stdout
     has_failed = False
     # The output of libraries while they are imported must not mix with the lines.
     with redirect_stdout(sys.stderr):
-        for line in check_stack():
+        for line in found:
             print(line, file=lines, flush=True)
             has_failed |= line.startswith("FAIL")
     return 1 if has_failed else 0
+
+
+def main() -> int:
+    """Print the lines about the stack, and return the exit code."""
+    return print_lines(check_stack())

@@ -1,14 +1,12 @@
 """`xcit-mm train`: train a config, or fine-tune a model on own data."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..datasets import EXPECTED
 from ..launch import finetune, run_tool
-from ..rasters.options import add_raster_options
 from ..utils.arguments import CommandParser
-from .runs import add_run_options
+from .options import CONFIG, READING, add_raster_options, add_run_options, parse_flags
 
 CALLS = """
 xcit-mm train --from MODEL --data DATA [OPTION ...]    # writes a config, checks and trains it
@@ -20,17 +18,15 @@ Other options are those of tools/train.py of the config's library: mmdet, mmseg 
 """
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("train", CALLS, description=DESCRIPTION)
     add = parser.add_argument
-    config_help = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
-    add("config", nargs="?", help=config_help)
+    add("config", nargs="?", help=CONFIG)
     resume_help = "resume from a checkpoint (default: the run's last)"
     add("--resume", nargs="?", const="", metavar="FILE", help=resume_help)
     add("--amp", action="store_true", help="train in mixed precision (default: the config's)")
     add_run_options(parser)
-    own = parser.add_argument_group("own data")
-    add = own.add_argument
+    add = parser.add_argument_group("own data").add_argument
     model_help = "a model's name, a work folder, or a config to train from scratch"
     add("--from", dest="model", help=model_help)
     add("--data", type=Path, help=f"{EXPECTED}; folders of images and maps")
@@ -43,18 +39,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_raster_options(rasters)
     no_val_help = "hold no tiles of rasters out (default: a part is held out)"
     rasters.add_argument("--no-val", action="store_true", default=None, help=no_val_help)
-    options, flags = parser.parse_known_intermixed_args(argv)
-    options.flags = flags
-    options.help = parser.format_help()
+    options = parse_flags(parser, argv)
     if options.model is not None and options.config is not None:
         parser.error(f"{options.config} beside --from, which writes a config: --config names it")
     if (options.model is None) != (options.data is None):
         parser.error("--from and --data belong together: give both")
     if options.model is None and options.config is None:
         parser.error("give CONFIG, or --from and --data")
-    return options
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    options = parse_args(argv)
-    return run_tool("train", options) if options.model is None else finetune(options)
+    if options.model is None:
+        return run_tool("train", options)
+    if options.launcher != "none":
+        parser.error("--from writes a config in one process: then train it with --launcher")
+    for name in (*READING, "class_column", "layer", "aoi", "no_val"):
+        if getattr(options, name) is not None and options.labels is None:
+            parser.error(f"--{name.replace('_', '-')} is for rasters: give --labels")
+    return finetune(options)

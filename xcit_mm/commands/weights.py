@@ -44,6 +44,11 @@ KNOWN = (
 class ShortRepr(reprlib.Repr):
     """Shows the first items of nested values. A small file may hold lists of endless depth."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxdict = self.maxlist = self.maxtuple = 20
+        self.maxstring = self.maxother = 200
+
     def repr1(self, x: Any, level: int) -> str:
         if isinstance(x, argparse.Namespace):
             x = vars(x)
@@ -56,30 +61,26 @@ def read(args: argparse.Namespace) -> Weights:
 
 def inspect(args: argparse.Namespace) -> None:
     weights = read(args)
-    tensors = {**weights.trunk, **weights.heads}
-    dtypes = {
-        str(value.dtype).removeprefix("torch.")
-        for value in tensors.values()
-        if value.is_floating_point()
-    }
+    trunk = weights.trunk
+    tensors = {**trunk, **weights.heads}
+    dtypes = {str(value.dtype)[6:] for value in tensors.values() if value.is_floating_point()}
     statistics = ("running_mean", "running_var", "_tracked")
     learned = sum(value.numel() for key, value in tensors.items() if not key.endswith(statistics))
+    count = f"{learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}"
     entry = f", under {weights.source!r}" if weights.source else ""
-    print(f"layout      {weights.layout}{entry}")
-    print(f"task        {weights.task}")
-    print(f"arch/patch  {describe(weights.trunk)}")
-    print(f"bands       {weights.trunk[stem_key(weights.trunk)].shape[1]}")
-    print(
-        f"parameters  {learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}"
-    )
-    print(f"pyramid     {'yes' if any(key.startswith('fpn') for key in weights.trunk) else 'no'}")
-    short = ShortRepr()
-    short.maxdict = short.maxlist = short.maxtuple = 20
-    short.maxstring = short.maxother = 200
-    unknown = [key for key in weights.trunk if not key.startswith(KNOWN)]
-    print(f"unknown     {', '.join(unknown) or 'none'}")
+    rows = {
+        "layout": f"{weights.layout}{entry}",
+        "task": weights.task,
+        "arch/patch": describe(trunk),
+        "bands": str(trunk[stem_key(trunk)].shape[1]),
+        "parameters": count,
+        "pyramid": "yes" if any(key.startswith("fpn") for key in trunk) else "no",
+        "unknown": ", ".join(key for key in trunk if not key.startswith(KNOWN)) or "none",
+    }
+    for key, value in rows.items():
+        print(f"{key:11} {value}")
     for key, value in weights.metadata.items():
-        shown = value if isinstance(value, str) else short.repr(value)
+        shown = value if isinstance(value, str) else ShortRepr().repr(value)
         line = " ".join(shown.split())
         print(f"{key:11} {line[:200]}{'...' if len(line) > 200 else ''}")
 
@@ -114,7 +115,7 @@ def list_names(args: argparse.Namespace) -> None:
         print(row(f"xcit://{name}", downloaded, *facts))
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+def main(argv: Sequence[str] | None = None) -> int:
     description = "FILE is a path, a URL or xcit://NAME."
     parser = CommandParser("weights", CALLS, description=description)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog=parser.prog)
@@ -135,11 +136,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     backbone_help = "leave out the heads of a detector or segmentor (default: all)"
     command.add_argument("--backbone", action="store_true", help=backbone_help)
     command.set_defaults(run=convert)
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_args(argv)
+    args = parser.parse_args(argv)
 
     def work() -> None:
         with ignore_broken_pipe():

@@ -2,8 +2,7 @@
 script of the library.
 """
 
-from .config import write_finetuning_config
-from .finetuning import finetune
+from .finetuning import finetune, prepare_finetuning
 from .run import run_tool
 
-__all__ = ["finetune", "run_tool", "write_finetuning_config"]
+__all__ = ["finetune", "prepare_finetuning", "run_tool"]

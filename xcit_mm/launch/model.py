@@ -8,8 +8,9 @@ from typing import Any
 from mmengine.config import Config
 
 from ..datasets import IGNORED, Dataset
-from ..utils.configs import leaf_datasets, type_name
+from ..utils.configs import leaf_datasets, read_config, type_name
 from ..utils.errors import preview
+from ..weights.zoo import find_model
 
 TAKEN = (
     "--from takes detectors and segmentors whose heads have num_classes, such as Mask R-CNN, "
@@ -18,76 +19,101 @@ TAKEN = (
 _WRAPPERS = ("RepeatDataset", "ClassBalancedDataset")  # whose images pass the inner pipeline only
 _WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")
 
-
-def find_pipelines(model: str, cfg: Config) -> list[list[dict]]:
-    """Return the steps of training and test of a model that can be fine-tuned.
-
-    Raises:
-        ValueError: If the model or its data sets are of another kind.
-    """
-    if cfg.get("default_scope") not in ("mmdet", "mmseg"):
-        raise ValueError(f"{model} is a {type_name(cfg.model)}: {TAKEN}")
-    return [_find_pipeline(model, cfg, f"{split}_dataloader") for split in ("train", "test")]
-
-
-def _find_pipeline(model: str, cfg: Config, name: str) -> list[dict]:
-    if not cfg.get(name):
-        raise ValueError(f"{model} has no {name}, --from takes one data set with a pipeline")
-    dataset = cfg[name].dataset.to_dict()
-    inner, *others = leaf_datasets(dataset)
-    is_wrapped = inner is not dataset
-    if others or (is_wrapped and type_name(dataset) not in _WRAPPERS):
-        problem = f"{model} has {type_name(dataset)}"
-        raise ValueError(f"{problem}, --from takes one data set with a pipeline")
-    return inner["pipeline"]
-
-
 Pipeline = list[Any]
 """Steps, each a dict, or in RandomChoice a list of steps."""
 
 
 @dataclass
 class Adapted:
-    """Parts of a model's config for another data set.
+    """A model, and what becomes of it for another data set.
 
     Attributes:
-        model: Config of the model.
-        pipelines: Steps of training and test.
-        masks: Whether the model predicts masks of objects.
+        name: What the user calls it.
+        base: Path of its config.
+        checkpoint: Its weights, or None for the config's own start.
+        cfg: Its config, which stays as it is.
+        model: Config of the new model.
+        pipelines: New steps of training and test.
+        masks: Whether the new model predicts masks of objects.
     """
 
+    name: str
+    base: str
+    checkpoint: str | None
+    cfg: Config
     model: dict[str, Any]
     pipelines: list[Pipeline]
     masks: bool = False
 
+    @classmethod
+    def of(cls, name: str) -> "Adapted":
+        """Read a model, as in `find_model`, or a config alone, which has no checkpoint.
 
-def adapt_detector(name: str, cfg: Config, dataset: Dataset, boxes: bool) -> Adapted:
-    """Adapt a detector to a data set.
+        Raises:
+            FileNotFoundError: If files are missing.
+            ValueError: If the model or its data sets cannot be fine-tuned.
+        """
+        base, checkpoint = (name, None) if name.endswith(".py") else find_model(name)
+        cfg = read_config(base)
+        if cfg.get("default_scope") not in ("mmdet", "mmseg"):
+            raise ValueError(f"{name} is a {type_name(cfg.model)}: {TAKEN}")
+        pipelines = [
+            _find_pipeline(name, cfg, f"{split}_dataloader") for split in ("train", "test")
+        ]
+        return cls(name, base, checkpoint, cfg, cfg.model.to_dict(), pipelines)
+
+    @property
+    def is_detector(self) -> bool:
+        return self.cfg.default_scope == "mmdet"
+
+
+def _find_pipeline(model: str, cfg: Config, name: str) -> Pipeline:
+    fix = "--from takes one data set with a pipeline"
+    if not cfg.get(name):
+        raise ValueError(f"{model} has no {name}, {fix}")
+    dataset = cfg[name].dataset.to_dict()
+    inner, *others = leaf_datasets(dataset)
+    is_wrapped = inner is not dataset
+    if others or (is_wrapped and type_name(dataset) not in _WRAPPERS):
+        raise ValueError(f"{model} has {type_name(dataset)}, {fix}")
+    return inner["pipeline"]
+
+
+def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
+    """Adapt a model to the classes and labels of a data set.
 
     Args:
-        name: What the user calls the model.
         boxes: Whether a model with masks shall find only boxes.
 
     Raises:
-        ValueError: If some objects lack masks, or the model cannot be fine-tuned on the objects.
+        ValueError: If some objects lack masks, or the model cannot be fine-tuned on the labels.
     """
-    model = cfg.model.to_dict()
-    masks = _predicts_masks(model) and not boxes and have_masks(dataset)
-    if _predicts_masks(model) and not masks:
-        _remove_masks(name, model)
-    _set_classes(name, model, len(dataset.classes))
-    background = dataset.training.count_empty() > 0
-    adapt = partial(_adapt_objects_step, masks=masks, background=background)
-    training, test = (map_steps(steps, adapt) for steps in find_pipelines(name, cfg))
-    return Adapted(model, [_resize_randomly(training), test], masks)
+    model = adapted.model
+    change = _adapt_maps_step
+    if adapted.is_detector:
+        if _predicts_masks(model):
+            adapted.masks = not boxes and _have_masks(dataset)
+            if not adapted.masks:
+                _remove_masks(adapted.name, model)
+        has_empty = dataset.training.count_empty() > 0
+        change = partial(_adapt_objects_step, masks=adapted.masks, background=has_empty)
+    else:
+        model["data_preprocessor"]["seg_pad_val"] = IGNORED
+    heads = {key: part for key, part in model.items() if key not in _WITHOUT_CLASSES}
+    count = _set_class_counts(adapted.name, heads, len(dataset.classes))
+    if not count or "language_model" in model:
+        raise ValueError(f"{adapted.name} is a {model['type']} without num_classes: {TAKEN}")
+    training, test = (map_steps(steps, change) for steps in adapted.pipelines)
+    adapted.pipelines = [_resize_randomly(training), test]
+    if adapted.checkpoint:  # which replaces the weights of the backbone
+        model["backbone"]["init_cfg"] = None
+        for part in (model, model["backbone"]):
+            if part.get("pretrained"):
+                part["pretrained"] = None
 
 
-def have_masks(dataset: Dataset) -> bool:
-    """Return whether the objects of a data set have masks.
-
-    Raises:
-        ValueError: If only some have masks. The message names those without.
-    """
+def _have_masks(dataset: Dataset) -> bool:
+    """Return whether all objects have masks, and raise ValueError if only some have."""
     without_mask = []
     for split in filter(None, (dataset.training, dataset.held_out)):
         masks = split.objects.masks if split.objects is not None else []
@@ -97,23 +123,6 @@ def have_masks(dataset: Dataset) -> bool:
         problem = f"{len(without_mask)} of {count} objects have no mask: {preview(without_mask)}"
         raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
     return not without_mask
-
-
-def adapt_segmentor(name: str, cfg: Config, classes: int) -> Adapted:
-    """Adapt a segmentor to maps with so many classes, and the ignored label."""
-    model = cfg.model.to_dict()
-    model["data_preprocessor"]["seg_pad_val"] = IGNORED
-    _set_classes(name, model, classes)
-    pipelines = [map_steps(steps, _adapt_maps_step) for steps in find_pipelines(name, cfg)]
-    return Adapted(model, pipelines)
-
-
-def remove_pretrained(model: dict[str, Any]) -> None:
-    """Remove the weights of the backbone, which a checkpoint of the whole model replaces."""
-    model["backbone"]["init_cfg"] = None
-    for part in (model, model["backbone"]):
-        if part.get("pretrained"):
-            part["pretrained"] = None
 
 
 def _predicts_masks(model: dict[str, Any]) -> bool:
@@ -128,12 +137,6 @@ def _remove_masks(name: str, model: dict[str, Any]) -> None:
     roi_head |= dict(mask_roi_extractor=None, mask_head=None)
     if model["type"] == "MaskRCNN":
         model["type"] = "FasterRCNN"
-
-
-def _set_classes(name: str, model: dict[str, Any], classes: int) -> None:
-    heads = {key: part for key, part in model.items() if key not in _WITHOUT_CLASSES}
-    if not _set_class_counts(name, heads, classes) or "language_model" in model:
-        raise ValueError(f"{name} is a {model['type']} without num_classes: {TAKEN}")
 
 
 def _set_class_counts(name: str, part: Any, classes: int) -> int:
@@ -214,17 +217,14 @@ def _adapt_maps_step(step: dict) -> list[dict]:
 
 
 def _resize_randomly(steps: Pipeline) -> Pipeline:
-    """Replace the one size of photos by random sizes, unless the pipeline has other steps too.
+    """Replace the one size of a detector's photos by random sizes, unless the pipeline has other
+    steps too.
 
     Measured in docs/benchmark.md, "Fine-tuning".
     """
     only = {"LoadImageFromFile", "LoadAnnotations", "Resize", "RandomFlip", "PackDetInputs"}
     if {type_name(step) for step in steps} != only:
         return steps
-    changed = []
-    for step in steps:
-        if type_name(step) == "Resize" and step.get("scale"):
-            changed.append(dict(step, type="RandomResize", ratio_range=(0.67, 1.5)))
-        else:
-            changed.append(step)
-    return changed
+    sizes = dict(type="RandomResize", ratio_range=(0.67, 1.5))
+    has_scale = [type_name(step) == "Resize" and "scale" in step for step in steps]
+    return [step | sizes if ok else step for step, ok in zip(steps, has_scale, strict=True)]

@@ -23,7 +23,7 @@ from ..utils.palettes import make_palette
 from ..weights.reader import load_from_file
 from ..weights.work_dirs import find_checkpoint_in
 
-PHOTOS = 4
+_PHOTOS = 4
 _WIDTH = 640  # pixels of each drawing
 _GAP = 10
 
@@ -36,29 +36,24 @@ def report(work_dir: Path, cfg: Config) -> Iterator[str]:
     """
     checkpoint = find_checkpoint_in(work_dir)
     if checkpoint and cfg.get("source") and cfg.get("val_evaluator"):
-        yield from describe_scores(checkpoint, cfg)
+        yield from _describe_scores(checkpoint, cfg)
+        drawing = work_dir / "predictions.jpg"
         try:
             with quiet():
-                draw_held_out(work_dir / "predictions.jpg", cfg, checkpoint)
-            yield f"labels beside predictions: {work_dir / 'predictions.jpg'}"
+                _draw_held_out(drawing, cfg, checkpoint)
+            yield f"labels beside predictions: {drawing}"
         except (ValueError, OSError, MemoryError) as error:
             yield f"predictions are not drawn: {reason(error)}"
     yield f"weights: {checkpoint}"
-    yield f"predict: {_predict_command(work_dir, cfg)}"
+    is_raster = "raster" in cfg or (cfg.get("test_dataloader") and ModelInput(cfg).raster_step)
+    if is_raster:
+        out = "objects.gpkg" if cfg.default_scope == "mmdet" else "map.tif"
+        yield f"predict: xcit-mm raster RASTER {work_dir} --out {out}"
+    else:
+        yield f"predict: xcit-mm predict PHOTO.jpg --model {work_dir}"
 
 
-def _predict_command(work_dir: Path, cfg: Config) -> str:
-    """Return the command that predicts with a model, of rasters if it was trained on some."""
-    is_raster = "raster" in cfg or (
-        cfg.get("test_dataloader") and ModelInput(cfg).raster_step is not None
-    )
-    if not is_raster:
-        return f"xcit-mm predict PHOTO.jpg --model {work_dir}"
-    out = "objects.gpkg" if cfg.default_scope == "mmdet" else "map.tif"
-    return f"xcit-mm raster RASTER {work_dir} --out {out}"
-
-
-def describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
+def _describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
     """Yield lines with the scores that a run had when it saved its best checkpoint.
 
     The scores of a detector's classes are COCO's average precisions, of masks if it predicts masks.
@@ -81,7 +76,7 @@ def describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
         yield f"    {name:{width}}  {scores[f'{name}_precision']:.3f}"
 
 
-def draw_held_out(path: Path, cfg: Config, checkpoint: str) -> None:
+def _draw_held_out(path: Path, cfg: Config, checkpoint: str) -> None:
     """Draw some held-out photos into one JPEG, each with its labels at the left and with the
     predictions of a checkpoint at the right.
 
@@ -99,38 +94,30 @@ def draw_held_out(path: Path, cfg: Config, checkpoint: str) -> None:
 
 
 def _read_labelled(cfg: Config, predictor: Predictor) -> Iterator[Prediction]:
-    """Read some photos of the test set, evenly spread, with labels instead of predictions."""
+    """Read some photos of the test set, evenly spread, with labels instead of predictions. Ignored
+    pixels of a map are a further class, drawn in white.
+    """
     init_default_scope(cfg.default_scope)
     config = copy.deepcopy(tested_dataset(cfg))
     config["pipeline"] = [step for step in config["pipeline"] if type_name(step).startswith("Load")]
     dataset = DATASETS.build(config)
-    count = min(PHOTOS, len(dataset))
+    names = predictor.names
+    palette = predictor.metainfo.get("palette")
+    colors = make_palette(len(names), palette)[:, ::-1].tolist()
+    count = min(_PHOTOS, len(dataset))
     for index in np.linspace(0, len(dataset) - 1, count).round().astype(int):
         sample = dataset[index]
         image = sample["img"]
-        palette = predictor.metainfo.get("palette")
         if predictor.is_detector:
-            yield Prediction(image, _to_detections(sample), None, predictor.names, palette)
+            boxes = sample["gt_bboxes"].numpy()
+            masks = sample["gt_masks"].to_ndarray().astype(bool) if "gt_masks" in sample else None
+            labels = sample["gt_bboxes_labels"].astype(int)
+            objects = sv.Detections(boxes, masks, class_id=labels)
+            yield Prediction(image, objects, None, names, palette)
         else:
-            yield _with_unlabelled(image, sample["gt_seg_map"], predictor)
-
-
-def _to_detections(sample: dict) -> sv.Detections:
-    """Return the objects of a sample of mmdet, without scores."""
-    boxes = sample["gt_bboxes"].numpy()
-    masks = sample["gt_masks"].to_ndarray().astype(bool) if "gt_masks" in sample else None
-    return sv.Detections(boxes, masks, class_id=sample["gt_bboxes_labels"].astype(int))
-
-
-def _with_unlabelled(
-    image: np.ndarray, segmentation: np.ndarray, predictor: Predictor
-) -> Prediction:
-    """Return a map in which ignored pixels are a further class, drawn in white."""
-    count = len(predictor.names)
-    colors = make_palette(count, predictor.metainfo.get("palette"))[:, ::-1].tolist()
-    segmentation = np.minimum(segmentation, count)
-    names = [*predictor.names, "not labelled"]
-    return Prediction(image, None, segmentation, names, [*colors, (255, 255, 255)])
+            labels = np.minimum(sample["gt_seg_map"], len(names))
+            shown = [*names, "not labelled"]
+            yield Prediction(image, None, labels, shown, [*colors, (255, 255, 255)])
 
 
 def _frame(drawing: np.ndarray) -> np.ndarray:

@@ -1,27 +1,31 @@
-"""The checkpoint from which a training resumes: found, whole, and not at its end."""
+"""The checkpoint from which a training resumes: found, whole, and of the same classes and data."""
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 
+from ..utils.configs import plain_values
 from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.reader import find_damage
 from ..weights.work_dirs import check_same_data, last_checkpoint
 from ..weights.zoo import load_checkpoint
 
 
-def find_state(checkpoint: str, work_dir: Path) -> tuple[str, dict[str, Any]] | None:
-    """Return path and content of the checkpoint from which a run resumes.
+def find_state(checkpoint: str, work_dir: Path, cfg: Config) -> tuple[str, dict[str, Any]] | None:
+    """Return path and content of the checkpoint from which a run resumes. Print a line if the data
+    of `train --from` have changed since.
 
     Args:
         checkpoint: A path or URL, or '' for the last checkpoint of the work folder, if it has one.
 
     Raises:
         OSError: If the checkpoint does not exist or cannot be downloaded.
-        ValueError: If it is damaged, with the newest checkpoint that is whole, or if it holds
-            weights without the state of a run, with the checkpoint to take.
+        ValueError: If it is damaged, with the newest checkpoint that is whole; if it holds weights
+            without the state of a run, with the checkpoint to take; if it has learned other
+            classes; or if nobody chose it and it is of an earlier run on other data.
     """
     path = checkpoint or _find_last_checkpoint(work_dir)
     if path is None:
@@ -35,20 +39,12 @@ def find_state(checkpoint: str, work_dir: Path) -> tuple[str, dict[str, Any]] | 
         hint = f"{whole} is whole: resume from it with --resume {whole}"
         raise ValueError(f"{error}; {hint}") from None
     _check_state(path, content)
+    check_same_classes(path, learned_classes(content), configured_classes(cfg, "train"))
+    if not checkpoint:
+        fix = f"give another --work-dir, or resume from it with --resume {path}"
+        check_same_data(path, content, cfg.to_dict(), fix)
+    _compare_source(path, content, cfg)
     return path, content
-
-
-def check_is_of_config(
-    checkpoint: str, content: dict[str, Any], cfg: Config, is_chosen: bool
-) -> None:
-    """Raise ValueError if a checkpoint has learned other classes than those of a config, or if it
-    is the last of an earlier run on other data in a work folder, which nobody chose.
-    """
-    classes = configured_classes(cfg, "train")
-    check_same_classes(checkpoint, learned_classes(content), classes)
-    if not is_chosen:
-        fix = f"give another --work-dir, or resume from it with --resume {checkpoint}"
-        check_same_data(checkpoint, content, cfg.to_dict(), fix)
 
 
 def training_length(cfg: Config) -> tuple[int, str]:
@@ -63,8 +59,7 @@ def _find_last_checkpoint(work_dir: Path) -> str | None:
     checkpoint = last_checkpoint(work_dir)
     if checkpoint and ("://" in checkpoint or Path(checkpoint).is_file()):
         return checkpoint
-    saved = _saved_checkpoints(work_dir)
-    return str(saved[0]) if saved else None
+    return next(map(str, _saved_checkpoints(work_dir)), None)
 
 
 def _saved_checkpoints(work_dir: Path) -> list[Path]:
@@ -99,9 +94,20 @@ def _check_state(path: str, content: Any) -> None:
         raise ValueError(f"cannot resume from {path}: {problem}")
     if "optimizer" not in content:
         folder = Path(path).parent
-        names = (f"iter_{meta['iter']}.pth", f"epoch_{meta['epoch']}.pth")
-        whole = [str(folder / name) for name in names if (folder / name).is_file()]
+        same = [folder / f"iter_{meta['iter']}.pth", folder / f"epoch_{meta['epoch']}.pth"]
         last = _find_last_checkpoint(folder) or "a checkpoint of iterations or epochs"
-        instead = whole[0] if whole else last
+        instead = next((file for file in same if file.is_file()), last)
         problem = f"it holds no optimizer, as the best checkpoints: take {instead}"
         raise ValueError(f"cannot resume from {path}: {problem}")
+
+
+def _compare_source(path: str, content: dict[str, Any], cfg: Config) -> None:
+    """Print a line if the data that `train --from` copied are not those of a checkpoint's run."""
+    try:
+        trained = plain_values(content["meta"].get("cfg") or "").get("source") or {}
+    except ValueError:  # a config that would have to be run
+        return
+    source = cfg.get("source") or {}
+    if "content" in trained and trained["content"] != source.get("content", trained["content"]):
+        problem = f"the data in {source['path']} are not those that {path} was trained on"
+        print(f"note: {problem}; the run goes on with what is there now", file=sys.stderr)

@@ -1,0 +1,67 @@
+"""Options that several commands share, and the errors that end a command with one line."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..models.precision import DTYPES
+
+ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
+CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
+CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
+READING = ("gsd", "bands", "bounds", "percentiles", "nodata", "tile", "overlap")
+"""Options of `add_raster_options` that `predict_raster` takes."""
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a training and of a test, some of which the library's script has too."""
+    add = parser.add_argument
+    work_dir_help = "folder of logs and checkpoints (default: work_dirs/CONFIG)"
+    add("--work-dir", type=Path, metavar="DIR", help=work_dir_help)
+    changes = add("--cfg-options", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
+    changes.help = "changes of the config"
+    add("--skip-checks", action="store_true", help="start without the doctor's checks")
+    add("--verbose", action="store_true", help="print the library's own log")
+    launchers = "none, pytorch, slurm or mpi (default: %(default)s)"
+    add("--launcher", default="none", metavar="NAME", help=launchers)
+
+
+def add_predictor_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a `Predictor`."""
+    add = parser.add_argument_group("model").add_argument
+    add("--device", help="cpu, cuda:1 ... (default: a GPU if there is one)")
+    dtype_help = "float32, float16, bfloat16, or auto (default: %(default)s)"
+    add("--dtype", choices=(*DTYPES, "auto"), default="float32", metavar="TYPE", help=dtype_help)
+    batch_help = "images of one size, or tiles, together (default: %(default)s)"
+    add("--batch-size", type=int, default=1, metavar="N", help=batch_help)
+    score_help = "least score of stored objects, 0 to 1 (default: the config's)"
+    add("--min-score", type=float, metavar="S", help=score_help)
+
+
+def add_raster_options(parser: "argparse._ActionsContainer") -> None:
+    """Add the options that say how rasters are read, tiled and labelled. Their default is None."""
+    add = parser.add_argument
+    column_help = "column of the labels' classes (default: class, label, name, category or type)"
+    add("--class-column", metavar="NAME", help=column_help)
+    add("--layer", metavar="NAME", help="layer of the labels (default: the first with polygons)")
+    add("--aoi", metavar="FILE", help="only within the polygons of a vector file")
+    side_help = "side of a tile (default: of the training, or of the config's images)"
+    add("--tile", type=int, metavar="PIXELS", help=side_help)
+    overlap_help = "minimum overlap of tiles (default: of the training, or tile / 4)"
+    add("--overlap", type=int, metavar="PIXELS", help=overlap_help)
+    gsd_help = "read at this size of pixels (default: of the training)"
+    add("--gsd", type=float, metavar="METRES", help=gsd_help)
+    bands_help = "numbers of the bands, from 1, such as those of red, green and blue"
+    add("--bands", type=int, nargs="+", metavar="N", help=bands_help)
+    bounds_help = "LOW HIGH that become 0 and 255 (default: of the training)"
+    add("--bounds", type=float, nargs="+", metavar="X", help=bounds_help)
+    scale_help = "become 0 and 255 (default: 2 98)"
+    add("--percentiles", type=float, nargs=2, metavar=("LOW", "HIGH"), help=scale_help)
+    nodata_help = "stored value of no data (default: the file's)"
+    add("--nodata", type=float, metavar="X", help=nodata_help)
+
+
+def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the options of a run. `flags` become those that are left to the library's script."""
+    options, flags = parser.parse_known_intermixed_args(argv)
+    return argparse.Namespace(**vars(options), flags=flags, help=parser.format_help())

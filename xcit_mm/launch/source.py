@@ -1,0 +1,50 @@
+"""The user's data behind a config of `train --from`, and the copies that the library reads."""
+
+import sys
+from pathlib import Path
+
+from mmengine.config import Config
+
+from ..datasets import Dataset, read_maps, read_objects
+from ..datasets.writing import is_current, read_state, write_dataset
+
+
+def read_data(path: Path, cfg: Config) -> Dataset:
+    """Read a data set of objects for a detector, else of maps. Errors are those of the readers."""
+    return read_objects(path) if cfg.default_scope == "mmdet" else read_maps(path)
+
+
+def refresh_copies(cfg: Config) -> None:
+    """Write the copies of a config of `train --from` again if the source has changed, or if they
+    are missing. `source.content` of the config becomes the hash of what was read.
+
+    Raises:
+        FileNotFoundError: If the source has moved.
+        ValueError: If its classes have changed, or it cannot be read.
+    """
+    source = cfg.get("source") or {}
+    if not source.get("copies"):
+        return
+    copies = Path(source["copies"])
+    state = read_state(copies)
+    if not (state and is_current(state)):
+        _write_again(cfg, Path(source["path"]), copies)
+        state = read_state(copies)
+    if state:
+        source["content"] = state["content"]
+
+
+def _write_again(cfg: Config, path: Path, copies: Path) -> None:
+    if cfg.source.get("is_cut"):
+        problem = f"{path}, its labels or tiles are not as they were when the tiles were cut"
+        print(f"{problem}: to cut them again, write another config by --from", file=sys.stderr)
+        return
+    before = read_state(copies)
+    dataset = read_data(path, cfg)
+    for key, now in (("classes", list(dataset.classes)), ("held_out", bool(dataset.held_out))):
+        if before and before[key] != now:
+            problem = f"{path} has {key}={now}, and had {before[key]} when the config was written"
+            raise ValueError(f"{problem}: write another config by --from")
+    write_dataset(dataset, copies)
+    reason = f"{path} has changed" if before else f"{copies} is missing"
+    print(f"{reason}; {copies} is written again: {dataset.describe()}", file=sys.stderr)
