@@ -59,9 +59,9 @@ def start(monkeypatch) -> Callable[..., Config]:
         raise Started(cfg)
 
     def run(*args: object, tool: str = "train") -> Config:
-        monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", stop)
         argv = [str(arg) for arg in args]
-        with pytest.raises(Started) as started:
+        with monkeypatch.context() as patch, pytest.raises(Started) as started:
+            patch.setattr(mmengine.runner.Runner, "from_cfg", stop)
             main([tool, *argv])
         return started.value.args[0]
 

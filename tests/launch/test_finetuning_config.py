@@ -8,11 +8,9 @@ import cv2
 import numpy as np
 import pytest
 from helpers.doctor_data import edit_annotations, edit_json
-from mmengine.config import Config
 from PIL import Image
 
 from xcit_mm.checks.run_config import RunConfig
-from xcit_mm.launch import prepare_finetuning
 from xcit_mm.weights.zoo import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
@@ -93,9 +91,8 @@ def test_annotations_without_a_mask_are_named_and_the_user_chooses(trained, data
     assert cfg.model.type == "FasterRCNN" and cfg.val_evaluator.metric == ["bbox"]
 
 
-def test_a_published_name_is_the_base_in_any_folder(data, folder):
-    prepare_finetuning("maskrcnn_xcit_small_12_p16", data, folder / "mine.py")
-    cfg = Config.fromfile(folder / "mine.py")
+def test_a_published_name_is_the_base_in_any_folder(data, start):
+    cfg = start("--from", "maskrcnn_xcit_small_12_p16", "--data", data, "--skip-checks")
     assert cfg.load_from == "xcit://maskrcnn_xcit_small_12_p16"
     assert cfg.model.backbone.init_cfg is None and cfg.model.backbone.arch == "s12"
     assert cfg.optim_wrapper.paramwise_cfg.layer_decay_rate == 0.8

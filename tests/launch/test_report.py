@@ -8,7 +8,6 @@ import numpy as np
 from PIL import Image
 
 from xcit_mm.commands import train
-from xcit_mm.launch import prepare_finetuning
 from xcit_mm.weights.reader import load_from_file
 
 # A training of two iterations.
@@ -28,10 +27,10 @@ def read_columns(work_dir: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_detector_with_every_offered_option_ends_with_the_score_of_each_class(
-    trained, data, folder, capsys
+    trained, data, folder, start, capsys
 ):
     config = folder / "my-data.py"
-    prepare_finetuning(str(trained), data, config, boxes=True)
+    start("--from", trained, "--data", data, "--boxes")
     options = r"^# (custom_hooks \+=|train_data =)"
     content, count = re.subn(options, r"\1", config.read_text(), flags=re.MULTILINE)
     config.write_text(content)

@@ -148,24 +148,14 @@ def test_a_run_that_is_longer_than_its_config_is_refused_or_extended(
     assert start(*command(4)).resume
 
 
-LABELS = ("background", "circle", "square", "triangle", "star")
-
-
-@pytest.mark.parametrize(
-    "classes, message",
-    [
-        (("road", *LABELS[1:]), "other classes than the config: road instead of background"),
-        (LABELS[::-1], "in another order: 0 is star, not background"),
-    ],
-)
 @pytest.mark.parametrize("checkpoint", [[], ["work/iter_2.pth"]], ids=["last", "chosen"])
-def test_resume_from_a_run_of_other_classes_is_refused(
-    checkpoint, classes, message, shapes, refused
-):
+def test_resume_from_a_run_of_other_classes_is_refused(checkpoint, shapes, refused):
+    classes = ("road", "circle", "square", "triangle", "star")
     meta = dict(epoch=0, iter=2, dataset_meta=dict(classes=classes))
     write_state(Path("work/iter_2.pth"), meta=meta)
     flags = ["--work-dir", "work", "--resume", *checkpoint]
-    assert message in refused(CONFIG, *flags, *cfg_options(SEG, shapes, 4))
+    message = refused(CONFIG, *flags, *cfg_options(SEG, shapes, 4))
+    assert "other classes than the config: road instead of background" in message
 
 
 def test_the_last_checkpoint_of_a_run_on_other_data_resumes_only_by_its_name(

@@ -3,8 +3,10 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..models.precision import DTYPES
+from ..prediction.cluster import rank_device
 
 ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
@@ -36,6 +38,12 @@ def add_predictor_options(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=int, default=1, metavar="N", help=batch_help)
     score_help = "least score of stored objects, 0 to 1 (default: the config's)"
     add("--min-score", type=float, metavar="S", help=score_help)
+
+
+def predictor_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of `add_predictor_options`, with the GPU of this rank of torchrun."""
+    options = {name: getattr(args, name) for name in ("dtype", "batch_size", "min_score")}
+    return dict(options, device=args.device or rank_device())
 
 
 def add_raster_options(parser: "argparse._ActionsContainer") -> None:

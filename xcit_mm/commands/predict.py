@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..prediction import Predictor, find_items, predict_many
-from ..prediction.cluster import rank_and_size, rank_device
+from ..prediction.cluster import rank_and_size
 from ..prediction.fonts import class_labels
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, print_line
-from .options import CHECKPOINT, ERRORS, add_predictor_options
+from .options import CHECKPOINT, ERRORS, add_predictor_options, predictor_options
 
 CALLS = """
 xcit-mm predict photos --model maskrcnn_xcit_tiny_12_p16
@@ -59,10 +59,9 @@ def predict(args: argparse.Namespace) -> int:
     if rank == 0:
         for note in listing.notes:
             print_line(note)
-    names = ("tile", "overlap", "batch_size", "dtype", "min_score")
-    options = {name: getattr(args, name) for name in names}
-    # With Ray, the actors use the GPUs.
-    options["device"] = args.device or rank_device() if args.ray is None else "cpu"
+    options = dict(predictor_options(args), tile=args.tile, overlap=args.overlap)
+    if args.ray is not None:
+        options["device"] = "cpu"  # the actors use the GPUs
     predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)
     drawing = None
     if args.draws:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import Predictor, predict_raster, score_raster
-from ..prediction.cluster import rank_and_size, rank_device
+from ..prediction.cluster import rank_and_size
 from ..rasters.files import WriteError
 from ..rasters.gdal import list_rasters
 from ..rasters.labels import is_raster
@@ -14,7 +14,14 @@ from ..utils.cli import cli_main, print_line
 from ..utils.errors import reason
 from ..utils.folders import check_output
 from ..weights.zoo import find_model
-from .options import CHECKPOINT, ERRORS, READING, add_predictor_options, add_raster_options
+from .options import (
+    CHECKPOINT,
+    ERRORS,
+    READING,
+    add_predictor_options,
+    add_raster_options,
+    predictor_options,
+)
 
 CALLS = """
 xcit-mm raster RASTER MODEL --out map.tif        # a segmentor: a GeoTIFF of classes
@@ -55,9 +62,7 @@ def predict(args: argparse.Namespace) -> int:
     check_output(args.out, filter(None, inputs))
     if args.labels is not None:
         is_raster(args.labels, args.class_column)  # raises an error before anything is predicted
-    options = {name: getattr(args, name) for name in ("batch_size", "dtype", "min_score")}
-    device = args.device or rank_device()
-    predictor = Predictor.from_config(config, checkpoint, device=device, **options)
+    predictor = Predictor.from_config(config, checkpoint, **predictor_options(args))
     if not Path(args.raster).is_dir():
         predict_one(args.raster, predictor, args.out, args)
         return 0

@@ -2,7 +2,7 @@
 script of the library.
 """
 
-from .finetuning import finetune, prepare_finetuning
+from .finetuning import finetune
 from .run import run_tool
 
-__all__ = ["finetune", "prepare_finetuning", "run_tool"]
+__all__ = ["finetune", "run_tool"]

@@ -91,10 +91,7 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
     model = adapted.model
     change = _adapt_maps_step
     if adapted.is_detector:
-        if _predicts_masks(model):
-            adapted.masks = not boxes and _have_masks(dataset)
-            if not adapted.masks:
-                _remove_masks(adapted.name, model)
+        _choose_masks(adapted, dataset, boxes)
         has_empty = dataset.training.count_empty() > 0
         change = partial(_adapt_objects_step, masks=adapted.masks, background=has_empty)
     else:
@@ -112,6 +109,22 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
                 part["pretrained"] = None
 
 
+def _choose_masks(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
+    """Let a model that predicts masks find only boxes if these are wanted, or all that there is."""
+    model = adapted.model
+    roi_head = model.get("roi_head") or {}
+    if not ("panoptic_head" in model or model.get("mask_head") or roi_head.get("mask_head")):
+        return
+    adapted.masks = not boxes and _have_masks(dataset)
+    if adapted.masks:
+        return
+    if roi_head.get("type") not in ("StandardRoIHead", "CascadeRoIHead"):
+        raise ValueError(f"{adapted.name} needs masks: give data with masks, or another detector")
+    roi_head |= dict(mask_roi_extractor=None, mask_head=None)
+    if model["type"] == "MaskRCNN":
+        model["type"] = "FasterRCNN"
+
+
 def _have_masks(dataset: Dataset) -> bool:
     """Return whether all objects have masks, and raise ValueError if only some have."""
     without_mask = []
@@ -123,20 +136,6 @@ def _have_masks(dataset: Dataset) -> bool:
         problem = f"{len(without_mask)} of {count} objects have no mask: {preview(without_mask)}"
         raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
     return not without_mask
-
-
-def _predicts_masks(model: dict[str, Any]) -> bool:
-    roi_head = model.get("roi_head") or {}
-    return bool("panoptic_head" in model or model.get("mask_head") or roi_head.get("mask_head"))
-
-
-def _remove_masks(name: str, model: dict[str, Any]) -> None:
-    roi_head = model.get("roi_head") or {}
-    if roi_head.get("type") not in ("StandardRoIHead", "CascadeRoIHead"):
-        raise ValueError(f"{name} needs masks: give data with masks, or another detector")
-    roi_head |= dict(mask_roi_extractor=None, mask_head=None)
-    if model["type"] == "MaskRCNN":
-        model["type"] = "FasterRCNN"
 
 
 def _set_class_counts(name: str, part: Any, classes: int) -> int:
@@ -225,6 +224,10 @@ def _resize_randomly(steps: Pipeline) -> Pipeline:
     only = {"LoadImageFromFile", "LoadAnnotations", "Resize", "RandomFlip", "PackDetInputs"}
     if {type_name(step) for step in steps} != only:
         return steps
-    sizes = dict(type="RandomResize", ratio_range=(0.67, 1.5))
-    has_scale = [type_name(step) == "Resize" and "scale" in step for step in steps]
-    return [step | sizes if ok else step for step, ok in zip(steps, has_scale, strict=True)]
+    return map_steps(steps, _resize_step_randomly)
+
+
+def _resize_step_randomly(step: dict) -> list[dict]:
+    if type_name(step) == "Resize" and step.get("scale"):
+        return [step | dict(type="RandomResize", ratio_range=(0.67, 1.5))]
+    return [step]
