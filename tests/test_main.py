@@ -83,7 +83,8 @@ def test_a_wrong_argument_is_one_line(arguments, hint, command):
 
 def test_an_option_that_neither_command_nor_library_has_names_the_nearest(command, shapes):
     config = ROOT / "configs" / "demo" / "fpn_xcit-n12-p16_shapes.py"
-    code, _, error = command("train", config, "--skipchecks", "--workdir", "w")
+    wrong_data = ("--cfg-options", "load_from=none.pth")  # which the checks would find
+    code, _, error = command("train", config, "--skipchecks", "--workdir", "w", *wrong_data)
     assert code == 2 and error.count("\n") == 1
     assert "xcit-mm train: unrecognized arguments: --skipchecks" in error
     assert "did you mean --skip-checks?" in error

@@ -165,10 +165,3 @@ def test_weights_that_do_not_load_end_a_test_in_one_line(
     options = cfg_options(SEG, shapes, 1)
     run = run_in_process("test", CONFIG, path, *options, cwd=tmp_path)
     assert run.returncode == 1 and message in run.stderr.splitlines()[-1]
-
-
-def test_a_flag_that_the_library_does_not_know_ends_before_the_checks(shapes, capsys):
-    options: list[str] = cfg_options(SEG, shapes, 1)
-    with pytest.raises(SystemExit) as end:
-        train.main([str(CONFIG), "--unknown", *options, "load_from=none.pth"])
-    assert end.value.code == 2 and "--unknown" in capsys.readouterr().err
