@@ -4,11 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from ..utils.images import PHOTO_SUFFIXES
 from .coco_json import CocoJson, find_image_folder, is_coco, load_json, read_coco, read_stated_size
 from .dataset import Candidate, Dataset, Image, Split
 from .inventory import Inventory, LeftOut
@@ -53,9 +51,8 @@ def _read_jsons(jsons: Sequence[CocoJson], inventory: Inventory) -> Dataset:
     for split, coco in json_of_split.items():
         splits[split] = _to_split(coco, classes, inventory, left_out)
     listed = [path for split in splits.values() for path in split.files]
-    unlisted = inventory.without([*listed, *left_out.files])
-    photos_of_no_json = [path for path in unlisted if path.suffix.lower() in PHOTO_SUFFIXES]
-    left_out.add_files("photo", "that no json lists", photos_of_no_json)
+    unlisted = inventory.other_photos([*listed, *left_out.files])
+    left_out.add_files("photo", "that no json lists", unlisted)
     return Dataset("COCO", classes, splits, left_out, inventory)
 
 
@@ -88,85 +85,85 @@ def _choose_jsons(
     return {split: coco for split, (coco,) in splits.items()}
 
 
-class _Images(NamedTuple):
-    """The images of a json that are used.
+def _find_photos(
+    coco: CocoJson, inventory: Inventory, left_out: LeftOut
+) -> tuple[dict[int, Path], dict[int, str]]:
+    """Find the files of images. Images that are missing, and those with labels that cannot be read,
+    are left out.
 
-    Attributes:
-        images: Images that exist, each once.
-        indices: Index of each image of the json in `images`, or -1; then -1 for unknown images.
-        problems: Why images of the json are not used, by index.
-    """
-
-    images: list[Image]
-    indices: np.ndarray
-    problems: dict[int, str]
-
-
-def _find_images(coco: CocoJson, inventory: Inventory, left_out: LeftOut) -> _Images:
-    """Find the files of images. Images that are missing, and those with rotated boxes, are left
-    out.
+    Returns:
+        The photos, and why other images are not used, by index in the json.
 
     Raises:
         FileNotFoundError: If no image is found.
     """
     names = [image["file_name"] for image in coco.images]
     folder = find_image_folder(coco.path, names) or coco.path.parent
-    has_rotated = set(coco.objects.images[coco.is_rotated].tolist())
-    is_unknown = (coco.objects.labels < 0) & (coco.objects.images >= 0)
-    has_unknown = set(coco.objects.images[is_unknown].tolist())
-    index_of: dict[str, int] = {}  # by real path
-    used: list[tuple[Path, tuple[int, int] | None]] = []
-    found = _Images([], np.full(len(names) + 1, -1), {})
+    objects = coco.objects
+    unread = dict.fromkeys(
+        objects.images[objects.labels < 0].tolist(), "with objects of an unknown category"
+    )
+    unread |= dict.fromkeys(objects.images[coco.is_rotated].tolist(), "with rotated boxes")
+    photos: dict[int, Path] = {}
+    problems: dict[int, str] = {}
+    is_found = False
     for number, name in enumerate(names):
         file = folder / name
         path = file if file.is_file() else inventory.find_photo(name)
+        is_found |= path is not None
         if path is None:
             left_out.add("image", f"of {coco.path.name} that is missing", name)
-            found.problems[number] = "of an image that is missing"
-            continue
-        if number in has_rotated:
-            left_out.add_files("photo", "with rotated boxes", [path])
-            found.problems[number] = "of photos with rotated boxes"
-            continue
-        if number in has_unknown:
-            left_out.add_files("photo", "with objects of an unknown category", [path])
-            found.problems[number] = "of photos with objects of an unknown category"
-            continue
+            problems[number] = "of an image that is missing"
+        elif number in unread:
+            left_out.add_files("photo", unread[number], [path])
+            problems[number] = f"of photos {unread[number]}"
+        else:
+            photos[number] = path
+    if not is_found:
+        problem = f"{names[0]} of {coco.path} is not below {inventory.root}"
+        raise FileNotFoundError(f"{problem}: put the images there")
+    return photos, problems
+
+
+def _to_split(
+    coco: CocoJson, classes: Sequence[str], inventory: Inventory, left_out: LeftOut
+) -> Split:
+    """Return the images of a json that are used, each once, with their objects."""
+    photos, problems = _find_photos(coco, inventory, left_out)
+    index_of: dict[str, int] = {}  # by real path
+    indices = np.full(len(coco.images) + 1, -1)  # also of unknown images
+    used: list[tuple[Path, tuple[int, int] | None]] = []
+    for number, path in photos.items():
         real_path = inventory.real_path(path)
         if real_path in index_of:
             left_out.add("image", "of a photo that is listed twice: both have its objects", path)
         else:
             index_of[real_path] = len(used)
             used.append((path, read_stated_size(coco.images[number])))
-        found.indices[number] = index_of[real_path]
-    if "of an image that is missing" in found.problems.values() and not used:
-        problem = f"{names[0]} of {coco.path} is not below {inventory.root}"
-        raise FileNotFoundError(f"{problem}: put the images there")
+        indices[number] = index_of[real_path]
     sizes = image_sizes(path for path, size in used if not size)
-    found.images.extend(Image(path, *(size or sizes[path])) for path, size in used)
-    return found
 
-
-def _to_split(
-    coco: CocoJson, classes: Sequence[str], inventory: Inventory, left_out: LeftOut
-) -> Split:
-    """Return the images of a json that are used, with their objects."""
-    found = _find_images(coco, inventory, left_out)
     names = coco.category_names
     numbers = {name: label for label, name in enumerate(classes)}
     labels_of_categories = np.array([numbers.get(name, -1) for name in names] + [-1])
     objects = coco.objects
-    images = found.indices[objects.images]
+    images = indices[objects.images]
     labels = labels_of_categories[objects.labels]
     is_used = (images >= 0) & (labels >= 0)
     for row in np.flatnonzero(~is_used).tolist():
         image = int(objects.images[row])
-        category = int(objects.labels[row])
-        if image in found.problems:
-            reason = found.problems[image]
+        if image in problems:
+            reason = problems[image]
         elif image < 0:
             reason = "of an unknown image"
         else:
-            reason = f"of the class {names[category]!r}, which is not in the training json"
-        left_out.add("object", reason, f"id {objects.names[row]} of {coco.path.name}")
-    return Split(found.images, coco.path, objects.select(is_used, images[is_used], labels[is_used]))
+            name = names[objects.labels[row]]
+            reason = f"of the class {name!r}, which is not in the training json"
+        left_out.add("object", reason, f"id {objects.ids[row]} of {coco.path.name}")
+    if coco.keypoints:
+        left_out.add("set", "of keypoints", coco.path, coco.keypoints)
+    return Split(
+        [Image(path, *(size or sizes[path])) for path, size in used],
+        coco.path,
+        objects.select(is_used, images[is_used], labels[is_used]),
+    )

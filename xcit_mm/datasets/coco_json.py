@@ -3,7 +3,7 @@
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -41,6 +41,7 @@ class _Annotation(NamedTuple):
     segmentation: Any
     rotation: Any
     origin: Any  # in jsons that `write_coco` wrote
+    has_keypoints: bool
 
 
 @dataclass
@@ -53,10 +54,10 @@ class CocoJson:
         category_names: Names of the categories in their order.
         objects: Its annotations. Images and labels are indices in the lists, or -1 if an annotation
             has another id.
-        ids: The ids of the annotations, of any type.
         unknown: Names of the annotations of an unknown image or category.
         info: What the file says about itself.
         is_rotated: Which annotations are rotated boxes without an outline.
+        keypoints: Number of annotations with keypoints.
     """
 
     path: Path
@@ -64,10 +65,15 @@ class CocoJson:
     categories: list[dict[str, Any]]
     category_names: list[str]
     objects: Objects
-    ids: list[Any]
     unknown: list[str]
     info: Any
     is_rotated: np.ndarray
+    keypoints: int
+
+    @property
+    def ids(self) -> list[Any]:
+        """The ids of the annotations, of any type."""
+        return self.objects.ids
 
 
 def is_coco(content: Any) -> bool:
@@ -117,6 +123,7 @@ def _pack(entry: dict[str, Any]) -> Any:
         mask,
         attributes.get("rotation") if isinstance(attributes, dict) else None,
         entry.get("xcit_mm_origin"),
+        bool(entry.get("keypoints")) and entry.get("num_keypoints") != 0,
     )
 
 
@@ -175,16 +182,16 @@ def _check(content: Any, required: Mapping[str, Sequence[str]], exact: bool) -> 
         if name == "images":
             _check_images(entries)
         if name != "annotations":
-            _check_unique(name, "id", [_identifier(exact)(entry["id"]) for entry in entries])
+            ids = [entry["id"] if exact else _read_id(entry["id"]) for entry in entries]
+            _check_unique(name, "id", ids)
     if not content["images"]:
         raise ValueError("it lists no images")
 
 
 def _check_images(images: Sequence[dict[str, Any]]) -> None:
     for image in images:
-        if not isinstance(image["file_name"], str) or not isinstance(
-            image["id"], (int, float, str)
-        ):
+        is_named = isinstance(image["file_name"], str)
+        if not is_named or not isinstance(image["id"], (int, float, str)):
             raise ValueError(f"the image of id {image['id']!r} has the name {image['file_name']!r}")
 
 
@@ -200,10 +207,6 @@ def _check_unique(name: str, key: str, values: Sequence[Any]) -> None:
             raise ValueError(f"{count} {name} with the {key} {value}: keep one of them")
 
 
-def _identifier(exact: bool) -> Callable[[Any], Any]:
-    return (lambda value: value) if exact else _read_id
-
-
 def _read_id(value: Any) -> str:
     """Return the same text for the ids 1, 1.0, '1' and '1.0'."""
     if type(value) is int:
@@ -216,18 +219,24 @@ def _read_id(value: Any) -> str:
 
 def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
     annotations: list[_Annotation] = content["annotations"]
-    identify = _identifier(exact)
-    images = {identify(image["id"]): index for index, image in enumerate(content["images"])}
-    labels = {identify(entry["id"]): index for index, entry in enumerate(content["categories"])}
+
+    def index_by_id(entries: Sequence[dict[str, Any]], ids: Sequence[Any]) -> list[int]:
+        if exact:
+            indices = {entry["id"]: index for index, entry in enumerate(entries)}
+            return [indices.get(id_, -1) for id_ in ids]
+        indices = {_read_id(entry["id"]): index for index, entry in enumerate(entries)}
+        return [indices.get(_read_id(id_), -1) for id_ in ids]
+
     for annotation in annotations:
         _check_box(annotation, exact)
     objects = Objects(
-        [images.get(identify(annotation.image_id), -1) for annotation in annotations],
-        [labels.get(identify(annotation.category_id), -1) for annotation in annotations],
+        index_by_id(content["images"], [entry.image_id for entry in annotations]),
+        index_by_id(content["categories"], [entry.category_id for entry in annotations]),
         [annotation.bbox for annotation in annotations],
         [annotation.segmentation or None for annotation in annotations],
-        [annotation.origin or annotation.id for annotation in annotations],
+        [annotation.origin for annotation in annotations],
         [annotation.area for annotation in annotations],
+        [annotation.id for annotation in annotations],
     )
     objects.is_crowd = np.array([_is_set(entry.iscrowd) for entry in annotations], bool)
     objects.is_ignored = np.array([_is_set(entry.ignore) for entry in annotations], bool)
@@ -244,10 +253,10 @@ def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
         content["categories"],
         [class_name(category["name"]) for category in content["categories"]],
         objects,
-        [annotation.id for annotation in annotations],
         unknown,
         content.get("info"),
         is_rotated & ~has_mask,
+        sum(annotation.has_keypoints for annotation in annotations),
     )
 
 
@@ -259,8 +268,8 @@ def _check_box(annotation: _Annotation, exact: bool) -> None:
     except TypeError:
         is_valid = False
     if not is_valid:
-        owner = f"annotation {annotation.id}"
-        raise ValueError(f"the bbox of {owner} is {box}, not [x, y, width, height]")
+        problem = f"the bbox of annotation {annotation.id} is {box}"
+        raise ValueError(f"{problem}, not [x, y, width, height]")
 
 
 def _to_number(value: Any) -> float:

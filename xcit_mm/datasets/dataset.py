@@ -8,7 +8,7 @@ import copy
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +71,8 @@ class Objects:
         is_crowd: Whether they are ignored regions, such as COCO's crowds.
         is_ignored: Whether a COCO json has `ignore` for them.
         masks: n masks.
-        names: n names in messages, or ids of a COCO json.
+        names: n names in messages, None for an object that its id names.
+        ids: n ids in the label file of the split, of any type. Default: none.
     """
 
     def __init__(
@@ -80,19 +81,19 @@ class Objects:
         labels: Sequence[int],
         boxes: Sequence[Sequence[float]],
         masks: list[Mask],
-        names: list[Any],
-        areas: Sequence[float | str | None] | None = None,
+        names: list[str | None],
+        areas: Sequence[float | str | None],
+        ids: list[Any] | None = None,
     ) -> None:
         self.images = np.array(images, int)
         self.labels = np.array(labels, int)
         self.boxes = np.array(boxes, float).reshape(-1, 4)
         self.masks = masks
         self.names = names
+        self.ids = ids or [None] * len(names)
         self.is_crowd = np.zeros(len(self.labels), bool)
         self.is_ignored = np.zeros(len(self.labels), bool)
-        self.areas = np.full(len(self.labels), np.nan)
-        if areas is not None:
-            self.areas[:] = np.array(areas, float)
+        self.areas = np.array(areas, float)
         for row in np.flatnonzero(np.isnan(self.areas)):
             self.areas[row] = _area(self.masks[row], self.boxes[row])
 
@@ -112,8 +113,8 @@ class Objects:
         selected.labels = labels
         for name in ("boxes", "areas", "is_crowd", "is_ignored"):
             setattr(selected, name, getattr(self, name)[is_kept])
-        selected.masks = list(compress(self.masks, is_kept))
-        selected.names = list(compress(self.names, is_kept))
+        for name in ("masks", "names", "ids"):
+            setattr(selected, name, list(compress(getattr(self, name), is_kept)))
         return selected
 
 
@@ -175,12 +176,10 @@ class Split:
         assert self.objects is not None
         name = self.objects.names[row]
         index = self.objects.images[row]
-        if not isinstance(self.label_files, Path):
-            file = self.label_files[index]
-            return f"{name} of {file}" if file else name
-        if isinstance(name, str) and " of " in name:  # in a json that `write_coco` wrote
-            return name
-        return f"id {name} (image {self.images[index].path.name})"
+        if name is None:
+            return f"id {self.objects.ids[row]} (image {self.images[index].path.name})"
+        file = None if isinstance(self.label_files, Path) else self.label_files[index]
+        return f"{name} of {file}" if file else name
 
 
 @dataclass
@@ -221,9 +220,8 @@ class Dataset:
             explained |= split.files
         suffixes = {*PHOTO_SUFFIXES}
         if inventory.given.is_dir():
-            suffixes |= {
-                path.suffix.lower() for split in self.splits.values() for path in split.files
-            }
+            used = chain(*(split.files for split in self.splits.values()))
+            suffixes |= {path.suffix.lower() for path in used}
         others = inventory.without(explained)
         lost = [path for path in others if path.suffix.lower() in suffixes]
         if lost:
@@ -243,19 +241,17 @@ class Dataset:
 
     def count_labels(self) -> int:
         """Return the number of objects in all splits, or of maps."""
-        labels = [
-            split.objects if split.objects is not None else split.maps
-            for split in self.splits.values()
-        ]
-        return sum(map(len, labels))
+        splits = self.splits.values()
+        return sum(len(split.maps if split.objects is None else split.objects) for split in splits)
 
     def describe(self) -> str:
         """Return what is trained on, held out and left out."""
         parts = [self.training.describe(self.classes)]
         if self.held_out:
             parts.append(f"held out {counted(len(self.held_out.images), 'photo')}")
-        if self.left_out.reasons:
-            parts.append(f"left out: {self.left_out}")
+        left_out = str(self.left_out)
+        if left_out:
+            parts.append(f"left out: {left_out}")
         return "; ".join(parts)
 
 

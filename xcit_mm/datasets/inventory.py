@@ -30,7 +30,7 @@ class LeftOut:
     files: set[Path] = field(default_factory=set)
 
     def add(self, noun: str, reason: str, name: str | Path | None, count: int = 1) -> None:
-        """Leave out something that is not a file, such as an object of a file."""
+        """Leave out what is not a file, such as an object of a file."""
         if isinstance(name, Path) and name.is_relative_to(self.root):
             name = name.relative_to(self.root)
         self.reasons.setdefault((noun, reason), []).extend([str(name)] * count)
@@ -43,10 +43,7 @@ class LeftOut:
 
     def rename(self, path: Path, reason: str) -> None:
         """Give a reason for a file that was left out as another file."""
-        names = self.reasons[("other file", "")]
-        names.remove(str(path.relative_to(self.root)))
-        if not names:
-            del self.reasons[("other file", "")]
+        self.reasons[("other file", "")].remove(str(path.relative_to(self.root)))
         self.add("file", reason, path)
 
     def count(self, noun: str) -> int:
@@ -56,10 +53,10 @@ class LeftOut:
     def __str__(self) -> str:
         lines = []
         for (noun, reason), names in self.reasons.items():
-            example = names[0] if len(names) == 1 else f"such as {names[0]}"
-            lines.append(
-                " ".join(filter(None, [counted(len(names), noun), reason, f"({example})"]))
-            )
+            if names:
+                example = names[0] if len(names) == 1 else f"such as {names[0]}"
+                of_reason = f" {reason}" if reason else ""
+                lines.append(f"{counted(len(names), noun)}{of_reason} ({example})")
         return ", ".join(lines)
 
 
@@ -93,8 +90,10 @@ class Inventory:
     @classmethod
     def of(cls, data: Path) -> "Inventory":
         """Find the files of a folder, or those around a file that describes a data set."""
-        folder = data.parent.parent if "ann" in data.parent.name else data.parent
-        return cls(data, data if data.is_dir() else folder)
+        if data.is_dir():
+            return cls(data, data)
+        is_annotations = data.suffix.lower() == ".json" and "ann" in data.parent.name
+        return cls(data, data.parent.parent if is_annotations else data.parent)
 
     def covers(self, path: Path) -> bool:
         """Return whether a path lies below one of the folders."""
@@ -156,6 +155,10 @@ class Inventory:
         real_paths = set(map(self.real_path, paths))
         return [path for path in others if self._real_paths[path] not in real_paths]
 
+    def other_photos(self, used: Iterable[Path]) -> list[Path]:
+        """List the photos that are not among others, by whatever links."""
+        return [path for path in self.without(used) if path.suffix.lower() in PHOTO_SUFFIXES]
+
     def find_photo(self, name: str) -> Path | None:
         """Return the photo whose path shares the longest end with `name`, or None. The path may be
         that of another machine.
@@ -165,18 +168,14 @@ class Inventory:
         """
         parts = tuple(compose(part) for part in PureWindowsPath(name).parts)  # also reads slashes
         paths = self._by_name.get(parts[-1], []) if parts else []
-        longest = 0
-        best: list[Path] = []
-        for path in paths:
-            length = _shared_end(tuple(map(compose, path.parts)), parts)
-            if length > longest:
-                longest = length
-                best = []
-            if length == longest:
-                best.append(path)
+        if len(paths) < 2:
+            return paths[0] if paths else None
+        lengths = [_shared_end(tuple(map(compose, path.parts)), parts) for path in paths]
+        longest = max(lengths)
+        best = [path for path, length in zip(paths, lengths, strict=True) if length == longest]
         if len(best) > 1:
             raise ValueError(f"{name} may be {best[0]} or {best[1]}: write more of its path")
-        return best[0] if best else None
+        return best[0]
 
 
 def _raise(error: OSError) -> None:
@@ -185,9 +184,4 @@ def _raise(error: OSError) -> None:
 
 def _shared_end(parts: Sequence[str], others: Sequence[str]) -> int:
     """Return the number of last parts that two paths share."""
-    length = 0
-    for part, other in zip(reversed(parts), reversed(others), strict=False):
-        if part != other:
-            break
-        length += 1
-    return length
+    return len(os.path.commonprefix([parts[::-1], others[::-1]]))

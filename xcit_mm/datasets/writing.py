@@ -63,27 +63,21 @@ def write_coco(split: Split, classes: Sequence[str], path: Path) -> None:
 
 def _write_list(file: IO[bytes], entries: Iterator[dict[str, Any]]) -> None:
     """Write a list in pieces, as the text of a large list takes as much memory again."""
-    file.write(b"[")
-    separator = ""
-    for chunk in _chunks(entries):
+    separator = "["
+    for first in entries:
+        chunk = [first, *islice(entries, _CHUNK)]
         file.write(f"{separator}{json.dumps(chunk)[1:-1]}".encode())
         separator = ", "
-    file.write(b"]")
-
-
-def _chunks(entries: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    chunk = list(islice(entries, _CHUNK))
-    while chunk:
-        yield chunk
-        chunk = list(islice(entries, _CHUNK))
+    file.write(b"[]" if separator == "[" else b"]")
 
 
 def _annotations(split: Split) -> Iterator[dict[str, Any]]:
     """Yield COCO's annotations. Ids are kept if COCO's evaluation can use them."""
     objects = split.objects
     assert objects is not None
-    ids = objects.names
-    if not (all(type(name) is int and name > 0 for name in ids) and len(set(ids)) == len(ids)):
+    ids = objects.ids
+    are_numbers = all(type(number) is int and number > 0 for number in ids)
+    if not are_numbers or len(set(ids)) < len(ids):
         ids = list(range(1, len(ids) + 1))
     columns = (
         (objects.images + 1).tolist(),
@@ -100,7 +94,7 @@ def _annotations(split: Split) -> Iterator[dict[str, Any]]:
         annotation |= dict(iscrowd=is_crowd, segmentation=outlines or [])
         if is_ignored:
             annotation["ignore"] = 1
-        if objects.names[row] != number:
+        if objects.names[row] is not None or objects.ids[row] != number:
             annotation["xcit_mm_origin"] = split.name_object(row)
         yield annotation
 
@@ -128,8 +122,9 @@ def _write_maps(split: Split, folder: Path, name: str) -> dict[str, Any]:
 
 def _state(dataset: Dataset) -> dict[str, Any]:
     """Return what a written config depends on, and the files that were read."""
-    roots = dataset.inventory.roots if dataset.inventory is not None else ()
-    files = dataset.inventory.files if dataset.inventory is not None else []
+    inventory = dataset.inventory
+    roots = inventory.roots if inventory else ()
+    files = inventory.files if inventory else []
     paths = [image.path for split in dataset.splits.values() for image in split.images]
     elsewhere = [
         str(path)
