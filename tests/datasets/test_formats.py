@@ -72,6 +72,7 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
             "train.txt lists none.jpg, which is not found",
         ),
         (YAML | {"0.txt": "0 .1 .1 .2 .2\n0 a"}, "0.txt has '0 a' in line 2: expected a class of"),
+        (YAML | {"0.txt": "0 .5 nan .2 .2"}, "0.txt has '0 .5 nan .2 .2' in line 1"),
         (YAML | {"0.txt": "2 .1 .1 .2 .2"}, "line 1: expected a class of 0 to 1 with a box"),
         (YAML | {"0.jpg": "no image"}, "0.jpg cannot be read: it is not an image"),
         (
@@ -88,7 +89,7 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         ({"result.json": with_list("images")}, "lists no images"),
         ({"result.json": coco("none.jpg")}, "none.jpg of"),
         ({"a/train.json": coco("0.jpg"), "b/train.json": coco("0.jpg")}, "must have one"),
-        ({"a/classes.txt": "a", "b/classes.txt": "b"}, "is described by"),
+        ({"data.yaml": "names: [a]", "classes.txt": "b\na\n"}, "is described by"),
         ({}, "has no labels, but 1 .jpg: expected a COCO json"),
     ],
 )

@@ -14,8 +14,8 @@ from xcit_mm.datasets import read_maps, read_objects
 SHAPE = dict(label="thing", points=[[12, 12], [20, 12], [20, 20], [12, 20]])
 
 
-def shape(shape_type: str, **values: object) -> dict:
-    return dict(SHAPE, shape_type=shape_type) | values
+def shape(shape_type: str) -> dict:
+    return dict(SHAPE, shape_type=shape_type)
 
 
 def annotated(change: Callable[[dict], object], *names: str) -> str:
@@ -35,6 +35,10 @@ def with_one_photo_twice(content: dict) -> None:
 
 def with_unknown_category(content: dict) -> None:
     content["annotations"][1]["category_id"] = 9
+
+
+def with_keypoints(content: dict) -> None:
+    content["annotations"][0].update(keypoints=[13, 13, 2], num_keypoints=1)
 
 
 def with_name(value: object) -> Callable[[dict], object]:
@@ -99,6 +103,12 @@ MEANT = {
         ("a",),
         "1 photo, 1 object of 1 class; left out: 1 set of keypoints (0.txt)",
     ),
+    "keypoints of COCO": (
+        "0.jpg",
+        {"a.json": annotated(with_keypoints, "0.jpg")},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 set of keypoints (a.json)",
+    ),
     "composed and decomposed letters": (
         "\u00e9.jpg",
         {"classes.txt": "thing", "e\u0301.txt": YOLO},
@@ -139,12 +149,6 @@ MEANT = {
         ("thing",),
         "1 photo, 2 objects of 1 class; left out: "
         "1 image of a photo that is listed twice: both have its objects (0.jpg)",
-    ),
-    "a number as name": (
-        "0.jpg",
-        {"a.json": annotated(with_name(7), "0.jpg")},
-        ("7",),
-        "1 photo, 1 object of 1 class",
     ),
     "null as name": (
         "0.jpg",
@@ -189,6 +193,12 @@ MEANT = {
         ("thing",),
         "1 photo, 1 object of 1 class; held out 1 photo; "
         "left out: 1 photo of a list that is missing (7)",
+    ),
+    "lists of VOC in capital letters": (
+        "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
+        {"ImageSets/Main/trainVal.txt": "0\n1\n", "ImageSets/Main/VAL.txt": "1\n"},
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo",
     ),
     "an object of an unknown category": (
         "{0,1}.jpg",
@@ -253,25 +263,6 @@ UNCERTAIN = {
         {"a.json": annotated(lambda content: content["annotations"][0].update(bbox=None), "0.jpg")},
         ("a.json", "annotation 1 is None, not [x, y, width, height]"),
     ),
-    "a value that is no number": (
-        "0.jpg",
-        {"classes.txt": "a", "0.txt": "0 .5 nan .2 .2"},
-        ("0.txt has '0 .5 nan .2 .2' in line 1",),
-    ),
-    "a list of other names than data.yaml": (
-        "0.jpg 0.txt",
-        {"data.yaml": "names: [a]", "classes.txt": "b\na\n"},
-        ("is described by", "data.yaml", "classes.txt"),
-    ),
-    "a value of labelme that is no number": (
-        "0.jpg",
-        {
-            "0.json": json.dumps(
-                dict(shapes=[shape("rectangle", points=[[float("nan"), 1], [2, 2]])])
-            )
-        },
-        ("0.json has a value in shape 1 that is not a number",),
-    ),
     "a value of VOC that is no number": (
         "0.jpg",
         {"0.xml": VOC.replace("<xmin>13", "<xmin>nan")},
@@ -291,6 +282,16 @@ UNCERTAIN = {
         "{0,1}.jpg",
         {"0.json": json.dumps(dict(shapes=[SHAPE], imagePath="1.jpg"))},
         ("0.json is of 1.jpg, as it says, and has the name of 0.jpg",),
+    ),
+    "a name twice": (
+        "0.jpg 0.txt",
+        {"data.yaml": "names: [a, a]"},
+        ("data.yaml has 'a' twice",),
+    ),
+    "a key twice": (
+        "0.jpg 0.txt",
+        {"data.yaml": "names: {0: a, 0: b}"},
+        ("data.yaml cannot be read (the key 0 is written twice)",),
     ),
     "a name that is a list": (
         "0.jpg",
@@ -343,6 +344,13 @@ def test_a_file_that_is_given_decides_between_formats(folder):
     write_files(folder, "{0,1}.jpg 0.xml 0.txt", {"a.json": coco("1.jpg"), "classes.txt": "b"})
     assert read_objects(folder / "a.json").classes == ("thing",)
     assert read_objects(folder / "classes.txt").classes == ("b",)
+
+
+def test_a_yaml_that_is_given_describes_its_folder_whatever_its_name(folder):
+    write_files(folder / "banner", "0.jpg 0.txt", {"data.yaml": "train: .\nnames: [a]\n"})
+    write_files(folder, "other.jpg")
+    description = read_objects(folder / "banner/data.yaml").describe()
+    assert description == "1 photo, 1 object of 1 class"
 
 
 @pytest.mark.parametrize("place", ["test set", "elsewhere/images/train"])

@@ -29,14 +29,7 @@ def propose(inventory: Inventory) -> Candidate | None:
 
 
 def _read_jsons(jsons: Sequence[CocoJson], inventory: Inventory) -> Dataset:
-    """Read the jsons of splits, whose images are in the inventory or where the jsons say.
-
-    The classes are the categories of the training, in their order. Each tool writes ids of its own;
-    here an object belongs to its photo, and its class is a name.
-
-    Raises:
-        ValueError: If a split has several jsons, nothing is annotated, or no image is found.
-    """
+    """Read the jsons of splits, whose images are in the inventory or where the jsons say."""
     left_out = LeftOut(inventory.root)
     paths = {coco.path for coco in jsons}
     others = [path for path in inventory.with_suffix(".json") if path not in paths]
@@ -61,9 +54,6 @@ def _choose_jsons(
 ) -> dict[str, CocoJson]:
     """Return the json of each split. A json of no split is that of training, or left out if another
     is of training. A json that was given is that of training.
-
-    Raises:
-        ValueError: If a split has several jsons, or none is of training.
     """
     splits: dict[str, list[CocoJson]] = defaultdict(list)
     for coco in jsons:
@@ -88,15 +78,7 @@ def _choose_jsons(
 def _find_photos(
     coco: CocoJson, inventory: Inventory, left_out: LeftOut
 ) -> tuple[dict[int, Path], dict[int, str]]:
-    """Find the files of images. Images that are missing, and those with labels that cannot be read,
-    are left out.
-
-    Returns:
-        The photos, and why other images are not used, by index in the json.
-
-    Raises:
-        FileNotFoundError: If no image is found.
-    """
+    """Return the photos, and why other images are left out, by index in the json."""
     names = [image["file_name"] for image in coco.images]
     folder = find_image_folder(coco.path, names) or coco.path.parent
     objects = coco.objects

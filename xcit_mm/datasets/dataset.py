@@ -6,6 +6,7 @@ and it is written once for mmdet or mmseg.
 
 import copy
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
@@ -253,6 +254,13 @@ class Dataset:
         if left_out:
             parts.append(f"left out: {left_out}")
         return "; ".join(parts)
+
+
+def check_repeated(names: Sequence[Any], file: Path) -> None:
+    """Raise ValueError if a file names two labels alike."""
+    for name, count in Counter(names).most_common(1):
+        if count > 1:
+            raise ValueError(f"{file} has {name!r} twice: give each label a name of its own")
 
 
 class Candidate(NamedTuple):

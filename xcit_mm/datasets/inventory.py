@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path, PurePath, PureWindowsPath
 
 from ..utils.errors import counted
@@ -184,4 +185,5 @@ def _raise(error: OSError) -> None:
 
 def _shared_end(parts: Sequence[str], others: Sequence[str]) -> int:
     """Return the number of last parts that two paths share."""
-    return len(os.path.commonprefix([parts[::-1], others[::-1]]))
+    pairs = zip(reversed(parts), reversed(others), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))

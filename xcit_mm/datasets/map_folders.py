@@ -6,18 +6,11 @@ from pathlib import Path
 
 from ..utils.errors import preview
 from ..utils.texts import class_name, read_lines
-from .dataset import IGNORED, Candidate, Dataset, Image, Split
+from .dataset import IGNORED, Candidate, Dataset, Image, Split, check_repeated
 from .headers import ImageInfo, read_infos
 from .inventory import Inventory, LeftOut
-from .pairs import (
-    LABEL_FOLDERS,
-    PHOTO_FOLDERS,
-    divide_photos,
-    drop_unlabelled,
-    find_lists,
-    has_label_ending,
-    pair_labels,
-)
+from .pairs import LABEL_FOLDERS, PHOTO_FOLDERS, find_lists, has_label_ending, pair_labelled
+from .photo_labels import image_sizes
 
 _TASK = "Segmentation"
 _MIN_SOFT = 3  # labels between 0 and 255 of a map with soft edges
@@ -34,46 +27,36 @@ def propose(inventory: Inventory) -> Candidate | None:
 
 
 def _read_map_folders(maps: Sequence[Path], inventory: Inventory) -> Dataset:
-    """Read a folder with photos and segmentation maps. Splits are folders, or Pascal VOC's lists.
-
-    Raises:
-        ValueError: If a file cannot be read, no training photo has a map, the maps have one class,
-            or their labels have no certain meaning.
-    """
+    """Read photos and maps. Splits are folders, or Pascal VOC's lists."""
     photos = sorted(set(inventory.photos).difference(maps))
     left_out = LeftOut(inventory.root)
-    splits_of_photos = divide_photos(photos, inventory, left_out, _TASK)
-    pairs = pair_labels(splits_of_photos, maps, inventory, left_out)
-    labelled = drop_unlabelled(pairs, inventory, left_out)
+    labelled = pair_labelled(photos, maps, inventory, left_out, _TASK)
     names = _find_names(inventory)
     descriptions = find_lists(inventory, _TASK)
     infos = read_infos([str(path) for rows in labelled.values() for _, path in rows], are_maps=True)
-    check_meaning(infos)
+    _check_kinds(infos)
+    _check_palettes(infos)
     if names is not None:
         descriptions.append(names)
         classes = list(map(class_name, read_lines(names)))
         if not classes:
             raise ValueError(f"{names} is empty: write the name of a label on each line")
+        check_repeated(classes, names)
     else:
         _check_edges(infos)
-        classes = _number_classes([infos[str(path)] for _, path in labelled["train"]])
+        training = [infos[str(path)].labels for _, path in labelled["train"]]
+        labels = {label for pixels in training for label, _ in pixels}
+        classes = [f"class {label}" for label in range(max(labels - {IGNORED}, default=0) + 1)]
     if len(classes) < 2:
         problem = f"{inventory.root} has one class, {classes[0]!r}"
         fix = "write the labels 0, 1, ... into the maps, and their names into classes.txt"
         raise ValueError(f"{problem}, besides the ignored label {IGNORED}: {fix}")
-    if len(set(classes)) < len(classes):
-        repeated = next(name for name in classes if classes.count(name) > 1)
-        raise ValueError(f"{names} has {repeated!r} twice: give each label a name of its own")
     splits = {split: _to_split(rows) for split, rows in labelled.items()}
     return Dataset("maps", tuple(classes), splits, left_out, inventory, descriptions)
 
 
 def _find_names(inventory: Inventory) -> Path | None:
-    """Return the file that names the labels, if there is one.
-
-    Raises:
-        ValueError: If several do, and differ.
-    """
+    """Return the file that names the labels, if there is one."""
     files = [path for path in inventory.with_suffix(".txt") if path.name.lower() == "classes.txt"]
     for file in files[1:]:
         if read_lines(file) != read_lines(files[0]):
@@ -82,12 +65,8 @@ def _find_names(inventory: Inventory) -> Path | None:
 
 
 def _to_split(rows: Sequence[tuple[Path, Path]]) -> Split:
-    infos = read_infos([str(photo) for photo, _ in rows])
-    shapes = [infos[str(photo)].shape(is_turned=True) for photo, _ in rows]
-    images = [
-        Image(photo, width, height)
-        for (photo, _), (height, width) in zip(rows, shapes, strict=True)
-    ]
+    sizes = image_sizes(photo for photo, _ in rows)
+    images = [Image(photo, *sizes[photo]) for photo, _ in rows]
     return Split(images, [path for _, path in rows])
 
 
@@ -102,23 +81,14 @@ def _find_maps(inventory: Inventory) -> list[Path]:
             maps.append(path)
         elif not named:
             unnamed.append(path)
+    image_sizes(unnamed)  # raises if a file is not an image
     infos = read_infos([str(path) for path in unnamed])
-    unreadable = [
-        f"{path} cannot be read: {info.problem}" for path, info in infos.items() if not info.width
-    ]
-    if unreadable:
-        raise ValueError(unreadable[0])
     maps += [Path(path) for path, info in infos.items() if info.channels == 1 and not info.is_lossy]
     return maps
 
 
-def check_meaning(infos: Mapping[str, ImageInfo]) -> None:
-    """Check that labels are stored as they were drawn, and mean the same in all maps.
-
-    Raises:
-        ValueError: If a map cannot be read, is a JPEG, or gives a colour to another label than
-            another map.
-    """
+def _check_kinds(infos: Mapping[str, ImageInfo]) -> None:
+    """Raise ValueError if a map cannot be read, or does not store labels as they were drawn."""
     for path, info in infos.items():
         if info.problem:
             raise ValueError(f"{path} cannot be read: {info.problem}")
@@ -127,6 +97,10 @@ def check_meaning(infos: Mapping[str, ImageInfo]) -> None:
             raise ValueError(f"{path} has colours instead of labels: {fix}")
         if info.is_lossy:
             raise ValueError(f"{path} is a JPEG, which changes labels: export the maps as PNG")
+
+
+def _check_palettes(infos: Mapping[str, ImageInfo]) -> None:
+    """Raise ValueError if a map gives a colour to another label than another map."""
     label_of_color: dict[tuple, tuple[int, str]] = {}
     for path, info in infos.items():
         labels: dict[tuple, list[int]] = {}
@@ -153,9 +127,3 @@ def _check_edges(infos: Mapping[str, ImageInfo]) -> None:
         problem = f"{len(soft)} of {len(infos)} maps have soft edges between 0 and 255"
         fix = "write the labels 0 and 1, or the names of the labels into classes.txt"
         raise ValueError(f"{problem}, such as {preview(soft[:1])}: {fix}")
-
-
-def _number_classes(infos: Sequence[ImageInfo]) -> list[str]:
-    """Number the labels of maps."""
-    labels = {label for info in infos for label, _ in info.labels}
-    return [f"class {label}" for label in range(max(labels - {IGNORED}, default=0) + 1)]

@@ -89,7 +89,8 @@ def _read_lists(inventory: Inventory, task: str) -> dict[Path, str]:
     """
     splits = {}
     # trainval.txt comes first: photos that val.txt names too are held out.
-    for path in sorted(find_lists(inventory, task), key=lambda path: path.stem != "trainval"):
+    lists = find_lists(inventory, task)
+    for path in sorted(lists, key=lambda path: path.stem.lower() != "trainval"):
         for line in read_lines(path):
             name = Path(line)
             stem = name.stem if name.suffix.lower() in PHOTO_SUFFIXES else line
@@ -124,21 +125,17 @@ def pair_labels(
         other = photo_of_label.setdefault(path, photo) if path else photo
         if other != photo:
             raise ValueError(f"{other} and {photo} share the label {path}: rename one")
-    used = {inventory.real_path(path) for path in photo_of_label}
-    for label in labels:
-        if inventory.real_path(label) not in used:
-            is_other = label.stem.split(".")[0].lower() in _OTHER_TEXTS
-            noun, reason = ("other file", "") if is_other else ("label", "without a photo")
-            left_out.add_files(noun, reason, [label])
-    in_splits = {
-        inventory.real_path(photo) for split in pairs if split for photo, _ in pairs[split]
-    }
-    in_no_split = [
-        pair for pair in pairs.pop("", []) if inventory.real_path(pair[0]) not in in_splits
-    ]
-    left_out.add_files("photo", "in no split", [photo for photo, _ in in_no_split])
-    unused_labels = [label for _, label in in_no_split if label]
-    left_out.add_files("label", "of photos in no split", unused_labels)
+    unused = set(inventory.without(photo_of_label)).intersection(labels)
+    for label in sorted(unused):
+        is_other = label.stem.split(".")[0].lower() in _OTHER_TEXTS
+        noun, reason = ("other file", "") if is_other else ("label", "without a photo")
+        left_out.add_files(noun, reason, [label])
+    in_no_split = dict(pairs.pop("", []))
+    in_splits = [photo for photo, _ in chain(*pairs.values())]
+    unlisted = set(inventory.without(in_splits)).intersection(in_no_split)
+    left_out.add_files("photo", "in no split", sorted(unlisted))
+    unlisted_labels = filter(None, (in_no_split[photo] for photo in sorted(unlisted)))
+    left_out.add_files("label", "of photos in no split", unlisted_labels)
     if not pairs.get("train"):
         raise ValueError(f"{inventory.root} has no photos for training: {LAYOUTS}")
     return pairs
@@ -157,12 +154,7 @@ def _find_label(
 
 
 def _keys(path: Path, inventory: Inventory) -> list[tuple]:
-    """Return the keys by which a photo finds its label, the surest first.
-
-    They are the folder with the stem; the parts of the path below the root, without folders such as
-    images/ and labels/; and these without an ending such as _mask. For example, train/images/a.jpg
-    and Training/masks/a_mask.png have the key ("train", "a").
-    """
+    """Return the keys by which a photo finds its label, the surest first."""
     names = map(compose, inventory.relative(path).parts[:-1])
     apart = PHOTO_FOLDERS | LABEL_FOLDERS
     folders = [SPLITS.get(name.lower(), name) for name in names if name.lower() not in apart]
@@ -172,19 +164,26 @@ def _keys(path: Path, inventory: Inventory) -> list[tuple]:
     return list(dict.fromkeys(keys))
 
 
-def drop_unlabelled(
-    pairs: Pairs, inventory: Inventory, left_out: LeftOut
+def pair_labelled(
+    photos: Iterable[Path],
+    labels: Sequence[Path],
+    inventory: Inventory,
+    left_out: LeftOut,
+    task: str = "Main",
 ) -> dict[str, list[tuple[Path, Path]]]:
-    """Return the pairs of photos with labels, and leave out the other photos.
+    """Divide photos as `divide_photos`, pair them as `pair_labels`, and leave out those without a
+    label.
 
     Raises:
-        ValueError: If no photo of training has a label.
+        ValueError: As `pair_labels`, or if no photo of training has a label.
     """
+    splits_of_photos = divide_photos(photos, inventory, left_out, task)
+    pairs = pair_labels(splits_of_photos, labels, inventory, left_out)
     splits: dict[str, list[tuple[Path, Path]]] = {}
-    for split, photos in pairs.items():
-        unlabelled = [photo for photo, label in photos if label is None]
+    for split, rows in pairs.items():
+        unlabelled = [photo for photo, label in rows if label is None]
         left_out.add_files("photo", f"of {split} without a label", unlabelled)
-        labelled = [(photo, label) for photo, label in photos if label]
+        labelled = [(photo, label) for photo, label in rows if label]
         if labelled:
             splits[split] = labelled
     if "train" not in splits:

@@ -13,7 +13,7 @@ from ..utils.texts import compose
 from .dataset import Dataset, Image, NewObject, Objects, Split
 from .headers import read_infos
 from .inventory import Inventory, LeftOut
-from .pairs import divide_photos, drop_unlabelled, find_lists, pair_labels
+from .pairs import find_lists, pair_labelled
 
 Size = tuple[int, int]  # width and height
 
@@ -172,9 +172,6 @@ def read_folder(
     maps = [path for path in inventory.photos if "segmentation" in path.parent.name.lower()]
     left_out.add_files("segmentation map", "", maps)
     photos = sorted(set(inventory.photos).difference(maps))
-    splits_of_photos = divide_photos(photos, inventory, left_out)
-    pairs = pair_labels(splits_of_photos, labels, inventory, left_out)
-    labelled = drop_unlabelled(pairs, inventory, left_out)
+    labelled = pair_labelled(photos, labels, inventory, left_out)
     classes, splits = read_photo_labels(labelled, lambda path, size: read(path), left_out)
-    lists = find_lists(inventory)
-    return Dataset(data_format, classes, splits, left_out, inventory, lists)
+    return Dataset(data_format, classes, splits, left_out, inventory, find_lists(inventory))

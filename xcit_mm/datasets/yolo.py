@@ -11,7 +11,6 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import read_lines
 from .dataset import Candidate, Dataset, NewObject
 from .inventory import Inventory, LeftOut
@@ -49,12 +48,7 @@ def propose(inventory: Inventory) -> Candidate | None:
 
 
 def _read_yolo(description: Description, inventory: Inventory) -> Dataset:
-    """Read the data set of a description. A photo without a label file has no objects.
-
-    Raises:
-        ValueError: If a file cannot be read, or there are no photos for training.
-        FileNotFoundError: If a folder, list or photo that it names does not exist.
-    """
+    """Read the data set of a description. A photo without a label file has no objects."""
     path = description.files[0]
     sources = find_sources(path, description.entries)
     left_out = LeftOut(inventory.root)
@@ -64,19 +58,21 @@ def _read_yolo(description: Description, inventory: Inventory) -> Dataset:
         photos = divide_photos(inventory.photos, inventory, left_out)
     if "train" not in photos:
         raise ValueError(f"{path} has no training images: expected 'train'")
-    unlisted = inventory.without(chain(*photos.values()))
-    in_no_split = [file for file in unlisted if file.suffix.lower() in PHOTO_SUFFIXES]
-    photos.setdefault("", []).extend(in_no_split)
-    used = [
-        *description.files,
-        *(source for source in chain(*sources.values()) if source.is_file()),
-    ]
+    unlisted = inventory.other_photos(chain(*photos.values()))
+    photos.setdefault("", []).extend(unlisted)
+    lists = [source for source in chain(*sources.values()) if source.is_file()]
+    used = [*description.files, *lists]
     texts = [text for text in inventory.with_suffix(".txt") if text not in used]
     pairs = pair_labels(photos, texts, inventory, left_out)
-    reader = _LineReader(description, left_out)
+    may_be_poses: list[bool] = []
+    read = partial(
+        _read_text, description=description, left_out=left_out, may_be_poses=may_be_poses
+    )
     names = list(description.classes.values())
-    classes, splits = read_photo_labels(pairs, reader.read, left_out, names)
-    reader.check_for_keypoints(path)
+    classes, splits = read_photo_labels(pairs, read, left_out, names)
+    if may_be_poses and all(may_be_poses):
+        fix = "write kpt_shape into data.yaml, and boxes alone are read"
+        raise ValueError(f"{path}: lines of the labels look like boxes with keypoints: {fix}")
     return Dataset("YOLO", classes, splits, left_out, inventory, used)
 
 
@@ -93,11 +89,7 @@ def _with_folders_elsewhere(inventory: Inventory, sources: Sequence[Path]) -> In
 
 
 def _find_photos(sources: Sequence[Path], inventory: Inventory) -> list[Path]:
-    """List the photos of folders and lists.
-
-    Raises:
-        FileNotFoundError: If a photo of a list is not found.
-    """
+    """List the photos of folders and lists."""
     photos: list[Path] = []
     for source in sources:
         names = read_lines(source) if source.is_file() else []
@@ -109,65 +101,50 @@ def _find_photos(sources: Sequence[Path], inventory: Inventory) -> list[Path]:
     return list(dict.fromkeys(photos))
 
 
-class _LineReader:
-    """Reads label files, whose lines hold a class with a box (centre and sides) or a polygon, in
-    parts of the photo's width and height. A last value without a partner is a score.
+def _read_text(
+    path: Path, size: Size, description: Description, left_out: LeftOut, may_be_poses: list[bool]
+) -> PhotoLabels:
+    """Read the lines of a label file: a class with a box (centre and sides) or a polygon, in parts
+    of the photo's width and height. A last value without a partner is a score.
     """
-
-    def __init__(self, description: Description, left_out: LeftOut) -> None:
-        self._classes = description.classes
-        self._keypoints = description.keypoints
-        self._left_out = left_out
-        self._polygons = 0
-        self._like_keypoints = 0
-
-    def read(self, path: Path, size: Size) -> PhotoLabels:
-        """Read the objects of a photo of this width and height."""
-        width, height = size
-        objects = []
-        for number, line in enumerate(read_lines(path), start=1):
-            label, coordinates = self._read_line(path, number, line)
-            name = f"line {number}"
-            if len(coordinates) == 4:
-                x, y, w, h = coordinates
-                box = [(x - w / 2) * width, (y - h / 2) * height, w * width, h * height]
-                objects.append(NewObject(label, box, None, name))
-            else:
-                points = np.reshape(coordinates, (-1, 2)) * size
-                outline = array("d", points.ravel())
-                objects.append(NewObject(label, box_around(points), [outline], name))
-        return PhotoLabels(objects)
-
-    def _read_line(self, path: Path, number: int, line: str) -> tuple[str, list[float]]:
-        """Return the class and the coordinates of a line."""
+    width, height = size
+    objects = []
+    for number, line in enumerate(read_lines(path), start=1):
         try:
-            class_number, *coordinates = map(float, line.split())
-        except ValueError:
-            class_number = nan
-            coordinates = []
-        is_known = class_number in self._classes
-        if len(coordinates) < 4 or not is_known or not all(map(isfinite, coordinates)):
-            classes = f"{min(self._classes)} to {max(self._classes)}"
-            expected = f"a class of {classes} with a box or a polygon"
-            raise ValueError(f"{path} has {line!r} in line {number}: expected {expected}")
-        if self._keypoints:
-            if len(coordinates) != 4 + self._keypoints:
-                expected = f"a box and {self._keypoints} values, as kpt_shape says"
-                raise ValueError(f"{path} has {line!r} in line {number}: expected {expected}")
-            self._left_out.add("set", "of keypoints", path)
-            coordinates = coordinates[:4]
+            label, coordinates = _read_line(line, description)
+        except ValueError as error:
+            raise ValueError(f"{path} has {line!r} in line {number}: expected {error}") from None
+        if description.keypoints:
+            left_out.add("set", "of keypoints", path)
+            del coordinates[4:]
         elif len(coordinates) > 5:
-            self._polygons += 1
-            self._like_keypoints += _are_keypoints(coordinates)
-        if len(coordinates) % 2:
-            coordinates.pop()
-        return self._classes[int(class_number)], coordinates
+            may_be_poses.append(_are_keypoints(coordinates))
+        name = f"line {number}"
+        if len(coordinates) < 6:
+            x, y, w, h = coordinates[:4]
+            box = [(x - w / 2) * width, (y - h / 2) * height, w * width, h * height]
+            objects.append(NewObject(label, box, None, name))
+        else:
+            points = np.reshape(coordinates[: len(coordinates) // 2 * 2], (-1, 2)) * size
+            outline = array("d", points.ravel())
+            objects.append(NewObject(label, box_around(points), [outline], name))
+    return PhotoLabels(objects)
 
-    def check_for_keypoints(self, path: Path) -> None:
-        """Raise ValueError if all polygons look like boxes with keypoints."""
-        if self._polygons and self._like_keypoints == self._polygons:
-            fix = "write kpt_shape into data.yaml, and boxes alone are read"
-            raise ValueError(f"{path}: lines of the labels look like boxes with keypoints: {fix}")
+
+def _read_line(line: str, description: Description) -> tuple[str, list[float]]:
+    """Return the class and the coordinates of a line."""
+    classes = description.classes
+    try:
+        class_number, *coordinates = map(float, line.split())
+    except ValueError:
+        class_number = nan
+        coordinates = []
+    is_known = class_number in classes
+    if len(coordinates) < 4 or not is_known or not all(map(isfinite, coordinates)):
+        raise ValueError(f"a class of {min(classes)} to {max(classes)} with a box or a polygon")
+    if description.keypoints and len(coordinates) != 4 + description.keypoints:
+        raise ValueError(f"a box and {description.keypoints} values, as kpt_shape says")
+    return classes[int(class_number)], coordinates
 
 
 def _are_keypoints(coordinates: Sequence[float]) -> bool:

@@ -14,6 +14,7 @@ import yaml
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import class_name, read_lines, read_text
 from ..utils.walk import iter_files
+from .dataset import check_repeated
 from .pairs import SPLITS
 
 
@@ -32,6 +33,18 @@ class Description:
     classes: dict[int, str]
     keypoints: int
     entries: dict[str, Any]
+
+
+class _Loader(yaml.BaseLoader):
+    """Reads all values as they were written, and refuses keys that are written twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        entries = super().construct_mapping(node, deep)
+        if len(entries) < len(node.value):
+            keys = [key.value for key, _ in node.value]
+            repeated = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"the key {repeated} is written twice")
+        return entries
 
 
 def has_names(path: Path) -> bool:
@@ -60,7 +73,7 @@ def read_description(path: Path) -> Description:
         if not isinstance(entries, dict) or not _entry(entries, "names"):
             raise ValueError("it has no names")
         names, named_files = _read_names(path, entries["names"])
-        numbered = names.items() if isinstance(names, dict) else enumerate(names)
+        numbered = list(names.items() if isinstance(names, dict) else enumerate(names))
         classes = {int(number): class_name(name) for number, name in numbered}
         count = int(_entry(entries, "nc") or len(classes))
         if count != len(classes):
@@ -69,6 +82,7 @@ def read_description(path: Path) -> Description:
     except (yaml.YAMLError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read ({reason}): expected names: [...]") from None
+    check_repeated([name for _, name in numbered], path)
     files = [path, *named_files]
     return Description(files, dict(sorted(classes.items())), keypoints, entries)
 
@@ -77,7 +91,7 @@ def _read_entries(path: Path) -> dict[str, Any]:
     """Return the entries of a description, all values as they were written."""
     suffix = path.suffix.lower()
     if suffix in (".yaml", ".yml"):
-        return yaml.load(read_text(path), yaml.BaseLoader)
+        return yaml.load(read_text(path), _Loader)
     if suffix == ".data":
         pairs = [line.partition("=") for line in read_lines(path)]
         return {key.strip(): value.strip() for key, _, value in pairs}
