@@ -180,15 +180,14 @@ def _check(content: Any, required: Mapping[str, Sequence[str]], exact: bool) -> 
             if missing:
                 raise ValueError(f"{name}[{number}] has no {', '.join(sorted(missing))}")
         if name == "images":
-            _check_images(entries)
+            _check_types(entries)
         if name != "annotations":
-            ids = [entry["id"] if exact else _read_id(entry["id"]) for entry in entries]
-            _check_unique(name, "id", ids)
+            _check_unique(name, "id", [_read_id(entry["id"], exact) for entry in entries])
     if not content["images"]:
         raise ValueError("it lists no images")
 
 
-def _check_images(images: Sequence[dict[str, Any]]) -> None:
+def _check_types(images: Sequence[dict[str, Any]]) -> None:
     for image in images:
         is_named = isinstance(image["file_name"], str)
         if not is_named or not isinstance(image["id"], (int, float, str)):
@@ -207,8 +206,10 @@ def _check_unique(name: str, key: str, values: Sequence[Any]) -> None:
             raise ValueError(f"{count} {name} with the {key} {value}: keep one of them")
 
 
-def _read_id(value: Any) -> str:
-    """Return the same text for the ids 1, 1.0, '1' and '1.0'."""
+def _read_id(value: Any, exact: bool) -> Any:
+    """Return an id, or else the same text for the ids 1, 1.0, '1' and '1.0'."""
+    if exact:
+        return value
     if type(value) is int:
         return str(value)
     try:
@@ -219,19 +220,13 @@ def _read_id(value: Any) -> str:
 
 def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
     annotations: list[_Annotation] = content["annotations"]
-
-    def index_by_id(entries: Sequence[dict[str, Any]], ids: Sequence[Any]) -> list[int]:
-        if exact:
-            indices = {entry["id"]: index for index, entry in enumerate(entries)}
-            return [indices.get(id_, -1) for id_ in ids]
-        indices = {_read_id(entry["id"]): index for index, entry in enumerate(entries)}
-        return [indices.get(_read_id(id_), -1) for id_ in ids]
-
+    images = {_read_id(entry["id"], exact): row for row, entry in enumerate(content["images"])}
+    labels = {_read_id(entry["id"], exact): row for row, entry in enumerate(content["categories"])}
     for annotation in annotations:
         _check_box(annotation, exact)
     objects = Objects(
-        index_by_id(content["images"], [entry.image_id for entry in annotations]),
-        index_by_id(content["categories"], [entry.category_id for entry in annotations]),
+        [images.get(_read_id(entry.image_id, exact), -1) for entry in annotations],
+        [labels.get(_read_id(entry.category_id, exact), -1) for entry in annotations],
         [annotation.bbox for annotation in annotations],
         [annotation.segmentation or None for annotation in annotations],
         [annotation.origin for annotation in annotations],

@@ -42,15 +42,8 @@ None.
 
 
 class NewObject(NamedTuple):
-    """An object in an image, in pixels.
-
-    Attributes:
-        label: Name of its class.
-        box: x, y, width and height.
-        mask: Its outlines or RLE, if it has more than a box.
-        name: Its name in messages: its line or number in the label file.
-        is_crowd: Whether it is an ignored region.
-        area: Default: as in `Objects`.
+    """An object in an image: a row of `Objects`. Its label is the name of its class, its name its
+    line or number in the label file.
     """
 
     label: str

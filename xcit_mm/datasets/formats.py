@@ -41,12 +41,10 @@ def _read(data: Path, formats: Sequence[Any], expected: str) -> Dataset:
     proposals = [_propose(data_format, inventory) for data_format in formats]
     candidates = [proposal for proposal in proposals if proposal]
     datasets = [_read_candidate(candidate, candidates) for candidate in candidates]
-    explaining = [number for number, dataset in enumerate(datasets) if dataset.count_labels()]
+    counts = [dataset.count_labels() for dataset in datasets]
+    explaining = [number for number, count in enumerate(counts) if count]
     if len(explaining) > 1:
-        names = [
-            f"{counted(datasets[number].count_labels(), 'object')} of {candidates[number]}"
-            for number in explaining
-        ]
+        names = [f"{counted(counts[i], 'object')} of {candidates[i]}" for i in explaining]
         fix = "remove one, or give its file by --data"
         raise ValueError(f"{data} has {' and '.join(names)}: {fix}")
     if not explaining and len(candidates) != 1:

@@ -61,21 +61,18 @@ def read_photo_labels(
     sizes = image_sizes(photo for photos in pairs.values() for photo, _ in photos)
     labels: set[str] = set()
     stated = 0
-    rows: dict[str, list[tuple[Image, Path | None, list[NewObject]]]] = {}
+    rows: dict[str, list[tuple[Image, Path | None, list[NewObject]]]] = {"train": []}
     for split, photos in pairs.items():
-        rows[split] = []
         for photo, path in photos:
             photo_labels = read(path, sizes[photo]) if path else PhotoLabels([])
             stated += len(photo_labels)
             _check(photo_labels, photo, path)
             if _is_kept(photo_labels, photo, path, left_out):
                 image = Image(photo, *(photo_labels.size or sizes[photo]))
-                rows[split].append((image, path, photo_labels.objects))
+                rows.setdefault(split, []).append((image, path, photo_labels.objects))
                 labels.update(labelled.label for labelled in photo_labels.objects)
     names = tuple(sorted(labels) if classes is None else dict.fromkeys(classes))
-    splits = {
-        split: to_split(rows[split], names) for split in rows if rows[split] or split == "train"
-    }
+    splits = {split: to_split(rows_of_split, names) for split, rows_of_split in rows.items()}
     used = sum(len(split.objects or ()) for split in splits.values())
     if stated != used + left_out.count("object") + left_out.count("shape"):
         raise RuntimeError(f"{stated} objects are stated, {used} used: this is an error of xcit_mm")
@@ -127,10 +124,9 @@ def _is_kept(photo_labels: PhotoLabels, photo: Path, path: Path | None, left_out
         left_out.add("shape", reason, path, count)
     if not photo_labels.unread:
         return True
-    reasons = ", ".join(photo_labels.unread)
-    left_out.add_files("photo", f"with {reasons}", [photo])
-    if path:
-        left_out.files.add(path)
+    left_out.add_files("photo", f"with {', '.join(photo_labels.unread)}", [photo])
+    assert path
+    left_out.files.add(path)
     for reason, count in photo_labels.unread.items():
         left_out.add("object", f"that cannot be read: {reason}", path, count)
     if photo_labels.objects:

@@ -128,7 +128,7 @@ def find_sources(path: Path, entries: Mapping[str, Any]) -> dict[str, list[Path]
     """Return the folders and lists of photos of each split.
 
     Raises:
-        FileNotFoundError: If one does not exist, or a folder has no photos.
+        FileNotFoundError: If a folder or list does not exist, or a folder has no photos.
     """
     base = PureWindowsPath(_entry(entries, "path")).as_posix()
     roots = [path.parent / base, path.parent]
