@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from helpers.doctor_data import edit_json
-from helpers.layouts import VOC, coco, write_files, write_photo
+from helpers.layouts import VOC, coco, write_files
 from PIL import Image
 
-from xcit_mm.datasets import read_maps, read_objects
+from xcit_mm.datasets import read_objects
 from xcit_mm.datasets.writing import write_dataset
 
 OUTLINE = [12, 12, 20, 12, 20, 20, 12, 20]
@@ -98,16 +98,6 @@ def test_what_is_wrong_in_a_data_set_is_one_line_with_the_file(texts, message, f
     with pytest.raises((ValueError, FileNotFoundError)) as error:
         read_objects(folder)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_truncated_map_is_one_line_with_its_name(folder):
-    write_photo(folder / "images/0.jpg")
-    write_photo(folder / "masks/0.png", "L")
-    Image.effect_noise((32, 32), 9).save(folder / "masks/0.png")
-    whole = (folder / "masks/0.png").read_bytes()
-    (folder / "masks/0.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"masks/0\.png cannot be read: "):
-        read_maps(folder)
 
 
 def with_text_ids_without_sizes(content: dict) -> None:

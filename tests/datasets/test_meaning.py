@@ -363,10 +363,18 @@ def test_photos_of_an_absolute_path_or_in_a_folder_named_as_a_split_are_found(pl
     assert read_objects(folder / "test set").describe() == "1 photo, 1 object of 1 class"
 
 
-def soft_edges() -> np.ndarray:
-    """A disc of 255 on 0, with edges of values between."""
+def soft_edges(path: Path) -> None:
+    """Write a disc of 255 on 0, with edges of values between."""
     y, x = np.mgrid[:32, :32]
-    return ((12 - np.hypot(y - 16, x - 16)).clip(-2, 2) / 4 + 0.5) * 255
+    disc = ((12 - np.hypot(y - 16, x - 16)).clip(-2, 2) / 4 + 0.5) * 255
+    Image.fromarray(disc.astype(np.uint8)).save(path)
+
+
+def truncated(path: Path) -> None:
+    """Write the first half of a map's file."""
+    Image.effect_noise((32, 32), 9).save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
 
 
 def with_palette(path: Path, labels: np.ndarray, palette: list[int]) -> None:
@@ -379,14 +387,15 @@ LABELS = np.repeat(np.arange(2, dtype=np.uint8), 512).reshape(32, 32)
 MAPS_OF_UNCERTAIN_MEANING: dict[str, tuple[Callable[[Path], object], str]] = {
     "JPEG": (lambda path: Image.fromarray(LABELS).save(path, "JPEG"), "changes labels"),
     "soft edges": (
-        lambda path: Image.fromarray(soft_edges().astype(np.uint8)).save(path),
+        lambda path: [soft_edges(file) for file in path.parent.iterdir()],
         "soft edges between 0 and 255",
     ),
     "floats": (
         lambda path: Image.fromarray(LABELS.astype(np.float32)).save(path, "TIFF"),
         "labels are floats",
     ),
-    "colours": (lambda path: write_photo(path), "colours instead of labels"),
+    "truncated": (truncated, "masks/1.png cannot be read: "),
+    "colours": (write_photo, "colours instead of labels"),
     "another order of colours": (
         lambda path: with_palette(path, LABELS, [255, 0, 0, 0, 0, 0]),
         "(255, 0, 0) has label 1 in",
@@ -398,16 +407,15 @@ MAPS_OF_UNCERTAIN_MEANING: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", MAPS_OF_UNCERTAIN_MEANING)
-def test_maps_of_uncertain_meaning_are_one_line(name, folder):
-    write, message = MAPS_OF_UNCERTAIN_MEANING[name]
+@pytest.mark.parametrize(
+    "write, message", MAPS_OF_UNCERTAIN_MEANING.values(), ids=MAPS_OF_UNCERTAIN_MEANING
+)
+def test_maps_of_uncertain_meaning_are_one_line(write, message, folder):
     write_files(folder, "images/{0,1}.jpg")
     (folder / "masks").mkdir()
     with_palette(folder / "masks/0.png", LABELS, [0, 0, 0, 255, 0, 0])
     with_palette(folder / "masks/1.png", LABELS, [0, 0, 0, 255, 0, 0])
     write(folder / "masks/1.png")
-    if name == "soft edges":
-        write(folder / "masks/0.png")
     with pytest.raises(ValueError) as error:
         read_maps(folder)
     assert message in str(error.value) and "\n" not in str(error.value)

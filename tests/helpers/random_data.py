@@ -6,10 +6,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from io import BytesIO
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree
 
@@ -123,14 +122,6 @@ def composed(name: str) -> str:
     return unicodedata.normalize("NFC", name).strip()
 
 
-@cache
-def encoded_photo(image_format: str) -> bytes:
-    """Return the file of a photo."""
-    file = BytesIO()
-    Image.new("RGB", (WIDTH, HEIGHT), (90, 120, 60)).save(file, image_format)
-    return file.getvalue()
-
-
 def write(path: Path, text: str, random: Random) -> None:
     """Write a text as some editor does."""
     newline = random.choice(["\n", "\r\n"])
@@ -151,8 +142,7 @@ def write_photos(data: Mapping, root: Path, suffix: str, random: Random) -> list
         for name, things in things_of_photos.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            formats = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".tif": "TIFF"}
-            path.write_bytes(encoded_photo(formats[path.suffix.lower()]))
+            Image.new("RGB", (WIDTH, HEIGHT), (90, 120, 60)).save(path)
             parts = path.relative_to(root).parts
             apart = [labels if part in ("images", "JPEGImages") else part for part in parts]
             label = root.joinpath(*apart).with_suffix(suffix)
@@ -170,6 +160,13 @@ def to_supervision(photos: list[Photo], names: list[str]) -> sv.DetectionDataset
         labels = np.array([names.index(thing.label) for thing in photo.things], int)
         detections[str(photo.path)] = sv.Detections(xyxy=boxes, class_id=labels)
     return sv.DetectionDataset(names, list(detections), detections)
+
+
+def written_by(method: str, photo: Photo, names: list[str], suffix: str) -> str:
+    """Return the text that supervision writes for the boxes of a photo."""
+    with TemporaryDirectory() as folder:
+        getattr(to_supervision([photo], names), method)(annotations_directory_path=folder)
+        return Path(folder, photo.path.stem + suffix).read_text()
 
 
 def shuffled_names(data: Mapping, random: Random) -> list[str]:
@@ -234,17 +231,12 @@ def write_yolo(data: Mapping, root: Path, random: Random) -> list[Photo]:
     photos = write_photos(data, root, ".txt", random)
     names = shuffled_names(data, random)
     for photo in photos:
-        if not any(thing.has_outline for thing in photo.things):
-            folder = photo.label.parent
-            to_supervision([photo], names).as_yolo(annotations_directory_path=str(folder))
-            written = folder / f"{photo.path.stem}.txt"
-            text = written.read_text()
-            written.unlink()
-            if not text and random.choice([True, False]):
-                continue  # a photo without objects needs no file
-        else:
+        if any(thing.has_outline for thing in photo.things):
             text = "\n".join(yolo_line(thing, names) for thing in photo.things)
-        write(photo.label, text, random)
+        else:
+            text = written_by("as_yolo", photo, names, ".txt")
+        if text or random.choice([True, False]):  # a photo without objects needs no file
+            write(photo.label, text, random)
     describe_yolo(photos, names, root, random)
     return photos
 
@@ -267,9 +259,8 @@ def describe_yolo(photos: list[Photo], names: list[str], root: Path, random: Ran
     if random.choice([True, False]):
         for split in dict.fromkeys(photo.split for photo in photos):
             paths = [photo.path for photo in photos if photo.split == split]
-            write(
-                root / f"{split}.txt", "\n".join(file_name(p, root, random) for p in paths), random
-            )
+            names_of_files = [file_name(path, root, random) for path in paths]
+            write(root / f"{split}.txt", "\n".join(names_of_files), random)
             entries[split] = random.choice([f"{split}.txt", [f"./{split}.txt"]])
     text = yaml.safe_dump(entries, allow_unicode=random.choice([True, False]))
     write(root / "data.yaml", text, random)
@@ -280,19 +271,13 @@ def write_voc(data: Mapping, root: Path, random: Random) -> list[Photo]:
     photos = write_photos(data, root, ".xml", random)
     names = shuffled_names(data, random)
     for photo in photos:
-        folder = photo.label.parent
-        dataset = to_supervision([photo], names)
-        dataset.as_pascal_voc(annotations_directory_path=str(folder))
-        written = folder / f"{photo.path.stem}.xml"
-        tree = ElementTree.parse(written).getroot()
-        written.unlink()
+        tree = ElementTree.fromstring(written_by("as_pascal_voc", photo, names, ".xml"))
         for element, thing in zip(tree.iter("object"), photo.things, strict=True):
-            polygon = ElementTree.SubElement(element, "polygon")
-            for number, value in enumerate(thing.outline if thing.has_outline else []):
-                corner = ElementTree.SubElement(polygon, f"{'xy'[number % 2]}{number // 2 + 1}")
-                corner.text = str(value + 1)
-            if not thing.has_outline:
-                element.remove(polygon)
+            if thing.has_outline:
+                polygon = ElementTree.SubElement(element, "polygon")
+                for number, value in enumerate(thing.outline):
+                    name = f"{'xy'[number % 2]}{number // 2 + 1}"
+                    ElementTree.SubElement(polygon, name).text = str(value + 1)
         write(photo.label, ElementTree.tostring(tree, "unicode"), random)
     return photos
 
@@ -304,12 +289,12 @@ def write_labelme(data: Mapping, root: Path, random: Random) -> list[Photo]:
         shapes = []
         for thing in photo.things:
             x, y, width, height = thing.box
-            corners = [[x, y], [x + width, y + height]]
             if thing.has_outline:
+                shape_type = "polygon"
                 points = np.reshape(thing.outline, (-1, 2)).tolist()
             else:
-                points = random.choice([corners, corners[::-1]])
-            shape_type = "polygon" if thing.has_outline else "rectangle"
+                shape_type = "rectangle"
+                points = random.sample([[x, y], [x + width, y + height]], 2)
             shapes.append(dict(label=thing.label, points=points, shape_type=shape_type))
         content: dict[str, Any] = dict(version="5.5.0", flags={}, shapes=shapes)
         content |= dict(imagePath=photo.path.name, imageData=None)
