@@ -33,13 +33,10 @@ PLAIN = {
         },
     ),
     "YOLO of another machine": (PAIRS, {"data.yaml": f"train: D:\\data\\images\n{NAMES}"}),
-    "YOLO of supervision": (PAIRS_OF_TRAIN, {"data.yaml": f"{NAMES}nc: 1\n"}),
     "YOLO whose photos lie elsewhere": (
         "../elsewhere/images/train/{0,1}.jpg ../elsewhere/labels/train/{0,1}.txt",
         {"data.yaml": f"train: ../elsewhere/images/train\n{NAMES}"},
     ),
-    "YOLO of Label Studio": (PAIRS, {"classes.txt": "thing\n"}),
-    "VOC in folders": ("train2017/{valley/1,b/1}.jpg train2017/{valley/1,b/1}.xml", {}),
     "COCO of another machine": (
         "images/{0,1}.jpg",
         {"result.json": coco("C:\\me\\0.jpg", "../../label-studio/1.jpg")},
@@ -89,14 +86,6 @@ DESCRIBED = {
         "train/{0,1}.jpg train/0.json",
         {"train/1.json": json.dumps(dict(shapes=[RECTANGLE, POINT]))},
         "2 photos, 2 objects of 1 class; left out: 1 shape of the type point (train/1.json)",
-    ),
-    "CVAT": (
-        "images/{Train,Validation}/{0,1}.jpg",
-        {
-            "annotations/instances_Train.json": coco("0.jpg", "1.jpg"),
-            "annotations/instances_Validation.json": coco("0.jpg", "1.jpg"),
-        },
-        "2 photos, 2 objects of 1 class; held out 2 photos",
     ),
     "COCO with a missing image and a json of no split": (
         "images/0.jpg",

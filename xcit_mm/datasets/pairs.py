@@ -155,6 +155,7 @@ def _find_label(
 
 def _keys(path: Path, inventory: Inventory) -> list[tuple]:
     """Return the keys by which a photo finds its label, the surest first."""
+    # train/images/a.jpg and Training/masks/a_mask.png have the key ("train", "a").
     names = map(compose, inventory.relative(path).parts[:-1])
     apart = PHOTO_FOLDERS | LABEL_FOLDERS
     folders = [SPLITS.get(name.lower(), name) for name in names if name.lower() not in apart]
