@@ -25,6 +25,12 @@ def rows_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.parts")
 
 
+def list_rows(out: Path) -> list[Path]:
+    """List the files of rows and the unfinished files of a result."""
+    folder = rows_folder(out)
+    return [*folder.glob("row-*"), *folder.glob(f"{UNFINISHED}*")]
+
+
 @contextmanager
 def written_file(path: Path, folder: Path) -> Iterator[Path]:
     """Yield a path in `folder` for a file to write and to read back, which then moves to `path`.

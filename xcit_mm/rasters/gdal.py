@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +44,16 @@ def list_rasters(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    paths = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
-    results = [file for file in paths if _is_result(file)]
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+    results = [file for file in files if _is_result(file)]
     if results:
         print_line(f"left out {len(results)} maps of other runs: {preview(results)}")
-        paths = [file for file in paths if file not in results]
-    if not paths:
+    rasters = [file for file in files if file not in results]
+    if not rasters:
         raise FileNotFoundError(f"{path} has no rasters ({', '.join(SUFFIXES)})")
-    if len({file.stem for file in paths}) < len(paths):
+    if len({file.stem for file in rasters}) < len(rasters):
         raise ValueError(f"{path} has rasters of the same name and other suffixes: rename them")
-    return paths
+    return rasters
 
 
 def _is_result(path: Path) -> bool:
@@ -72,13 +71,6 @@ def require_rasterio(user: object) -> None:
         raise ModuleNotFoundError(f"{user} needs rasterio: pip install xcit_mm[raster]")
 
 
-def gdal_environment(cache: int = CACHE_SIZE) -> Any:
-    """Return a context in which GDAL's cache is limited to some bytes."""
-    import rasterio
-
-    return rasterio.Env(GDAL_CACHEMAX=cache, **_OPTIONS)
-
-
 @contextlib.contextmanager
 def gdal(path: str | Path, cache: int = CACHE_SIZE) -> Iterator[None]:
     """Limit GDAL's cache and simplify its errors while a file is read.
@@ -88,22 +80,24 @@ def gdal(path: str | Path, cache: int = CACHE_SIZE) -> Iterator[None]:
         ModuleNotFoundError: If rasterio is not installed.
     """
     require_rasterio(path)
-    warned = _JpegWarnings()
+    import rasterio
+
+    damage = _JpegDamage()
     log = logging.getLogger("rasterio")
-    log.addHandler(warned)
+    log.addHandler(damage)
     try:
-        with gdal_environment(cache):
+        with rasterio.Env(GDAL_CACHEMAX=cache, **_OPTIONS):
             yield
+        if damage.messages:
+            raise OSError(f"{path} cannot be read: {damage.messages[0]}")
     except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())
         raise OSError(f"{path} cannot be read: {reason}") from None
     finally:
-        log.removeHandler(warned)
-    if warned.messages:
-        raise OSError(f"{path} cannot be read: {warned.messages[0]}")
+        log.removeHandler(damage)
 
 
-class _JpegWarnings(logging.Handler):
+class _JpegDamage(logging.Handler):
     """Collects the warnings after which GDAL fills the rest of a JPEG tile with made-up pixels."""
 
     def __init__(self) -> None:
@@ -126,17 +120,6 @@ def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
         return rasterio.open(path, mode, **profile)
 
 
-def open_source(path: str | Path, gsd: float | None, nodata: float | None) -> tuple[Any, Any]:
-    """Open a file of rasterio, and return it and the same at pixels of `gsd` metres.
-
-    Raises:
-        ValueError: If its place on a map is not a transform, or it has none for `gsd`.
-    """
-    file = open_raster(path)
-    _check_place(file)
-    return file, file if gsd is None else _resample(file, gsd, nodata)
-
-
 def list_files(file: Any) -> list[Path]:
     """Return the local files of an open file of rasterio that hold its pixels, masks and overviews,
     and those of which it is a mosaic. Statistics of a GIS beside them are left out.
@@ -145,7 +128,7 @@ def list_files(file: Any) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def _check_place(file: Any) -> None:
+def check_place(file: Any) -> None:
     """Raise ValueError if a file has a place on a map that is not a transform."""
     points, _ = file.gcps
     if not file.transform.is_identity or not (points or file.rpcs):
@@ -156,33 +139,33 @@ def _check_place(file: Any) -> None:
     raise ValueError(f"{file.name} is placed on the map by {place}: {fix}")
 
 
-def _resample(file: Any, gsd: float, nodata: float | None) -> Any:
-    """Return a file with pixels of `gsd` metres, measured in the middle of the raster."""
+def resample(file: Any, gsd: float, nodata: float | None) -> Any:
+    """Return a file with pixels of `gsd` metres, measured in the middle of the raster.
+
+    Raises:
+        ValueError: If the file has no place.
+    """
     from rasterio.enums import MaskFlags, Resampling
     from rasterio.vrt import WarpedVRT
 
     if file.crs is None or file.transform.is_identity:
         fix = "assign one by gdal_edit.py -a_srs"
         raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: {fix}")
-    across, down = gsd / pixel_size(file)
-    if abs(across - 1) < 0.02 and abs(down - 1) < 0.02:
+    factors = gsd / pixel_size(file)
+    if (abs(factors - 1) < 0.02).all():
         return file  # the scale of a projection is no reason to blur the image
-    width = max(round(file.width / across), 1)
-    height = max(round(file.height / down), 1)
-    transform = file.transform * file.transform.scale(file.width / width, file.height / height)
-    finest = min(across, down)
+    width, height = (max(round(side), 1) for side in (file.width, file.height) / factors)
     # An overview that is finer than the result is quicker to read than the file.
-    levels = [level for level, factor in enumerate(file.overviews(1)) if factor <= 1.02 * finest]
-    source = open_raster(file.name, overview_level=levels[-1]) if levels else file
+    levels = [n for n, factor in enumerate(file.overviews(1)) if factor <= 1.02 * factors.min()]
     is_transparent = any(color.name == "alpha" for color in file.colorinterp)
     has_mask = MaskFlags.per_dataset in file.mask_flag_enums[0] and not is_transparent
     return WarpedVRT(
-        source,
+        open_raster(file.name, overview_level=levels[-1]) if levels else file,
         crs=file.crs,
-        transform=transform,
+        transform=file.transform * file.transform.scale(file.width / width, file.height / height),
         width=width,
         height=height,
-        resampling=Resampling.average if finest > 1 else Resampling.bilinear,
+        resampling=Resampling.average if factors.min() > 1 else Resampling.bilinear,
         add_alpha=has_mask,
         **({} if nodata is None else dict(src_nodata=nodata, nodata=nodata)),
     )
@@ -205,52 +188,19 @@ def pixel_size(raster: Any) -> np.ndarray:
     return np.array(metres)
 
 
-class StoredBlocks:
-    """Which blocks a GeoTIFF stores. A sparse file leaves out those that were never written.
-
-    Args:
-        file: An open file of rasterio. Files of other formats store all of their blocks.
-        bands: Numbers of the bands, of which one must store a block.
+def read_stored_blocks(file: Any, bands: Sequence[int]) -> np.ndarray | None:
+    """Return whether a GeoTIFF stores each block in one of the bands, as rows of blocks, or None if
+    all are stored. A sparse file leaves out blocks that were never written.
     """
+    if file.driver != "GTiff":
+        return None
+    height, width = file.block_shapes[0]
+    rows = range(-(-file.height // height))
+    columns = range(-(-file.width // width))
 
-    def __init__(self, file: Any, bands: Sequence[int]) -> None:
-        self._file = file
-        self._bands = bands
-        self._height, self._width = file.block_shapes[0]
-        self._columns = -(-file.width // self._width)
-        self._is_known = file.driver == "GTiff"
-        self._list_stored = lru_cache(maxsize=1024)(self._read_row)
-
-    def _read_row(self, row: int) -> np.ndarray:
-        """Return whether each block of a row of blocks is stored."""
-        return np.array([self.stores(row, column) for column in range(self._columns)])
-
-    def stores(self, row: int, column: int) -> bool:
-        """Return whether a block is stored, by its row and column of blocks."""
+    def is_stored(row: int, column: int) -> bool:
         item = f"BLOCK_OFFSET_{column}_{row}"
-        return any(self._file.get_tag_item(item, "TIFF", bidx=band) for band in self._bands)
+        return any(file.get_tag_item(item, "TIFF", bidx=band) for band in bands)
 
-    def _list_blocks(self, rows: slice, columns: slice) -> np.ndarray:
-        """Return whether each block of a window is stored, as rows of blocks."""
-        numbers = range(rows.start // self._height, -(-rows.stop // self._height))
-        blocks = slice(columns.start // self._width, -(-columns.stop // self._width))
-        return np.array([self._list_stored(number)[blocks] for number in numbers])
-
-    def has_any(self, rows: slice, columns: slice) -> bool:
-        """Return whether a block of a window is stored."""
-        return not self._is_known or bool(self._list_blocks(rows, columns).any())
-
-    def covers(self, rows: slice, columns: slice) -> np.ndarray | None:
-        """Return whether each pixel of a window is stored, (h, w), or None if all are."""
-        if not self._is_known:
-            return None
-        stored = self._list_blocks(rows, columns)
-        if stored.all():
-            return None
-        # Pixels of the blocks, then those of the window.
-        pixels = stored.repeat(self._height, axis=0).repeat(self._width, axis=1)
-        top = rows.start % self._height
-        left = columns.start % self._width
-        return pixels[
-            top : top + rows.stop - rows.start, left : left + columns.stop - columns.start
-        ]
+    stored = np.array([[is_stored(row, column) for column in columns] for row in rows])
+    return None if stored.all() else stored

@@ -4,7 +4,6 @@ Cloud-Optimized GeoTIFF of all rows.
 
 import io
 import json
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from ..utils.palettes import Palette, make_palette
-from .files import ORIGIN, UNFINISHED, require_space, write_bytes, written_file
-from .gdal import StoredBlocks, gdal, gdal_environment, open_raster
+from .files import ORIGIN, UNFINISHED, require_space, rows_folder, write_bytes, written_file
+from .gdal import gdal, open_raster
 from .raster import Raster
 
 
@@ -25,6 +24,11 @@ def no_class(classes: Sequence[str]) -> int:
     return 255 if len(classes) <= 255 else 65535
 
 
+def dtype_of(nodata: int) -> str:
+    """Return the type of a map's file by its value of pixels without a class."""
+    return "uint8" if nodata == 255 else "uint16"
+
+
 def encode_labels(tiles: Iterable[tuple[int, np.ndarray]]) -> bytes:
     """Return the content of a row's file: an .npz of the classes of each tile.
 
@@ -33,10 +37,7 @@ def encode_labels(tiles: Iterable[tuple[int, np.ndarray]]) -> bytes:
     """
     # GDAL may lose what the disk does not take. Python raises an error.
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for column, labels in tiles:
-            with archive.open(f"{column}.npy", "w") as file:
-                np.save(file, labels)
+    np.savez_compressed(content, **{str(column): labels for column, labels in tiles})
     return content.getvalue()
 
 
@@ -77,19 +78,19 @@ def join_maps(
     """
     from rasterio.shutil import copy
 
-    folder = next(iter(rows.values())).parent
     # The tiles, the whole map, its optimized copy and overviews are all on the disk at once.
     require_space(path, 4 * sum(row.stat().st_size for row in rows.values()) + 2**20)
     names = "".join(f"<Category>{escape(name)}</Category>" for name in origin["classes"])
     band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
-    write_bytes(description_path(path), folder, f"<PAMDataset>{band}</PAMDataset>".encode())
+    description = f"<PAMDataset>{band}</PAMDataset>".encode()
+    folder = rows_folder(path)
+    write_bytes(description_path(path), folder, description)
     whole = folder / f"{UNFINISHED}tiles"
     try:
-        with written_file(path, folder) as unfinished, gdal_environment():
+        with gdal(path), written_file(path, folder) as unfinished:
             _write_whole(whole, rows, raster, palette, origin)
             options = dict(compress="DEFLATE", overview_resampling="NEAREST", bigtiff="IF_SAFER")
-            options["sparse_ok"] = "YES"
-            copy(whole, unfinished, driver="COG", **options)
+            copy(whole, unfinished, driver="COG", sparse_ok="YES", **options)
             _check(unfinished, rows)  # on a full disk, GDAL loses blocks in silence
     finally:
         whole.unlink(missing_ok=True)
@@ -110,7 +111,7 @@ def _write_whole(
         height=raster.height,
         width=raster.width,
         count=1,
-        dtype="uint8" if nodata == 255 else "uint16",
+        dtype=dtype_of(nodata),
         nodata=nodata,
         crs=raster.crs,
         transform=raster.transform,
@@ -146,7 +147,7 @@ def _iter_tiles(rows: dict[int, Path]) -> Iterator[tuple[Any, np.ndarray]]:
 
 
 def _check(path: Path, rows: dict[int, Path]) -> None:
-    """Raise OSError if a map differs from its rows."""
+    """Raise OSError if a map differs from its rows, or an overview cannot be read."""
     with open_raster(path) as file:
         for window, labels in _iter_tiles(rows):
             if not np.array_equal(file.read(1, window=window), labels):
@@ -154,7 +155,5 @@ def _check(path: Path, rows: dict[int, Path]) -> None:
         levels = len(file.overviews(1))
     for level in range(levels):
         with open_raster(path, overview_level=level) as overview:
-            blocks = StoredBlocks(overview, (1,))
-            for (row, column), window in overview.block_windows(1):
-                if blocks.stores(row, column):
-                    overview.read(1, window=window)
+            for _, window in overview.block_windows(1):
+                overview.read(1, window=window)

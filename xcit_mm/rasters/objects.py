@@ -47,30 +47,29 @@ def make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any:
     import geopandas
     import pyproj
 
+    size = np.array([raster.width, raster.height])
     # Tiles may be padded.
-    inside = shapely.intersection(objects.shapes, shapely.box(0, 0, raster.width, raster.height))
+    inside = shapely.intersection(objects.shapes, shapely.box(0, 0, *size))
     objects = objects._replace(shapes=inside).select(shapely.area(inside) > 0)
     shapes = geopandas.GeoSeries(objects.shapes).affine_transform(raster.transform.to_shapely())
-    size = np.array([raster.width, raster.height])
-    is_cut_before = (objects.boxes[:, :2] < 1).any(axis=1)
-    is_cut_after = (objects.boxes[:, 2:] > size - 1).any(axis=1)
+    is_cut = (objects.boxes[:, :2] < 1) | (objects.boxes[:, 2:] > size - 1)
     columns = {
         "class": np.array(classes, object)[objects.labels.astype(int)],
         "score": objects.scores.round(4),
         "area": np.nan,
-        "cut": is_cut_before | is_cut_after,
+        "cut": is_cut.any(axis=1),
     }
     polygons = shapely.orient_polygons(shapes)
     table = geopandas.GeoDataFrame(columns, geometry=polygons, crs=raster.crs)
     if raster.crs is not None:
         measure = pyproj.Geod(ellps="WGS84").geometry_area_perimeter
-        polygons = table.to_crs("EPSG:4326").geometry
-        table["area"] = [float(f"{abs(measure(polygon)[0]):.6g}") for polygon in polygons]
+        areas = [abs(measure(polygon)[0]) for polygon in table.to_crs("EPSG:4326").geometry]
+        table["area"] = [float(f"{area:.6g}") for area in areas]
     return table
 
 
-def write_table(path: Path, folder: Path, table: Any, origin: Mapping[str, Any]) -> None:
-    """Write a table in the format of the suffix, by way of a file in `folder`.
+def write_table(path: Path, table: Any, origin: Mapping[str, Any]) -> None:
+    """Write a table in the format of the suffix.
 
     Args:
         origin: What the table was made from, which goes into the file's metadata. The table is
@@ -79,23 +78,21 @@ def write_table(path: Path, folder: Path, table: Any, origin: Mapping[str, Any])
     Raises:
         WriteError: If the disk is full.
     """
-    crs = origin["crs"]
+    crs = "EPSG:4326" if path.suffix == ".geojson" else origin["crs"]
     content = json.dumps(origin)
-    options: dict[str, Any] = dict(driver="GPKG", layer_metadata={ORIGIN: content})
-    if path.suffix == ".geojson":
-        crs = "EPSG:4326"
-        options = dict(driver="GeoJSON", RFC7946="YES", COORDINATE_PRECISION="9")
-        options["DESCRIPTION"] = content
     if crs is not None:
         table = table.to_crs(crs)
-    with written_file(path, folder) as unfinished:
+    options: dict[str, Any] = dict(driver="GPKG", layer_metadata={ORIGIN: content})
+    if path.suffix == ".geojson":
+        options = dict(driver="GeoJSON", RFC7946="YES", COORDINATE_PRECISION="9")
+        options["DESCRIPTION"] = content
+    with written_file(path, rows_folder(path)) as unfinished:
         if path.suffix == ".parquet":
             table.attrs[ORIGIN] = content
             table.to_parquet(unfinished)
         else:
-            geometry_type = "Polygon" if table.empty else None
-            layer = dict(layer=path.stem, geometry_type=geometry_type)
-            table.to_file(unfinished, engine="pyogrio", **layer, **options)
+            options["geometry_type"] = "Polygon" if table.empty else None
+            table.to_file(unfinished, layer=path.stem, engine="pyogrio", **options)
         count = len(read_layer(unfinished, path.stem))
         if count != len(table):
             raise OSError(f"{count} of {len(table)} objects were read back")
@@ -126,8 +123,7 @@ def read_origin(path: Path) -> dict[str, Any]:
     if path.suffix == ".parquet":
         metadata = geopandas.read_parquet(path).attrs
     else:
-        layer = pyogrio.list_layers(path)[0, 0]
-        metadata = pyogrio.read_info(path, layer=layer)["layer_metadata"] or {}
+        metadata = pyogrio.read_info(path, layer=0)["layer_metadata"] or {}
     content = metadata.get(ORIGIN) or metadata.get("DESCRIPTION", "{}")
     try:
         return dict(json.loads(content))

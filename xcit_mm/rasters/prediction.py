@@ -3,7 +3,7 @@ its own.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,8 @@ from ..utils.errors import reason
 from ..utils.folders import SETTINGS, check_output, check_settings, open_folder
 from ..utils.images import TIFF_SUFFIXES
 from . import maps, objects
-from .files import UNFINISHED, rows_folder
-from .polygons import check_crs, read_pixel_area
-from .rows import Rows, list_rows
-from .settings import resolve_settings
+from .files import list_rows, rows_folder
+from .rows import Rows
 
 
 def predict_raster(
@@ -64,31 +62,24 @@ def predict_raster(
     """
     out = Path(out)
     is_first = rank_and_size()[0] == 0
-    with ExitStack() as rows_are_open:
+    with ExitStack() as open_rows:
         with _together():
             _check_format(out, predictor.is_detector, crs)
             check_output(out, [raster] if aoi is None else [raster, aoi])
             origin = _read_origin(out, predictor.is_detector, overwrite)
-            tiling = predictor.tile, predictor.overlap
-            settings = resolve_settings(predictor.cfg, options, tiling)
-            source = settings.open(raster)
-            if crs is not None or out.suffix == ".geojson":
-                check_crs(source, crs)
-            area = None if aoi is None else read_pixel_area(aoi, source)
-            rows = Rows(source, predictor, out, settings, area)
-            made_from = rows.describe(crs) if is_first else {}
-            if is_first and origin is not None:
-                check_settings(out, origin, made_from)
+            rows = Rows(raster, predictor, out, aoi, crs, options)
+            made_from = rows.describe() if is_first else {}
             if is_first and origin is None:
-                rows_are_open.enter_context(_open_rows(rows, made_from, overwrite))
+                open_rows.enter_context(_open_rows(rows, out, made_from, overwrite))
+            elif is_first:
+                check_settings(out, origin, made_from)
+                print_line(f"{out} exists and is kept: --overwrite predicts it again")
         if origin is None:
             with _together():
                 rows.predict()
             if is_first:
                 rows.join(made_from)
     if is_first:
-        if origin is not None:
-            print_line(f"{out} exists and is kept: --overwrite predicts it again")
         _remove_rows(out)
     return out
 
@@ -105,33 +96,27 @@ def _together() -> Iterator[None]:
         failure = error
     _, size = rank_and_size()
     if size > 1:
-        failures: list[str | None] = [None] * size
+        reasons: list[str | None] = [None] * size
         wait_for_ranks()
-        torch.distributed.all_gather_object(failures, failure and reason(failure))
-        reasons = list(filter(None, failures))
-        if failure is None and reasons:
-            failure = RuntimeError(f"another process failed: {reasons[0]}")
+        torch.distributed.all_gather_object(reasons, failure and reason(failure))
+        others = list(filter(None, reasons))
+        if failure is None and others:
+            failure = RuntimeError(f"another process failed: {others[0]}")
     if failure is not None:
         raise failure
 
 
-@contextmanager
-def _open_rows(rows: Rows, made_from: dict[str, Any], overwrite: bool) -> Iterator[None]:
+def _open_rows(
+    rows: Rows, out: Path, made_from: dict[str, Any], overwrite: bool
+) -> AbstractContextManager[None]:
     """Open the folder of rows, which no other run can open until the block ends.
 
     Lines tell what a user should know of the raster.
-
-    Raises:
-        BlockingIOError: If another run has opened the folder.
-        ValueError: If the rows in it belong to other settings.
     """
     for note in rows.notes:
         print_line(note)
-    results = [rows.out, maps.description_path(rows.out), *list_rows(rows.out)]
-    with open_folder(rows.folder, made_from, overwrite, lambda: results):
-        for path in rows.folder.glob(f"{UNFINISHED}*"):
-            path.unlink()
-        yield
+    results = [out, maps.description_path(out), *list_rows(out)]
+    return open_folder(rows_folder(out), made_from, overwrite, lambda: results)
 
 
 def _remove_rows(out: Path) -> None:

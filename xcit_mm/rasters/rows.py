@@ -1,7 +1,7 @@
 """The tiles of a raster, row by row: each row is predicted into a file of its own."""
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import islice
@@ -14,30 +14,20 @@ import shapely
 from ..prediction.cluster import rank_and_size
 from ..prediction.prediction import Prediction
 from ..prediction.predictor import Predictor
-from ..prediction.seams import Objects, concatenate, merge_objects
+from ..prediction.seams import concatenate, merge_objects
 from ..prediction.tiles import Window, reported_objects, windows
 from ..utils.cli import print_line, progress_bar
 from ..utils.configs import ModelInput
 from . import maps, objects
-from .files import UNFINISHED, checksum, rows_folder, write_bytes
-from .polygons import covers
-from .raster import Raster
-from .settings import RasterSettings
-
-
-def list_rows(out: Path) -> list[Path]:
-    """List the files of rows and the unfinished files of a result."""
-    folder = rows_folder(out)
-    return [*folder.glob("row-*"), *folder.glob(f"{UNFINISHED}*")]
+from .files import checksum, rows_folder, write_bytes
+from .polygons import check_crs, covers, read_pixel_area
+from .raster import pad
+from .settings import resolve_settings
 
 
 class _Tile(NamedTuple):
-    """A tile of a row.
-
-    Attributes:
-        image: (h, w, bands), padded to the size of a tile where the raster is smaller.
-        valid: Whether each pixel has data, (h, w), bool.
-        in_area: Whether each pixel has data and lies in the area of interest, (h, w), bool.
+    """A tile of a row. `valid` and `in_area` tell which pixels have data, and which of these lie in
+    the area of interest, (h, w), bool.
     """
 
     column: Window
@@ -50,84 +40,100 @@ class Rows:
     """The rows of tiles of a raster, and the result that they are joined to.
 
     Args:
-        out: The result. The folder of the rows is beside it.
-        area: Area of interest, as polygons of shapely in pixels, or None for the whole raster.
+        raster, predictor, out, aoi, crs: As of `predict_raster`.
+        options: How the raster is read and tiled.
+
+    Attributes:
+        notes: Lines that a user should read before the raster is predicted.
     """
 
     def __init__(
-        self, raster: Raster, predictor: Predictor, out: Path, settings: RasterSettings, area: Any
+        self,
+        raster: str | Path,
+        predictor: Predictor,
+        out: Path,
+        aoi: str | Path | None,
+        crs: str | None,
+        options: Mapping[str, Any],
     ) -> None:
-        self.raster = raster
-        self.predictor = _without_tiles(predictor)
-        self.out = out
-        self.area = area
-        self.tile = settings.tile
-        self.overlap = settings.overlap
-        self.windows = windows(raster.height, self.tile, self.overlap)
-        self.columns = windows(raster.width, self.tile, self.overlap)
-        self.notes = [*settings.notes, *(f"{raster.path}: {note}" for note in raster.notes)]
-        self.classes = predictor.metainfo["classes"]
-        self.folder = rows_folder(out)
-        suffix = "json" if predictor.is_detector else "npz"
-        numbers = range(len(self.windows))
-        self.files = [self.folder / f"row-{number:05}.{suffix}" for number in numbers]
+        tiling = predictor.tile, predictor.overlap
+        settings = resolve_settings(predictor.cfg, options, tiling)
+        self._raster = settings.open(raster)
+        self.notes = [*settings.notes, *(f"{raster}: {note}" for note in self._raster.notes)]
+        if crs is not None or out.suffix == ".geojson":
+            check_crs(self._raster, crs)
+        self._area = None if aoi is None else read_pixel_area(aoi, self._raster)
+        self._predictor = predictor
+        if predictor.tile is not None:  # it would divide the tiles into tiles of its own
+            self._predictor = copy(predictor)
+            self._predictor.tile = None
+        self._out = out
+        self._crs = crs
+        self._settings = settings
+        self._rows = windows(self._raster.height, settings.tile, settings.overlap)
+        self._columns = windows(self._raster.width, settings.tile, settings.overlap)
+        folder = rows_folder(out)
+        self._files = [folder / f"row-{number:05}" for number in range(len(self._rows))]
+        self._classes = predictor.metainfo["classes"]
+        # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
+        # see another scale than elsewhere.
+        self._side = settings.tile if ModelInput(predictor.cfg).is_resized else 0
         test_cfg = predictor.cfg.model.get("test_cfg") or {}
         self._cap: int | None = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
         self._capped = 0  # tiles with as many objects as the config allows
-        # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
-        # see another scale than elsewhere.
-        is_small = min(raster.height, raster.width) < self.tile
-        self._is_padded = is_small and ModelInput(predictor.cfg).is_resized
 
-    def describe(self, crs: str | None) -> dict[str, Any]:
-        """Return what a result is made from, as plain values: model, raster, settings, versions.
-
-        Args:
-            crs: Coordinate system of a table. Default: the raster's.
+    def describe(self) -> dict[str, Any]:
+        """Return what the result is made from, as plain values: model, raster, settings,
+        versions.
         """
         import rasterio
 
-        bounds = self.raster.bounds
-        return self.predictor.settings | dict(
-            classes=list(self.classes),
-            tile=self.tile,
-            overlap=self.overlap,
-            gsd=self.raster.gsd,
-            nodata=self.raster.nodata,
-            bands=list(self.raster.bands),
-            bounds=None if bounds is None else bounds.tolist(),
-            raster=Path(self.raster.path).name,
-            content=checksum(self.raster.files),
-            size=[self.raster.height, self.raster.width],
-            transform=list(self.raster.transform[:6]),
-            aoi=None if self.area is None else f"{zlib.crc32(self.area.wkb):08x}",
-            crs=crs,
+        raster = self._raster
+        return self._predictor.settings | dict(
+            classes=list(self._classes),
+            tile=self._settings.tile,
+            overlap=self._settings.overlap,
+            gsd=raster.gsd,
+            nodata=raster.nodata,
+            bands=list(raster.bands),
+            bounds=None if raster.bounds is None else raster.bounds.tolist(),
+            raster=Path(raster.path).name,
+            content=checksum(raster.files),
+            size=[raster.height, raster.width],
+            transform=list(raster.transform[:6]),
+            aoi=None if self._area is None else f"{zlib.crc32(self._area.wkb):08x}",
+            crs=self._crs,
             gdal=rasterio.__gdal_version__,
         )
 
     def predict(self) -> None:
         """Predict this process's rows that are not done."""
         rank, size = rank_and_size()
-        numbers = range(rank, len(self.windows), size)
-        counts = {number: self._count_in_area(self.windows[number]) for number in numbers}
-        with progress_bar(sum(counts.values()), "tile", disable=rank > 0) as bar:
-            for number in numbers:
-                if not self.files[number].exists():
-                    row = self._predict_row(self.windows[number])
-                    write_bytes(self.files[number], self.folder, row)
-                bar.update(counts[number])
+        rows = self._rows[rank::size]
+        tiles = [self._list_columns(row) for row in rows]
+        with progress_bar(sum(map(len, tiles)), "tile", disable=rank > 0) as bar:
+            for path, row, columns in zip(self._files[rank::size], rows, tiles, strict=True):
+                if not path.exists():
+                    write_bytes(path, path.parent, self._predict_row(row, columns))
+                bar.update(len(columns))
         if self._capped:
             problem = f"{self._capped} tiles have {self._cap} objects, the most of the config"
-            print_line(f"{self.raster.path}: {problem}: a smaller --tile may find more")
+            print_line(f"{self._raster.path}: {problem}: a smaller --tile may find more")
 
-    def _count_in_area(self, row: Window) -> int:
-        """Count the tiles of a row that touch the area of interest."""
-        if self.area is None:
-            return len(self.columns)
-        starts = [column.start for column in self.columns]
-        stops = [column.stop for column in self.columns]
-        boxes = shapely.box(starts, row.start, stops, row.stop)
-        return int(shapely.intersects(self.area, boxes).sum())
+    def _list_columns(self, row: Window) -> list[Window]:
+        """List the tiles of a row that the file stores and that touch the area of interest."""
+        rows = slice(row.start, row.stop)
+        columns = self._columns
+        if self._area is not None:
+            starts, stops, *_ = zip(*columns, strict=True)
+            boxes = shapely.box(starts, row.start, stops, row.stop)
+            touches = shapely.intersects(self._area, boxes)
+            columns = [columns[number] for number in np.flatnonzero(touches)]
+        return [
+            column
+            for column in columns
+            if self._raster.stores(rows, slice(column.start, column.stop))
+        ]
 
     def join(self, origin: Mapping[str, Any]) -> None:
         """Join the files of all rows to the result, a map or a table of objects.
@@ -135,86 +141,57 @@ class Rows:
         Args:
             origin: From `describe`.
         """
-        if self.predictor.is_detector:
-            table = objects.make_table(self._merge_objects(), self.raster, self.classes)
-            objects.write_table(self.out, self.folder, table, origin)
+        if self._predictor.is_detector:
+            merged = merge_objects(concatenate(map(objects.read_objects, self._files)))
+            if self._area is not None:
+                centres = (merged.boxes[:, :2] + merged.boxes[:, 2:]) / 2
+                merged = merged.select(shapely.contains_xy(self._area, centres))
+            table = objects.make_table(merged, self._raster, self._classes)
+            objects.write_table(self._out, table, origin)
             return
-        tops = [window.inside.start for window in self.windows]
-        files = dict(zip(tops, self.files, strict=True))
-        palette = self.predictor.metainfo.get("palette")
-        maps.join_maps(self.out, files, self.raster, palette, origin)
+        tops = [window.inside.start for window in self._rows]
+        files = dict(zip(tops, self._files, strict=True))
+        palette = self._predictor.metainfo.get("palette")
+        maps.join_maps(self._out, files, self._raster, palette, origin)
 
-    def _merge_objects(self) -> Objects:
-        """Return the objects of all rows, each once, whose boxes have their centre in the area."""
-        merged = merge_objects(concatenate(map(objects.read_objects, self.files)))
-        if self.area is None:
-            return merged
-        centres = (merged.boxes[:, :2] + merged.boxes[:, 2:]) / 2
-        return merged.select(shapely.contains_xy(self.area, centres))
-
-    def _predict_row(self, row: Window) -> bytes:
+    def _predict_row(self, row: Window, columns: Sequence[Window]) -> bytes:
         """Return the content of a row's file."""
-        if not self.predictor.is_detector:
-            return maps.encode_labels(self._predict_labels(row))
+        if not self._predictor.is_detector:
+            return maps.encode_labels(self._predict_labels(row, columns))
         reported = []
-        for tile, prediction in self._predict_tiles(row):
+        for tile, prediction in self._predict_tiles(row, columns):
             if self._cap is not None and len(prediction) >= self._cap:
                 self._capped += 1
             prediction = _cut_to_valid(prediction, tile.valid)
             reported.append(reported_objects(prediction, row, tile.column))
         return objects.encode_objects(concatenate(reported))
 
-    def _predict_labels(self, row: Window) -> Iterator[tuple[int, np.ndarray]]:
+    def _predict_labels(
+        self, row: Window, columns: Sequence[Window]
+    ) -> Iterator[tuple[int, np.ndarray]]:
         """Yield first column and classes of the interior of each tile."""
-        nodata = maps.no_class(self.classes)
-        for tile, prediction in self._predict_tiles(row):
+        nodata = maps.no_class(self._classes)
+        for tile, prediction in self._predict_tiles(row, columns):
             labels = np.where(tile.in_area, prediction.segmentation, nodata)
-            labels = labels.astype(np.uint8 if nodata == 255 else np.uint16)
+            labels = labels.astype(maps.dtype_of(nodata))
             yield tile.column.inside.start, labels[row.crop, tile.column.crop]
 
-    def _predict_tiles(self, row: Window) -> Iterator[tuple[_Tile, Any]]:
+    def _predict_tiles(
+        self, row: Window, columns: Sequence[Window]
+    ) -> Iterator[tuple[_Tile, Prediction]]:
         """Yield the tiles with data in the area of interest, and their predictions."""
-        tiles = self._read_tiles(row)
-        while batch := list(islice(tiles, self.predictor.batch_size)):
-            predictions = self.predictor([tile.image for tile in batch])
+        tiles = (tile for tile in self._read_tiles(row, columns) if tile.in_area.any())
+        while batch := list(islice(tiles, self._predictor.batch_size)):
+            predictions = self._predictor([tile.image for tile in batch])
             yield from zip(batch, predictions, strict=True)
 
-    def _read_tiles(self, row: Window) -> Iterator[_Tile]:
-        """Yield the tiles with data in the area of interest."""
-        rows = slice(row.start, row.stop)
-        if not self.raster.stores(rows, slice(0, self.raster.width)):
-            return
-        for column in self.columns:
-            box = shapely.box(column.start, row.start, column.stop, row.stop)
-            if self.area is not None and not self.area.intersects(box):
-                continue
-            if self.raster.stores(rows, slice(column.start, column.stop)):
-                tile = self._read(row, column)
-                if tile.in_area.any():
-                    yield tile
-
-    def _read(self, row: Window, column: Window) -> _Tile:
-        rows = slice(row.start, row.stop)
-        columns = slice(column.start, column.stop)
-        image, valid = self.raster.read(rows, columns)
-        in_area = valid
-        if self.area is not None:
-            in_area = valid & covers(self.area, rows, columns)
-        if self._is_padded:
-            below, right = (max(self.tile - length, 0) for length in valid.shape)
-            image = np.pad(image, [(0, below), (0, right), (0, 0)])
-            valid = np.pad(valid, [(0, below), (0, right)])
-            in_area = np.pad(in_area, [(0, below), (0, right)])
-        return _Tile(column, image, valid, in_area)
-
-
-def _without_tiles(predictor: Predictor) -> Predictor:
-    """Return a predictor that does not divide the tiles into tiles of its own."""
-    if predictor.tile is None:
-        return predictor
-    predictor = copy(predictor)
-    predictor.tile = None
-    return predictor
+    def _read_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[_Tile]:
+        for column in columns:
+            pixels = slice(row.start, row.stop), slice(column.start, column.stop)
+            image, valid = self._raster.read(*pixels)
+            in_area = valid if self._area is None else valid & covers(self._area, *pixels)
+            padded = (pad(array, self._side) for array in (image, valid, in_area))
+            yield _Tile(column, *padded)
 
 
 def _cut_to_valid(prediction: Prediction, valid: np.ndarray) -> Prediction:

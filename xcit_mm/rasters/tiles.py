@@ -1,7 +1,7 @@
 """Tiles of labelled rasters: images in files, with objects or segmentation maps."""
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from ..utils.coco import encode_mask, from_corners
 from .gdal import open_raster
 from .labels import CutObject, DrawnClasses, StoredClasses
 from .polygons import covers
-from .raster import Raster
+from .raster import Raster, pad
 from .settings import RasterSettings
 
 MIN_VISIBLE = 1 / 3
@@ -54,22 +54,29 @@ def is_shown(labelled: CutObject) -> bool:
     return labelled.number >= 0 and labelled.share >= MIN_VISIBLE
 
 
-class _TileImages:
-    """Writes the images of tiles. Scaled images are PNGs, others GeoTIFFs.
+class _TileWriter:
+    """Writes tiles with their labels. Scaled images are PNGs, others GeoTIFFs.
 
     Args:
         settings: Its `tile` is height and width, where zeros fill what the raster lacks. With `raw`
             tiles have the stored values of the bands.
+        classes: Names of the classes, in the order of the labels' numbers.
 
     Attributes:
         count: Number of tiles by split.
     """
 
-    def __init__(self, folder: Path, settings: RasterSettings) -> None:
+    _images = Path()  # folder of the images in the folder of the tiles
+    _is_cut_to_area = False
+
+    def __init__(self, folder: Path, settings: RasterSettings, classes: Sequence[str]) -> None:
         self.side = settings.tile
-        self.raw = settings.raw
         self.count: Counter[str] = Counter()
+        self._raw = settings.raw
         self._folder = folder
+        self._classes = list(classes)
+        # By split, images and what `_write_labels` returned.
+        self._rows: defaultdict[str, list[tuple[Path, Any]]] = defaultdict(list)
         # Of the training tiles, by band.
         self._pixels = 0
         self._sum: Any = 0
@@ -84,16 +91,37 @@ class _TileImages:
         deviation[deviation == 0] = 1
         return _rounded(mean), _rounded(deviation)
 
-    def _write_image(self, path: Path, tile: Tile, image: np.ndarray, raster: Raster) -> Path:
-        """Write an image to a path without a suffix, and return its path."""
+    def write(self, tile: Tile, raster: Raster) -> str:
+        """Write a tile with its labels. Return why the tile is left out, or nothing."""
+        image, valid = raster.read(tile.rows, tile.columns)
+        is_in_area = covers(tile.area, tile.rows, tile.columns)
+        is_counted = valid & is_in_area
+        if not is_counted.any():
+            return "without valid pixels"
+        labels = self._write_labels(tile, is_counted)
+        if labels is None:
+            return "without a labelled pixel"
+        if self._raw and tile.split == "train":
+            pixels = image[is_counted].astype(np.float64)
+            self._pixels += len(pixels)
+            self._sum = self._sum + pixels.sum(axis=0)
+            self._sum_of_squares = self._sum_of_squares + (pixels**2).sum(axis=0)
+        if self._is_cut_to_area:
+            image[~is_in_area] = 0
+        path = self._write_image(tile, image, raster)
+        self._rows[tile.split].append((path, labels))
         self.count[tile.split] += 1
-        path.parent.mkdir(parents=True, exist_ok=True)
-        padded = self._pad(image, 0)
-        if not self.raw:
-            path = path.with_name(f"{path.name}.png")
-            path.write_bytes(_encode_png(padded))
+        return ""
+
+    def _write_image(self, tile: Tile, image: np.ndarray, raster: Raster) -> Path:
+        """Write an image, and return its path within the folder."""
+        path = self._images / tile.split / f"{tile.name}.{'tif' if self._raw else 'png'}"
+        written = self._folder / path
+        written.parent.mkdir(parents=True, exist_ok=True)
+        image = pad(image, self.side)
+        if not self._raw:
+            written.write_bytes(_encode_png(image))
             return path
-        path = path.with_name(f"{path.name}.tif")
         shift = type(raster.transform).translation(tile.columns.start, tile.rows.start)
         profile = dict(
             driver="GTiff",
@@ -105,154 +133,115 @@ class _TileImages:
             transform=raster.transform * shift,
             compress="deflate",
         )
-        with open_raster(path, "w", **profile) as file:
-            file.write(padded.transpose(2, 0, 1))
+        with open_raster(written, "w", **profile) as file:
+            file.write(image.transpose(2, 0, 1))
         return path
 
-    def _add_to_statistics(self, tile: Tile, pixels: np.ndarray) -> None:
-        """Add pixels, (n, bands), to the sums of the training tiles."""
-        if self.raw and tile.split == "train":
-            pixels = pixels.astype(np.float64)
-            self._pixels += len(pixels)
-            self._sum = self._sum + pixels.sum(axis=0)
-            self._sum_of_squares = self._sum_of_squares + (pixels**2).sum(axis=0)
+    def finish(self, folder: Path) -> Dataset:
+        """Return the tiles with their labels, whose folder will be moved to `folder`."""
+        splits = {}
+        for split, rows in self._rows.items():
+            images = [Image(folder / path, self.side, self.side) for path, _ in rows]
+            splits[split] = self._to_split(images, [labels for _, labels in rows], folder)
+        return Dataset("tiles", tuple(self._classes), splits, LeftOut(folder))
 
-    def _pad(self, pixels: np.ndarray, fill: int) -> np.ndarray:
-        """Pad pixels (h, w, ...) at the bottom and at the right to the size of a tile."""
-        height, width = pixels.shape[:2]
-        sides = [(0, self.side - height), (0, self.side - width), (0, 0)]
-        return np.pad(pixels, sides[: pixels.ndim], constant_values=fill)
+    def _write_labels(self, tile: Tile, is_counted: np.ndarray) -> Any:
+        """Return the labels of a tile, or None if no pixel that counts has one."""
+        raise NotImplementedError
+
+    def _to_split(self, images: list[Image], labels: list[Any], folder: Path) -> Split:
+        raise NotImplementedError
 
 
-class ObjectTiles(_TileImages):
-    """Writes images of a split into a folder.
+class ObjectTiles(_TileWriter):
+    """Writes the images of a split into a folder.
 
     Args:
-        classes: Names of the classes, in the order of the labels' numbers.
         with_masks: Whether objects have masks, or boxes alone.
     """
+
+    _is_cut_to_area = True  # what stands outside is neither an object nor background
 
     def __init__(
         self, folder: Path, settings: RasterSettings, classes: Sequence[str], with_masks: bool
     ) -> None:
-        super().__init__(folder, settings)
-        self._classes = classes
+        super().__init__(folder, settings, classes)
         self._with_masks = with_masks
-        self._rows: dict[str, list[tuple[Path, list[NewObject]]]] = {}
 
     def has_object(self, tile: Tile) -> bool:
         """Return whether a tile shows enough of an object."""
         return any(is_shown(labelled) for labelled in tile.objects)
 
-    def write(self, tile: Tile, raster: Raster) -> str:
-        """Write the image of a tile. Return why the tile is left out, or nothing."""
-        image, valid = raster.read(tile.rows, tile.columns)
-        is_labelled = covers(tile.area, tile.rows, tile.columns)
-        is_counted = valid & is_labelled
-        if not is_counted.any():
-            return "without valid pixels"
-        image[~is_labelled] = 0  # what stands there is neither an object nor background
-        self._add_to_statistics(tile, image[is_counted])
-        path = self._write_image(self._folder / tile.split / tile.name, tile, image, raster)
-        objects = [new for labelled in tile.objects for new in self._to_objects(labelled, tile)]
-        self._rows.setdefault(tile.split, []).append((path, objects))
-        return ""
+    def _write_labels(self, tile: Tile, is_counted: np.ndarray) -> list[NewObject]:
+        return [new for labelled in tile.objects for new in self._to_objects(labelled, tile)]
 
-    def finish(self, folder: Path) -> Dataset:
-        """Return the tiles with their objects, whose folder will be moved."""
-        splits = {}
-        for split, rows in self._rows.items():
-            images = [
-                (
-                    Image(folder / path.relative_to(self._folder), self.side, self.side),
-                    None,
-                    objects,
-                )
-                for path, objects in rows
-            ]
-            splits[split] = to_split(images, self._classes)
-        return Dataset("tiles", tuple(self._classes), splits, LeftOut(folder))
+    def _to_split(self, images: list[Image], labels: list[Any], folder: Path) -> Split:
+        rows = [(image, None, objects) for image, objects in zip(images, labels, strict=True)]
+        return to_split(rows, self._classes)
 
     def _to_objects(self, labelled: CutObject, tile: Tile) -> list[NewObject]:
         """Return an object as its tile shows it. Without a class, it is ignored in every class."""
         shape = translate(labelled.shape, -tile.columns.start, -tile.rows.start)
         box = from_corners(shape.bounds)[0].round(2).tolist()
-        polygons = [part for part in shapely.get_parts(shape) if part.area > 0]
         mask: Mask = None
         area = None
         if self._with_masks:
+            polygons = [part for part in shapely.get_parts(shape) if part.area > 0]
             outlines = [part.exterior.coords[:-1] for part in polygons]
             mask = [array("d", np.ravel(outline).round(2)) for outline in outlines]
-        if self._with_masks and any(part.interiors for part in polygons):
-            side = slice(0, self.side)
-            pixels = covers(shape, side, side)
-            mask = encode_mask(pixels)
-            area = float(pixels.sum())
+            if any(part.interiors for part in polygons):
+                side = slice(0, self.side)
+                pixels = covers(shape, side, side)
+                mask = encode_mask(pixels)
+                area = float(pixels.sum())
         names = self._classes if labelled.number < 0 else [self._classes[labelled.number]]
         name = f"polygon {labelled.label} of --labels"
         is_crowd = not is_shown(labelled)
         return [NewObject(class_, box, mask, name, is_crowd, area) for class_ in names]
 
 
-class MapTiles(_TileImages):
-    """Writes images into images/SPLIT, maps into annotations/SPLIT, and classes.txt.
-
-    Args:
-        classes: Names of the classes. Default: numbers, as of a raster of classes.
+class MapTiles(_TileWriter):
+    """Writes images into images/SPLIT, maps into annotations/SPLIT, and classes.txt. Classes
+    without a name, as of a raster of classes, are named by their numbers.
     """
 
-    def __init__(self, folder: Path, settings: RasterSettings, classes: Sequence[str] = ()) -> None:
-        super().__init__(folder, settings)
-        self._classes = list(classes)
-        self._rows: dict[str, list[tuple[Path, Path]]] = {}
+    _images = Path("images")
 
     def has_object(self, tile: Tile) -> bool:
         """Return whether a tile has an object, or labels that tell only when they are read."""
-        return isinstance(tile.labels, StoredClasses) or any(
-            labelled.number >= 0 for labelled in tile.objects
-        )
-
-    def write(self, tile: Tile, raster: Raster) -> str:
-        """Write a tile with its labels. Return why the tile is left out, or nothing."""
-        image, valid = raster.read(tile.rows, tile.columns)
-        is_counted = valid & covers(tile.area, tile.rows, tile.columns)
-        numbers = tile.labels.read(tile.rows, tile.columns)
-        is_labelled = is_counted & (numbers >= 0)
-        if not is_labelled.any():
-            return "without a labelled pixel" if is_counted.any() else "without valid pixels"
-        self._name_classes(numbers[is_labelled])
-        self._add_to_statistics(tile, image[is_counted])
-        photo = self._folder / "images" / tile.split / tile.name
-        photo = self._write_image(photo, tile, image, raster)
-        path = self._folder / "annotations" / tile.split / f"{tile.name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        labels = np.where(is_labelled, numbers, IGNORED).astype(np.uint8)
-        path.write_bytes(_encode_png(self._pad(labels, IGNORED)))
-        self._rows.setdefault(tile.split, []).append((photo, path))
-        return ""
+        has_class = any(labelled.number >= 0 for labelled in tile.objects)
+        return has_class or isinstance(tile.labels, StoredClasses)
 
     def finish(self, folder: Path) -> Dataset:
-        """Write the names of the classes. Return the tiles, whose folder will be moved."""
+        """Write the names of the classes, and return the tiles."""
         (self._folder / "classes.txt").write_text("\n".join(self._classes))
-        splits = {}
-        for split, rows in self._rows.items():
-            moved = [[folder / path.relative_to(self._folder) for path in row] for row in rows]
-            images = [Image(photo, self.side, self.side) for photo, _ in moved]
-            splits[split] = Split(images, [path for _, path in moved])
-        return Dataset("tiles", tuple(self._classes), splits, LeftOut(folder))
+        return super().finish(folder)
 
-    def _name_classes(self, numbers: np.ndarray) -> None:
-        """Name the classes without a name by their numbers.
+    def _to_split(self, images: list[Image], labels: list[Any], folder: Path) -> Split:
+        return Split(images, [folder / path for path in labels])
+
+    def _write_labels(self, tile: Tile, is_counted: np.ndarray) -> Path | None:
+        """Write a map, and return its path within the folder.
 
         Raises:
             ValueError: If a map of 8 bits cannot hold a number.
         """
-        lowest = numbers.min()
-        highest = numbers.max()
-        if lowest < 0 or highest >= IGNORED:
+        numbers = tile.labels.read(tile.rows, tile.columns)
+        is_labelled = is_counted & (numbers >= 0)
+        if not is_labelled.any():
+            return None
+        lowest = numbers[is_labelled].min()
+        highest = numbers[is_labelled].max()
+        if highest >= IGNORED:
             raise ValueError(f"--labels has classes from {lowest} to {highest}: give 0 to 254")
         unnamed = range(len(self._classes), highest + 1)
         self._classes += [f"class {number}" for number in unnamed]
+        path = Path("annotations", tile.split, f"{tile.name}.png")
+        written = self._folder / path
+        written.parent.mkdir(parents=True, exist_ok=True)
+        labels = np.where(is_labelled, numbers, IGNORED).astype(np.uint8)
+        written.write_bytes(_encode_png(pad(labels, self.side, IGNORED)))
+        return path
 
 
 TileWriter = ObjectTiles | MapTiles
