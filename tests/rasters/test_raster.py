@@ -205,7 +205,8 @@ class TestUntaggedExtremes:
 
 class TestUnwrittenBlocks:
     @pytest.mark.parametrize("tiling", [dict(tiled=True, blockxsize=64, blockysize=64), {}])
-    def test_they_are_no_data_in_every_window(self, tiling, path):
+    @pytest.mark.parametrize("gsd", [None, 0.25, 1])
+    def test_they_are_no_data_in_every_window(self, gsd, tiling, path):
         profile = dict(driver="GTiff", height=400, width=500, count=3, dtype="uint8")
         with rasterio.open(path, "w", **profile, SPARSE_OK=True, **tiling, **UTM) as file:
             window = ((64, 128), (64, 128)) if tiling else ((100, 120), (0, 500))
@@ -214,13 +215,16 @@ class TestUnwrittenBlocks:
             file.write(noise(*shape), window=window)
         expected = np.zeros((400, 500), bool)
         expected[rows, columns] = True
-        _, valid = read_raster(path)
+        factor = (gsd or 0.5) / 0.5  # pixels of the file in a pixel
+        places = (np.arange(int(side / factor)) * factor for side in expected.shape)
+        expected = expected[np.ix_(*(place.astype(int) for place in places))]
+        _, valid = read_raster(path, gsd=gsd)
         assert expected[valid].sum() == expected.sum() and valid.sum() <= expected.sum() * 1.2
-        raster = Raster(path)
-        for window in ((slice(30, 90), slice(90, 160)), (slice(0, 400), slice(0, 500))):
+        raster = Raster(path, gsd=gsd)
+        for window in ((slice(30, 90), slice(90, 160)), (slice(0, 200), slice(0, 250))):
             np.testing.assert_array_equal(raster.read(*window)[1], valid[window])
-        assert raster.stores(slice(0, 110), slice(0, 100))
-        assert not raster.stores(slice(200, 400), slice(0, 500))
+        assert raster.stores(slice(0, raster.height // 2), slice(0, raster.width))
+        assert not raster.stores(slice(raster.height // 2, raster.height), slice(0, raster.width))
 
 
 class TestZerosAroundAScene:

@@ -4,7 +4,7 @@ Cloud-Optimized GeoTIFF of all rows.
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -29,15 +29,13 @@ def dtype_of(nodata: int) -> str:
     return "uint8" if nodata == 255 else "uint16"
 
 
-def encode_labels(tiles: Iterable[tuple[int, np.ndarray]]) -> bytes:
-    """Return the content of a row's file: an .npz of the classes of each tile.
-
-    Args:
-        tiles: First column in the raster and classes (h, w) of each tile.
+def encode_labels(tiles: Mapping[str, np.ndarray]) -> bytes:
+    """Return the content of a row's file: an .npz of the classes (h, w) of each tile, by its first
+    column in the raster.
     """
     # GDAL may lose what the disk does not take. Python raises an error.
     content = io.BytesIO()
-    np.savez_compressed(content, **{str(column): labels for column, labels in tiles})
+    np.savez_compressed(content, **tiles)
     return content.getvalue()
 
 

@@ -3,7 +3,7 @@ its own.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,11 @@ def predict_raster(
             rows = Rows(raster, predictor, out, aoi, crs, options)
             made_from = rows.describe() if is_first else {}
             if is_first and origin is None:
-                open_rows.enter_context(_open_rows(rows, out, made_from, overwrite))
+                for note in rows.notes:
+                    print_line(note)
+                earlier = [out, maps.description_path(out), *list_rows(out)]
+                folder = open_folder(rows_folder(out), made_from, overwrite, lambda: earlier)
+                open_rows.enter_context(folder)
             elif is_first:
                 check_settings(out, origin, made_from)
                 print_line(f"{out} exists and is kept: --overwrite predicts it again")
@@ -106,19 +110,6 @@ def _together() -> Iterator[None]:
         raise failure
 
 
-def _open_rows(
-    rows: Rows, out: Path, made_from: dict[str, Any], overwrite: bool
-) -> AbstractContextManager[None]:
-    """Open the folder of rows, which no other run can open until the block ends.
-
-    Lines tell what a user should know of the raster.
-    """
-    for note in rows.notes:
-        print_line(note)
-    results = [out, maps.description_path(out), *list_rows(out)]
-    return open_folder(rows_folder(out), made_from, overwrite, lambda: results)
-
-
 def _remove_rows(out: Path) -> None:
     """Remove the rows of a result, and their folder if nothing else is in it."""
     folder = rows_folder(out)
@@ -137,17 +128,14 @@ def _read_origin(out: Path, is_detector: bool, overwrite: bool) -> dict[str, Any
     """
     if not out.exists():
         return None
+    layers: set[str] = set()
     try:
         if is_detector:
-            _, layers = objects.read_table(out)
-            is_result = not overwrite or set(layers) <= set(objects.ERROR_LAYERS)
-            origin = objects.read_origin(out)
-        else:
-            origin = maps.read_origin(out)
-            is_result = True
+            layers.update(objects.read_table(out)[1])
+        origin = (objects if is_detector else maps).read_origin(out)
     except Exception:  # a library cannot read it
-        is_result = False
-    if not is_result:
+        origin = None
+    if origin is None or (overwrite and not layers.issubset(objects.ERROR_LAYERS)):
         raise ValueError(f"--out {out} exists and is no result of such a run: give another --out")
     return None if overwrite else origin
 

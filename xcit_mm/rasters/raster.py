@@ -43,15 +43,14 @@ class Raster:
             `LoadRasterFromFile` does.
         gsd: Size of the pixels in metres, to which the file is resampled. Default: the file's.
         bounds: Stored values that become 0 and 255: one pair for all bands, or one for each.
-            Default: files of 8 bits are not scaled, others by `percentiles` of a sample of the
-            raster.
-        percentiles: Percentiles that become 0 and 255. Default: 2 and 98.
+            Default: files of 8 bits are not scaled, others by `percentiles`, by default 2 and 98,
+            of a sample.
         nodata: Stored value of pixels without data. Default: the file's.
 
     Attributes:
         height, width: Size in pixels.
         crs: rasterio's coordinate reference system, or None.
-        transform: affine.Affine from pixels (column, row) to coordinates. (0, 0) is the outer
+        transform: affine.Affine from pixels (column, row) to coordinates, (0, 0) at the outer
             corner of the first pixel.
         dtype: Name of the type of the stored values.
         files: The local files that hold the pixels, none of a URL.
@@ -103,15 +102,20 @@ class Raster:
             if file.block_shapes[0][1] >= file.width:  # neighbouring tiles share whole strips
                 strips = _MAX_TILE * file.width * file.count * np.dtype(self.dtype).itemsize
                 self._cache = min(max(CACHE_SIZE, strips), _MAX_CACHE)
-            self.bounds = None if bounds is None else parse_bounds(bounds, len(self.bands))
-            if bounds is None and not raw and self.dtype != "uint8":
-                sample = self._read_sample(_SAMPLES)
-                self.bounds = estimate_bounds(*sample, percentiles or _PERCENTILES, self.path)
-                return
-            if percentiles is not None:
-                self.notes.append("its values are not scaled: --percentiles has no effect")
-            if "://" not in self.path:  # a sample would be most of what is read of a URL
-                self._read_sample(_FEW_SAMPLES)
+            self.bounds = self._find_bounds(bounds, percentiles)
+
+    def _find_bounds(
+        self, bounds: Sequence[float] | None, percentiles: Sequence[float] | None
+    ) -> np.ndarray | None:
+        """Return the values of each band that become 0 and 255, (n, 2), or None without a scale."""
+        if bounds is None and not self._raw and self.dtype != "uint8":
+            sample = self._read_sample(_SAMPLES)
+            return estimate_bounds(*sample, percentiles or _PERCENTILES, self.path)
+        if percentiles is not None:
+            self.notes.append("its values are not scaled: --percentiles has no effect")
+        if "://" not in self.path:  # a sample would be most of what is read of a URL
+            self._read_sample(_FEW_SAMPLES)
+        return None if bounds is None else parse_bounds(bounds, len(self.bands))
 
     def _has_mask(self) -> bool:
         """Return whether the file's mask tells pixels without data.

@@ -157,7 +157,13 @@ class Rows:
     def _predict_row(self, row: Window, columns: Sequence[Window]) -> bytes:
         """Return the content of a row's file."""
         if not self._predictor.is_detector:
-            return maps.encode_labels(self._predict_labels(row, columns))
+            nodata = maps.no_class(self._classes)
+            interiors = {}
+            for tile, prediction in self._predict_tiles(row, columns):
+                interior = row.crop, tile.column.crop
+                labels = np.where(tile.in_area, prediction.segmentation, nodata)[interior]
+                interiors[str(tile.column.inside.start)] = labels.astype(maps.dtype_of(nodata))
+            return maps.encode_labels(interiors)
         reported = []
         for tile, prediction in self._predict_tiles(row, columns):
             if self._cap is not None and len(prediction) >= self._cap:
@@ -165,16 +171,6 @@ class Rows:
             prediction = _cut_to_valid(prediction, tile.valid)
             reported.append(reported_objects(prediction, row, tile.column))
         return objects.encode_objects(concatenate(reported))
-
-    def _predict_labels(
-        self, row: Window, columns: Sequence[Window]
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield first column and classes of the interior of each tile."""
-        nodata = maps.no_class(self._classes)
-        for tile, prediction in self._predict_tiles(row, columns):
-            labels = np.where(tile.in_area, prediction.segmentation, nodata)
-            labels = labels.astype(maps.dtype_of(nodata))
-            yield tile.column.inside.start, labels[row.crop, tile.column.crop]
 
     def _predict_tiles(
         self, row: Window, columns: Sequence[Window]

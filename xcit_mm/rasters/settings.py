@@ -23,8 +23,7 @@ class RasterSettings:
     Attributes:
         tile, overlap: Side and minimum overlap of tiles in pixels.
         channels, raw: As of `Raster`.
-        reading: `bands`, `bounds`, `percentiles`, `nodata` and `gsd` of `Raster`, as far as they
-            are decided before a raster is opened.
+        reading: Other options of `Raster` that are decided before a raster is opened.
         notes: Lines on options that differ from those of the model's training.
         has_trained_bounds: Whether the bounds are those of the training.
     """
@@ -68,7 +67,6 @@ def resolve_settings(
     scale and the size of pixels of the new rasters.
 
     Args:
-        cfg: The model's config.
         command: Values of LOADING and TILING that a user gave. None stands for no value.
         tiling: Tile and overlap of a predictor, which come before those of the training.
         trains: Whether tiles to train on are read, for which the model may change its bands.
@@ -93,7 +91,7 @@ def resolve_settings(
     raw = model_input.raster_step is not None or (trains and count not in (1, 3))
     if raw and not chosen.keys().isdisjoint(("bounds", "percentiles")):
         raise ValueError("--bounds, --percentiles: stored bands have no scale, leave them out")
-    tile, overlap = _resolve_tiles(chosen, tiling, trained, model_input)
+    tile, overlap = _resolve_tiles(chosen, tiling, trained, model_input.side)
     return RasterSettings(
         tile,
         overlap,
@@ -109,15 +107,11 @@ def _resolve_tiles(
     chosen: Mapping[str, Any],
     tiling: tuple[int | None, int | None],
     trained: Mapping[str, Any],
-    model_input: ModelInput,
+    side: int | None,
 ) -> tuple[int, int]:
     """Return side and minimum overlap of tiles. An overlap belongs to the tile beside it."""
-    for tile, overlap in (
-        (chosen.get("tile"), None),
-        tiling,
-        (trained.get("tile"), trained.get("overlap")),
-        (model_input.side, None),
-    ):
+    of_training = trained.get("tile"), trained.get("overlap")
+    for tile, overlap in ((chosen.get("tile"), None), tiling, of_training, (side, None)):
         if tile is not None:
             return tile, overlap_of_tiles(tile, chosen.get("overlap", overlap))
     fix = "give --tile PIXELS, as in the training"
