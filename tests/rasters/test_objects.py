@@ -145,10 +145,8 @@ def test_tiles_of_nodata_are_not_predicted_but_those_of_one_color_are(
     detector = PerfectDetector()
     table = predict(scene, detector=detector, place=dict(nodata=nodata), tile=100, overlap=20)
     assert len(table) == 1 and detector.seen == seen
-    is_noted = (
-        "zeros at its border fill 100% of a sample: with --nodata 0" in capsys.readouterr().err
-    )
-    assert is_noted == (nodata is None)
+    note = "zeros at its border fill 100% of a sample: with --nodata 0"
+    assert (note in capsys.readouterr().err) == (nodata is None)
 
 
 def test_tiles_with_as_many_objects_as_the_config_allows_are_counted(predict, capsys):
@@ -175,54 +173,48 @@ def test_objects_without_data_are_dropped_and_masks_are_cut(first_valid, areas, 
     assert table.geometry.area.tolist() == areas
 
 
-class Tiling(PerfectDetector):
-    """A detector that predicts in tiles of its own, like `Predictor(tile=64, overlap=32)`."""
+class Sized(PerfectDetector):
+    """A detector that keeps the shapes of its images."""
 
-    tile = 64
     overlap = 32
 
-    def __init__(self) -> None:
+    def __init__(self, tile: int | None) -> None:
         super().__init__()
-        self.sizes: set[tuple[int, ...]] = set()
+        self.tile = tile
+        self.shapes: set[tuple[int, ...]] = set()
 
     def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
         assert self.tile is None  # else it would tile the tiles
-        self.sizes |= {image.shape[:2] for image in images}
+        self.shapes |= {image.shape for image in images}
         return super().__call__(images)
 
 
 @pytest.mark.parametrize(
     ("options", "tile", "overlap"),
-    [
-        (dict(), 64, 32),
-        (dict(overlap=8), 64, 8),
-        (dict(tile=80), 80, 20),
-    ],
+    [({}, 64, 32), (dict(overlap=8), 64, 8), (dict(tile=80), 80, 20)],
 )
 def test_tiles_of_the_predictor_are_those_of_the_raster(options, tile, overlap, predict):
     scene = Scene(160, 160).add_random(20, 8, 30)
-    detector = Tiling()
+    detector = Sized(tile=64)
     table = predict(scene, detector=detector, **dict(tile=None) | options)
     expected = predict(scene, tile=tile, overlap=overlap, overwrite=True)
-    assert detector.sizes == {(tile, tile)} and detector.tile == 64
+    assert detector.shapes == {(tile, tile, 3)} and detector.tile == 64
     assert table.to_json() == expected.to_json()
 
 
 def test_a_small_raster_is_padded_to_a_tile_if_the_pipeline_resizes(predict):
     """The pipeline would enlarge it, and the model would see another scale than elsewhere."""
-    sizes = []
 
-    class Padded(PerfectDetector):
+    class Drawing(Sized):
         def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
-            sizes.extend(image.shape for image in images)
             for image in images:
                 image[82:, 10:20] = 200, 1, 0  # an object across the edge of the raster
             return super().__call__(images)
 
-    detector = Padded()
+    detector = Drawing(tile=None)
     detector.cfg.test_dataloader.dataset.pipeline = [dict(type="Resize", scale=(96, 96))]
     table = predict(Scene(90, 60).add_random(5, 8, 30), detector=detector, tile=None)
-    assert sizes == [(96, 96, 3)]
+    assert detector.shapes == {(96, 96, 3)}
     assert len(table) == 6 and table.total_bounds[1] == 5400000 - 45 and table["cut"].sum() >= 1
 
 

@@ -1,6 +1,4 @@
-"""The bands of a raster that a model gets, and the scale that turns values of any range into
-bytes.
-"""
+"""The bands of a raster that a model gets, and the scale that makes them bytes."""
 
 from collections.abc import Sequence
 from typing import Any

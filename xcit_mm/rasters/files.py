@@ -50,11 +50,9 @@ def written_file(path: Path, folder: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, folder: Path, data: bytes) -> None:
-    """Write a file by way of a file in `folder`, and read it back."""
+    """Write a file by way of a file in `folder`."""
     with written_file(path, folder) as unfinished:
         unfinished.write_bytes(data)
-        if unfinished.read_bytes() != data:
-            raise OSError("other bytes were read back")
 
 
 def require_space(path: Path, size: int) -> None:

@@ -1,6 +1,4 @@
-"""GDAL through rasterio: the rasters of a folder, and files with their place, size of pixels and
-stored blocks, opened with bounded memory and errors of one line.
-"""
+"""GDAL through rasterio, with bounded memory and errors of one line."""
 
 import contextlib
 import importlib.util
@@ -121,15 +119,15 @@ def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
 
 
 def list_files(file: Any) -> list[Path]:
-    """Return the local files of an open file of rasterio that hold its pixels, masks and overviews,
-    and those of which it is a mosaic. Statistics of a GIS beside them are left out.
+    """Return the local files with the pixels of an open file of rasterio: masks and overviews too,
+    and those of a mosaic, but no statistics of a GIS.
     """
     paths = [Path(name) for name in file.files if not name.endswith(".aux.xml")]
     return [path for path in paths if path.is_file()]
 
 
 def check_place(file: Any) -> None:
-    """Raise ValueError if a file has a place on a map that is not a transform."""
+    """Raise ValueError if the place of a file on a map is not a transform."""
     points, _ = file.gcps
     if not file.transform.is_identity or not (points or file.rpcs):
         return

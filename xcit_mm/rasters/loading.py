@@ -1,5 +1,6 @@
 """A loader of images of any number of bands, for the pipelines of mmdet and mmseg."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,11 @@ class LoadRasterFromFile:
         ValueError: If `bands` is not a list of positive integers.
     """
 
-    def __init__(
-        self, bands: list[int] | tuple[int, ...] | None = None, to_float32: bool = True
-    ) -> None:
-        is_list = isinstance(bands, list | tuple) and len(bands) > 0
-        is_valid = is_list and all(type(band) is int and band > 0 for band in bands)
-        if bands is not None and not is_valid:
+    def __init__(self, bands: Sequence[int] | None = None, to_float32: bool = True) -> None:
+        is_numbers = isinstance(bands, list | tuple) and all(
+            type(band) is int and band > 0 for band in bands
+        )
+        if bands is not None and not (is_numbers and len(bands)):
             fix = "give a list of band numbers, counted from 1, such as [3, 2, 1]"
             raise ValueError(f"{bands=}: {fix}")
         require_rasterio("LoadRasterFromFile")

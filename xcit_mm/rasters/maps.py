@@ -1,6 +1,4 @@
-"""Segmentation maps of rasters: the classes of a row of tiles in a file of its own, and the
-Cloud-Optimized GeoTIFF of all rows.
-"""
+"""Segmentation maps of rasters: a file of each row of tiles, and the GeoTIFF of all rows."""
 
 import io
 import json
@@ -29,7 +27,7 @@ def dtype_of(nodata: int) -> str:
     return "uint8" if nodata == 255 else "uint16"
 
 
-def encode_labels(tiles: Mapping[str, np.ndarray]) -> bytes:
+def encode_labels(tiles: Mapping[str, Any]) -> bytes:
     """Return the content of a row's file: an .npz of the classes (h, w) of each tile, by its first
     column in the raster.
     """

@@ -1,6 +1,4 @@
-"""Objects of rasters: those of a row of tiles in a file of its own, and the table of all objects
-for a GIS.
-"""
+"""Objects of rasters: a file of each row of tiles, and the table of all objects for a GIS."""
 
 import json
 import shutil

@@ -1,6 +1,4 @@
-"""One raster in, one map or one table of objects out: row by row of tiles, each row in a file of
-its own.
-"""
+"""One raster in, one map or one table of objects out."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress

@@ -26,9 +26,7 @@ from .settings import resolve_settings
 
 
 class _Tile(NamedTuple):
-    """A tile of a row. `valid` and `in_area` tell which pixels have data, and which of these lie in
-    the area of interest, (h, w), bool.
-    """
+    """A tile, with the pixels that have data, and those of them in the area of interest, (h, w)."""
 
     column: Window
     image: np.ndarray
@@ -83,9 +81,7 @@ class Rows:
         self._capped = 0  # tiles with as many objects as the config allows
 
     def describe(self) -> dict[str, Any]:
-        """Return what the result is made from, as plain values: model, raster, settings,
-        versions.
-        """
+        """Return what the result is made from: model, raster, settings, versions, as in a JSON."""
         import rasterio
 
         raster = self._raster

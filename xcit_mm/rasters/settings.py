@@ -1,6 +1,4 @@
-"""How a raster is read and tiled, decided in one place: for training, prediction, scores, the
-loading step and export.
-"""
+"""How a raster is read and tiled, decided in one place for training, prediction and export."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

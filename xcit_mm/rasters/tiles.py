@@ -26,13 +26,8 @@ MIN_VISIBLE = 1 / 3
 
 
 class Tile(NamedTuple):
-    """A tile of a raster.
-
-    Attributes:
-        rows, columns: Its pixels in the raster.
-        area: Where the labels are complete, in pixels of the raster.
-        labels: The labels of the raster.
-        objects: The labelled polygons in the tile, in pixels of the raster.
+    """A tile of a raster, with its area where labels are complete, and the labelled polygons in it,
+    all in pixels of the raster.
     """
 
     raster: Path
@@ -55,12 +50,8 @@ def is_shown(labelled: CutObject) -> bool:
 
 
 class _TileWriter:
-    """Writes tiles with their labels. Scaled images are PNGs, others GeoTIFFs.
-
-    Args:
-        settings: Its `tile` is height and width, where zeros fill what the raster lacks. With `raw`
-            tiles have the stored values of the bands.
-        classes: Names of the classes, in the order of the labels' numbers.
+    """Writes square tiles with their labels, where zeros fill what the raster lacks. Scaled images
+    are PNGs, raw ones GeoTIFFs of the stored values.
 
     Attributes:
         count: Number of tiles by split.
@@ -75,7 +66,6 @@ class _TileWriter:
         self._raw = settings.raw
         self._folder = folder
         self._classes = list(classes)
-        # By split, images and what `_write_labels` returned.
         self._rows: defaultdict[str, list[tuple[Path, Any]]] = defaultdict(list)
         # Of the training tiles, by band.
         self._pixels = 0
@@ -154,11 +144,7 @@ class _TileWriter:
 
 
 class ObjectTiles(_TileWriter):
-    """Writes the images of a split into a folder.
-
-    Args:
-        with_masks: Whether objects have masks, or boxes alone.
-    """
+    """Writes images into SPLIT. Objects have masks, or boxes alone."""
 
     _is_cut_to_area = True  # what stands outside is neither an object nor background
 
@@ -221,11 +207,7 @@ class MapTiles(_TileWriter):
         return Split(images, [folder / path for path in labels])
 
     def _write_labels(self, tile: Tile, is_counted: np.ndarray) -> Path | None:
-        """Write a map, and return its path within the folder.
-
-        Raises:
-            ValueError: If a map of 8 bits cannot hold a number.
-        """
+        """Write a map of 8 bits, and return its path within the folder."""
         numbers = tile.labels.read(tile.rows, tile.columns)
         is_labelled = is_counted & (numbers >= 0)
         if not is_labelled.any():
