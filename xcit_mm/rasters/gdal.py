@@ -3,8 +3,10 @@
 import contextlib
 import importlib.util
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -80,32 +82,21 @@ def gdal(path: str | Path, cache: int = CACHE_SIZE) -> Iterator[None]:
     require_rasterio(path)
     import rasterio
 
-    damage = _JpegDamage()
+    warned = BufferingHandler(capacity=sys.maxsize)
     log = logging.getLogger("rasterio")
-    log.addHandler(damage)
+    log.addHandler(warned)
     try:
         with rasterio.Env(GDAL_CACHEMAX=cache, **_OPTIONS):
             yield
-        if damage.messages:
-            raise OSError(f"{path} cannot be read: {damage.messages[0]}")
     except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())
         raise OSError(f"{path} cannot be read: {reason}") from None
     finally:
-        log.removeHandler(damage)
-
-
-class _JpegDamage(logging.Handler):
-    """Collects the warnings after which GDAL fills the rest of a JPEG tile with made-up pixels."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
+        log.removeHandler(warned)
+    # After these warnings, GDAL fills the rest of a JPEG tile with made-up pixels.
+    for message in map(logging.LogRecord.getMessage, warned.buffer):
         if "Corrupt JPEG data" in message or "Premature end of JPEG" in message:
-            self.messages.append(message.rpartition("JPEGLib:")[2])
+            raise OSError(f"{path} cannot be read: {message.rpartition('JPEGLib:')[2]}")
 
 
 def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:

@@ -67,15 +67,15 @@ def predict_raster(
             origin = _read_origin(out, predictor.is_detector, overwrite)
             rows = Rows(raster, predictor, out, aoi, crs, options)
             made_from = rows.describe() if is_first else {}
-            if is_first and origin is None:
+            if is_first and origin is not None:
+                check_settings(out, origin, made_from)
+                print_line(f"{out} exists and is kept: --overwrite predicts it again")
+            elif is_first:
                 for note in rows.notes:
                     print_line(note)
                 earlier = [out, maps.description_path(out), *list_rows(out)]
                 folder = open_folder(rows_folder(out), made_from, overwrite, lambda: earlier)
                 open_rows.enter_context(folder)
-            elif is_first:
-                check_settings(out, origin, made_from)
-                print_line(f"{out} exists and is kept: --overwrite predicts it again")
         if origin is None:
             with _together():
                 rows.predict()

@@ -231,7 +231,6 @@ class Raster:
         """
         with gdal(self.path, cache=self._cache):
             pixels, valid = self._read(rows, columns)
-        is_valid: np.ndarray = valid.any(axis=0)
         if self._raw:
             pixels = np.nan_to_num(pixels, posinf=0, neginf=0)
         elif self.bounds is not None:
@@ -240,7 +239,7 @@ class Raster:
             pixels = pixels.repeat(self._channels, axis=0)
         if self._channels == 3 and not self._raw:
             pixels = pixels[::-1]
-        return np.ascontiguousarray(pixels.transpose(1, 2, 0)), is_valid
+        return np.ascontiguousarray(pixels.transpose(1, 2, 0)), valid.max(axis=0)
 
 
 def pad(pixels: np.ndarray, side: int, fill: int = 0) -> np.ndarray:

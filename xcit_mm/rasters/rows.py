@@ -168,9 +168,7 @@ class Rows:
             reported.append(reported_objects(prediction, row, tile.column))
         return objects.encode_objects(concatenate(reported))
 
-    def _predict_tiles(
-        self, row: Window, columns: Sequence[Window]
-    ) -> Iterator[tuple[_Tile, Prediction]]:
+    def _predict_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[tuple[_Tile, Any]]:
         """Yield the tiles with data in the area of interest, and their predictions."""
         tiles = (tile for tile in self._read_tiles(row, columns) if tile.in_area.any())
         while batch := list(islice(tiles, self._predictor.batch_size)):
