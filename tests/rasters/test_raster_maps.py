@@ -108,16 +108,16 @@ def test_a_map_equals_that_of_a_photo_in_tiles(models, out, tmp_path):
 
 PREDICT = """
 import resource, sys
-sys.path[:0] = {path!r}
+raster, out, *sys.path[:0] = sys.argv[1:]
 from helpers.pixel_segmentor import PixelSegmentor
 from xcit_mm import predict_raster
-predict_raster({raster!r}, PixelSegmentor(), {out!r}, tile=1000)
+predict_raster(raster, PixelSegmentor(), out, tile=1000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_raster(tmp_path):
+def test_memory_does_not_grow_with_the_raster(out, tmp_path):
     """Of the 1600 MB of the larger raster, and as many of its map, a part stays in GDAL's cache."""
     peaks = []
     for side in (2000, 40_000):
@@ -127,10 +127,8 @@ def test_memory_does_not_grow_with_the_raster(tmp_path):
             for start in range(0, side, 500):
                 span = (start, start + 500)
                 file.write(np.full((1, 500, 500), 7, np.uint8), window=(span, span))
-        code = PREDICT.format(
-            path=sys.path, raster=str(raster), out=str(tmp_path / f"{side}-m.tif")
-        )
-        command = [sys.executable, "-W", "ignore", "-c", code]
+        result = out.with_stem(f"map-{side}")
+        command = [sys.executable, "-W", "ignore", "-c", PREDICT, raster, result, *sys.path]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout.split()[-1]) / 1024)
     assert peaks[1] - peaks[0] < 600

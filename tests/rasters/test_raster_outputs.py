@@ -62,10 +62,8 @@ class TestSettings:
         elif name == "weights":
             next(detector.model.parameters()).data += 1
             detector = Predictor(detector.model, detector.cfg)
-        elif name == "dtype":
-            detector.dtype = torch.bfloat16
-        elif name == "min_score":
-            detector.min_score = 0.5
+        elif name in ("dtype", "min_score"):
+            setattr(detector, name, dict(dtype=torch.bfloat16, min_score=0.5)[name])
         else:
             monkeypatch.setattr(f"{name}.__version__", "9.9")
         monkeypatch.setattr(PerfectDetector, "settings", detector.settings)

@@ -39,13 +39,11 @@ def predict_raster(
         predictor: A detector or segmentor. Its `batch_size`, `dtype` and `min_score` apply.
         out: `.tif` for a segmentor; `.gpkg`, `.geojson` or `.parquet` for a detector.
         aoi: Vector file, whose polygons limit the prediction.
-        crs: Coordinate system of the objects, such as EPSG:4326. Default: the raster's; in GeoJSON
-            WGS 84.
+        crs: Coordinate system of the objects. Default: the raster's; in GeoJSON WGS 84.
         overwrite: Whether to replace a result of an earlier call, and to start again.
         options: `bands`, `bounds`, `percentiles`, `nodata` and `gsd` of `Raster`; `tile` and
-            `overlap`, side and minimum overlap of tiles in pixels. Default: as in the training, if
-            the config has `raster = dict(...)`. The tile may also be that of the predictor, or the
-            side of the config's images, and the overlap a quarter of the tile.
+            `overlap` of tiles in pixels. Default: those of the predictor, of `raster = dict(...)`
+            in the config, or the side of the config's images and a quarter of the tile.
 
     Returns:
         The path of the result, which exists when all processes have ended.
@@ -54,8 +52,7 @@ def predict_raster(
         ValueError: If an option does not match the raster or the model, `out` is one of the user's
             files, or a result or rows were made from another model, raster or setting.
         OSError: If a file cannot be read or written, or another process writes the same result.
-        RuntimeError: If GDAL cannot read `aoi`, PROJ does not know `crs`, or another process of
-            torchrun failed.
+        RuntimeError: If GDAL cannot read `aoi`, PROJ `crs`, or another process failed.
         ModuleNotFoundError: If a library of xcit_mm[raster] is not installed.
     """
     out = Path(out)
@@ -71,8 +68,6 @@ def predict_raster(
                 check_settings(out, origin, made_from)
                 print_line(f"{out} exists and is kept: --overwrite predicts it again")
             elif is_first:
-                for note in rows.notes:
-                    print_line(note)
                 earlier = [out, maps.description_path(out), *list_rows(out)]
                 folder = open_folder(rows_folder(out), made_from, overwrite, lambda: earlier)
                 open_rows.enter_context(folder)

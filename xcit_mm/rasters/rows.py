@@ -40,9 +40,6 @@ class Rows:
     Args:
         raster, predictor, out, aoi, crs: As of `predict_raster`.
         options: How the raster is read and tiled.
-
-    Attributes:
-        notes: Lines that a user should read before the raster is predicted.
     """
 
     def __init__(
@@ -57,7 +54,7 @@ class Rows:
         tiling = predictor.tile, predictor.overlap
         settings = resolve_settings(predictor.cfg, options, tiling)
         self._raster = settings.open(raster)
-        self.notes = [*settings.notes, *(f"{raster}: {note}" for note in self._raster.notes)]
+        self._notes = [*settings.notes, *(f"{raster}: {note}" for note in self._raster.notes)]
         if crs is not None or out.suffix == ".geojson":
             check_crs(self._raster, crs)
         self._area = None if aoi is None else read_pixel_area(aoi, self._raster)
@@ -103,8 +100,10 @@ class Rows:
         )
 
     def predict(self) -> None:
-        """Predict this process's rows that are not done."""
+        """Predict this process's rows that are not done. Lines tell what a user should know."""
         rank, size = rank_and_size()
+        for note in self._notes if rank == 0 else ():
+            print_line(note)
         rows = self._rows[rank::size]
         tiles = [self._list_columns(row) for row in rows]
         with progress_bar(sum(map(len, tiles)), "tile", disable=rank > 0) as bar:
