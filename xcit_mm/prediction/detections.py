@@ -18,15 +18,14 @@ def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detectio
     from mmdet.structures.mask import mask2bbox
 
     instances = instances.cpu()
-    has_masks = isinstance(instances.get("masks"), torch.Tensor)
-    if has_masks and not instances.bboxes.any():  # SOLO predicts no boxes
-        instances.bboxes = mask2bbox(instances.masks)
+    masks = instances.get("masks")
+    if isinstance(masks, torch.Tensor) and not instances.bboxes.any():  # SOLO predicts no boxes
+        instances.bboxes = mask2bbox(masks)
     arrays = instances.numpy()
     arrays = arrays[np.argsort(-arrays.scores, kind="stable")]
-    labels = arrays.labels.astype(int)
     masks = arrays.get("masks")
     if isinstance(masks, list):
         masks = to_compact(masks, size)
-    elif masks is not None:  # without objects, SOLO's masks are floats
+    elif masks is not None:  # without objects, SOLO's masks and labels are floats
         masks = masks.astype(bool, copy=False)
-    return sv.Detections(arrays.bboxes, masks, arrays.scores, labels)
+    return sv.Detections(arrays.bboxes, masks, arrays.scores, arrays.labels.astype(int))

@@ -79,37 +79,50 @@ def find_items(
         PermissionError: If no folder can be read, and there is nothing else.
         ValueError: If a list is invalid, or `out` is or holds a source.
     """
-    listing = Listing()
     names = [str(source) for source in sources]
     if out is not None:
         check_output(out, names)
     files = []
-    lists = []
-    searched = []
+    listings = []
+    categories: dict[str, int] | None = None
     for name in names:
-        if not _is_url(name) and not os.path.isfile(name):
-            searched.append(name)
-        elif not _is_url(name) and name.endswith((".txt", ".json")):
-            lists.append(name)
+        if _is_url(name):
+            files.append(name)
+        elif not os.path.isfile(name):
+            listings.append(_search(name, out))
+        elif name.endswith(".txt"):
+            listings.append(_read_text(Path(name), root or ""))
+        elif name.endswith(".json"):
+            coco = _read_coco(Path(name), root)
+            if categories and coco.categories and coco.categories != categories:
+                problem = f"{name} has other categories than the json before"
+                raise ValueError(f"{problem}: predict them into another --out")
+            categories = coco.categories or categories  # a json may only list images
+            listings.append(coco)
         else:
             files.append(name)
-    if root is not None and not lists:
+    if root is not None and not any(name.endswith((".txt", ".json")) for name in names):
         raise ValueError(f"root {root}: only a list has a root, a .txt or a COCO .json")
-    items = _list_files(files, root="")
-    for name in lists:
-        if name.endswith(".json"):
-            items += _read_coco(Path(name), root, listing)
-        else:
-            items += _list_files(_read_list(Path(name)), root or "")
-    for name in searched:
-        items += _search(name, out, listing)
-    listing.items = make_unique(_once_each(items))
-    if not listing.items:
-        raise PermissionError(f"nothing can be read: {preview(listing.failures)}")
-    repeated = len(items) - len(listing.items)
-    if repeated:
-        listing.notes.append(f"left out {repeated} listed twice")
-    return listing
+    return _join([_list_files(files, root=""), *listings], categories)
+
+
+def _join(listings: Sequence[Listing], categories: dict[str, int] | None) -> Listing:
+    """Join listings. A file counts once per real folder; a link to a file is a file of its own."""
+    real_folder = cache(os.path.realpath)
+    first: dict[str, Item] = {}
+    count = 0
+    for item in (item for listing in listings for item in listing.items):
+        folder, name = os.path.split(item.path)
+        is_url = _is_url(item.path)
+        first.setdefault(item.path if is_url else os.path.join(real_folder(folder), name), item)
+        count += 1
+    notes = [note for listing in listings for note in listing.notes]
+    failures = [failure for listing in listings for failure in listing.failures]
+    if not first:
+        raise PermissionError(f"nothing can be read: {preview(failures)}")
+    if len(first) < count:
+        notes.append(f"left out {count - len(first)} listed twice")
+    return Listing(make_unique(list(first.values())), notes, failures, categories)
 
 
 def make_unique(items: Sequence[Item], taken: Iterable[str] = ()) -> list[Item]:
@@ -168,62 +181,53 @@ def _name(path: str, folder: str | Path) -> str:
     return f"{stem}-{_digest(path)}{suffix}" if parts.query else stem + suffix
 
 
-def _list_files(paths: Sequence[str], root: str | Path) -> list[Item]:
+def _list_files(paths: Sequence[str], root: str | Path) -> Listing:
     """List files and URLs. Names of files are relative to the folder that all share."""
     located = [_locate(path, root) for path in paths]
     folders = [os.path.dirname(path) for path in located if not _is_url(path)]
     shared_folder = os.path.commonpath(folders) if folders else ""
-    return [Item(path, _name(path, shared_folder)) for path in located]
+    return Listing([Item(path, _name(path, shared_folder)) for path in located])
 
 
-def _once_each(items: Sequence[Item]) -> list[Item]:
-    """Return the items without those of the same file in the same real folder. A link to a file
-    stays a file of its own.
-    """
-    real_folder = cache(os.path.realpath)
-    first: dict[str, Item] = {}
-    for item in items:
-        folder, name = os.path.split(item.path)
-        is_url = _is_url(item.path)
-        first.setdefault(item.path if is_url else os.path.join(real_folder(folder), name), item)
-    return list(first.values())
-
-
-def _search(source: str, out: Path | None, listing: Listing) -> list[Item]:
-    """Search a folder or a glob, and add notes on the files that are left out, and failures.
+def _search(source: str, out: Path | None) -> Listing:
+    """List a folder or a glob.
 
     Names are relative to the folder, or to the part of the glob before its first wildcard.
     """
     root = Path(source)
+    errors: list[OSError] = []
     if root.is_dir():
-        errors: list[OSError] = []
         paths = set(iter_files(root, errors.append))
-        listing.failures += [f"{error.filename}: {reason(error)}" for error in errors]
     else:  # pathlib does not follow links for `**`, which glob.glob does without end
         root = Path(*takewhile(lambda part: not glob.has_magic(part), root.parts[:-1]))
         pattern = os.path.relpath(source, root)
         paths = set(root.glob(f"{pattern}/*" if pattern.endswith("**") else pattern))
-    results = _find_results({path.parent for path in paths}, root, out)
-    items = []
+
+    @cache
+    def has_results_of_another_run(folder: Path) -> bool:
+        is_run = (folder / SETTINGS).is_file() and (folder / JOURNAL).is_dir()
+        return is_run and (out is None or folder.resolve() != out.resolve())
+
+    listing = Listing(failures=[f"{error.filename}: {reason(error)}" for error in errors])
     left_out = Counter[str]()
     for path in sorted(path for path in paths if not path.is_dir()):
         name = path.relative_to(root)
-        problem: str | None = "in results of another run"
-        if results.isdisjoint(path.parents):
-            problem = _why_left_out(path, name, out)
+        problem = _why_left_out(path, name, out)
+        if any(has_results_of_another_run(root / folder) for folder in name.parents):
+            problem = "in results of another run"
         if problem:
             left_out[problem] += 1
         else:
-            items.append(Item(os.path.abspath(path), name.as_posix()))
+            listing.items.append(Item(os.path.abspath(path), name.as_posix()))
     if left_out:
         counts = ", ".join(f"{count} {problem}" for problem, count in left_out.most_common(9))
         listing.notes.append(f"left out {left_out.total()} files: {counts}")
-    if not items and not listing.failures:
+    if not listing.items and not listing.failures:
         reasons = f" ({'; '.join(listing.notes)})" if listing.notes else ""
         raise FileNotFoundError(
             f"no images or videos at {source}{reasons}: give a file, folder, glob, URL or list"
         )
-    return items
+    return listing
 
 
 def _why_left_out(path: Path, name: Path, out: Path | None) -> str | None:
@@ -239,44 +243,27 @@ def _why_left_out(path: Path, name: Path, out: Path | None) -> str | None:
     return None
 
 
-def _find_results(folders: set[Path], root: Path, out: Path | None) -> set[Path]:
-    """Return which folders, or folders between a root and them, have results of a run, other than
-    `out`.
-    """
-    between = {parent for folder in folders for parent in folder.parents}
-    searched = {folder for folder in folders | between if folder.is_relative_to(root)}
-    return {
-        folder
-        for folder in searched
-        if (folder / SETTINGS).is_file() and (folder / JOURNAL).is_dir()
-        if out is None or folder.resolve() != out.resolve()
-    }
-
-
-def _read_list(path: Path) -> list[str]:
-    """Return the lines of a list of paths, except for empty lines."""
+def _read_text(path: Path, root: str | Path) -> Listing:
+    """List the paths of a text, one on each line."""
     lines = read_lines(path)
     if not lines:
         raise ValueError(f"{path} is empty: write a path or URL on each line")
-    return lines
+    return _list_files(lines, root)
 
 
-def _read_coco(path: Path, root: str | Path | None, listing: Listing) -> list[Item]:
-    """Read the images of a COCO json, and add its categories to the listing."""
+def _read_coco(path: Path, root: str | Path | None) -> Listing:
+    """List the images of a COCO json."""
     coco = read_images(path)
-    names = [os.fspath(image["file_name"]) for image in coco["images"]]
-    categories = {category["name"]: category["id"] for category in coco.get("categories") or []}
-    if listing.categories and categories and listing.categories != categories:
-        raise ValueError(
-            f"{path} has other categories than the json before: predict them into another --out"
-        )
-    listing.categories = categories or listing.categories  # a json may only list images
+    names = [image["file_name"] for image in coco["images"]]
     folder = root or find_image_folder(path, names)
     if folder is None and not _is_url(names[0]):
         raise FileNotFoundError(
             f"{names[0]} of {path} is not found beside it: give the folder of images by --root"
         )
     folder = folder or path.parent
-    paths = [_locate(name, folder) for name in names]
-    ids = [image["id"] for image in coco["images"]]
-    return [Item(path, _name(path, folder), id_) for path, id_ in zip(paths, ids, strict=True)]
+    items = []
+    for image in coco["images"]:
+        location = _locate(image["file_name"], folder)
+        items.append(Item(location, _name(location, folder), image["id"]))
+    categories = {category["name"]: category["id"] for category in coco.get("categories") or []}
+    return Listing(items, categories=categories)

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import supervision as sv
 import torch
-from mmengine.structures import BaseDataElement, InstanceData
+from mmengine.structures import InstanceData
 
 CLASSES = 16  # whose logits are resized together
-_REQUEST = "less_memory"  # in the metainfo of an image
+LESS_MEMORY = "less_memory"  # in the metainfo of an image that asks for it
 
 
 class Crop(NamedTuple):
@@ -52,7 +52,7 @@ def to_compact(crops: Iterable[Crop], size: tuple[int, int]) -> sv.CompactMask:
 
 def prepare_for_less_memory(model: Any, min_score: float | None) -> None:
     """Let the mask heads of a Mask R-CNN return a `Crop` of each object instead of a mask, and a
-    segmentor return labels without logits, for images of `request_less_memory`.
+    segmentor return labels without logits, for images with `LESS_MEMORY` in their metainfo.
 
     Args:
         min_score: Score below which objects get no mask, or None for the model's own.
@@ -71,36 +71,28 @@ def prepare_for_less_memory(model: Any, min_score: float | None) -> None:
         test_cfg.score_thr = max(test_cfg.score_thr, just_below)
     for module in model.modules():
         # Subclasses with a method of their own stay.
-        method = getattr(type(module), "predict_by_feat", None)
-        if method is FCNMaskHead.predict_by_feat:
+        if getattr(type(module), "predict_by_feat", None) is FCNMaskHead.predict_by_feat:
             module.predict_by_feat = partial(_predict_crops, module.predict_by_feat)
-
-
-def request_less_memory(sample: BaseDataElement) -> None:
-    """Request the results of `prepare_for_less_memory` for an image."""
-    sample.set_metainfo({_REQUEST: True})
 
 
 def _predict_labels(predict: Any, logits: torch.Tensor, samples: list[Any]) -> list[Any]:
     """Call mmseg's `postprocess_result` for groups of classes, and keep each pixel's best class."""
     classes = logits.shape[1]
-    if classes == 1 or not all(_REQUEST in sample for sample in samples):
+    if classes == 1 or not all(LESS_MEMORY in sample for sample in samples):
         return predict(logits, samples)
-    best: list[tuple[torch.Tensor, torch.Tensor]] = []
-    first = 0
-    for group in logits.tensor_split(-(-classes // CLASSES), dim=1):
-        for number, sample in enumerate(predict(group, samples)):
+    groups = logits.tensor_split(-(-classes // CLASSES), dim=1)
+    for number, sample in enumerate(samples):
+        best_scores = torch.tensor(-torch.inf, device=logits.device)
+        best_labels = torch.tensor(0, device=logits.device)
+        first = 0
+        for group in groups:
+            predict(group[number : number + 1], [sample])
             scores = sample.seg_logits.data.amax(dim=0, keepdim=True)
             labels = sample.pred_sem_seg.data + first
-            if first == 0:
-                best.append((scores, labels))
-                continue
-            best_scores, best_labels = best[number]
-            labels = torch.where(scores > best_scores, labels, best_labels)
-            best[number] = (torch.maximum(scores, best_scores), labels)
-        first += group.shape[1]
-    for sample, (_, labels) in zip(samples, best, strict=True):
-        sample.pred_sem_seg.data = labels
+            best_labels = torch.where(scores > best_scores, labels, best_labels)
+            best_scores = torch.maximum(scores, best_scores)
+            first += group.shape[1]
+        sample.pred_sem_seg.data = best_labels
         del sample.seg_logits
     return samples
 
@@ -116,7 +108,7 @@ def _predict_crops(
 ) -> list[InstanceData]:
     """Call `FCNMaskHead.predict_by_feat` for each object, as if the image were the object's box."""
     options = dict(rescale=rescale, activate_map=activate_map)
-    if not rescale or not all(_REQUEST in meta for meta in batch_img_metas):
+    if not rescale or not all(LESS_MEMORY in meta for meta in batch_img_metas):
         return predict(mask_preds, results_list, batch_img_metas, rcnn_test_cfg, **options)
     for scores, results, meta in zip(mask_preds, results_list, batch_img_metas, strict=True):
         boxes = results.bboxes

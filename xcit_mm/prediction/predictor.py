@@ -30,7 +30,7 @@ from ..version import __version__
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_model
 from .detections import to_detections
-from .masks import prepare_for_less_memory, request_less_memory
+from .masks import LESS_MEMORY, prepare_for_less_memory
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import overlap_of_tiles, predict_tiled
@@ -40,8 +40,8 @@ class Predictor:
     """A detector of mmdet or a segmentor of mmseg that predicts images.
 
     Args:
-        model: A model of mmdet or mmseg with its weights, which stays as it is. `from_pretrained`
-            and `from_config` build one.
+        model: A model of mmdet or mmseg with its weights, which stays as it is, or the checkpoint
+            of the config's model.
         cfg: The model's config, whose test pipeline preprocesses images.
         device: A device of torch. Default: that of the model; in `from_pretrained` and
             `from_config` a GPU if available.
@@ -67,7 +67,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | str | Path,
         cfg: Config,
         device: str | None = None,
         tile: int | None = None,
@@ -100,17 +100,18 @@ class Predictor:
         self.preprocess = Preprocessing(cfg)
         # Batch size by image size, for sizes that ran out of memory.
         self._limits: dict[tuple[int, int], int] = {}
+        # Weights are read, and perhaps downloaded, once all options are known to be valid.
+        if not isinstance(model, nn.Module):
+            model = load_model(cfg, model)
+        model = copy_without_weights(model)
         if device is None:
             device = next((str(weight.device) for weight in model.parameters()), "cpu")
         self.device = device
         self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
-        self._set_model(copy_without_weights(model))
-
-    def _set_model(self, model: nn.Module) -> None:
-        self._checksum = _checksum(model)
-        model = revert_sync_batchnorm(model).eval().to(self.device)
+        self._checksum = _checksum(model)  # of the weights before they are folded
+        model = revert_sync_batchnorm(model).eval().to(device)
         self.model = prepare_for_inference(model)
-        prepare_for_less_memory(self.model, self.min_score)
+        prepare_for_less_memory(self.model, min_score)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
 
@@ -135,9 +136,7 @@ class Predictor:
         cfg = read_config(config)
         check_checkpoint(checkpoint)
         check_backbone(cfg)
-        # Wrong options raise before the weights are read, and perhaps downloaded.
-        predictor = cls(nn.Identity(), cfg, device or get_device(), **options)
-        predictor._set_model(load_model(cfg, checkpoint))
+        predictor = cls(checkpoint, cfg, device or get_device(), **options)
         is_url = "://" in str(checkpoint)
         path = str(checkpoint) if is_url else os.path.abspath(checkpoint)
         predictor.arguments = dict(config=os.path.abspath(config), checkpoint=path) | options
@@ -207,20 +206,19 @@ class Predictor:
         predictions: list[Prediction] = []
         for start in range(0, len(images), self.batch_size):
             batch = images[start : start + self.batch_size]
-            predictions += self._predict([self.preprocess.read(image) for image in batch])
+            arrays = [self.preprocess.read(image) for image in batch]
+            if self.tile is None:
+                predictions += self._predict(arrays)
+                continue
+            options = self.tile, self.overlap, self.batch_size
+            predictions += [predict_tiled(self._predict, array, *options) for array in arrays]
         return predictions
 
     def _predict(self, images: list[np.ndarray]) -> list[Prediction]:
-        """Predict arrays, as the loading step of the config returns them."""
-        if self.tile is None:
-            return self._predict_whole(images)
-        options = self.tile, self.overlap, self.batch_size
-        return [predict_tiled(self._predict_whole, image, *options) for image in images]
-
-    def _predict_whole(self, images: list[np.ndarray]) -> list[Prediction]:
+        """Predict whole arrays, as the loading step of the config returns them."""
         inputs = [self.preprocess(image) for image in images]
         for data in inputs:
-            request_less_memory(data["data_samples"])
+            data["data_samples"].set_metainfo({LESS_MEMORY: True})
         samples: list[BaseDataElement] = []
         for size, batch in groupby(inputs, lambda data: data["inputs"].shape[-2:]):
             samples += self._predict_batch(list(batch), size)
@@ -276,10 +274,9 @@ class Predictor:
             return Prediction(image, None, labels, self.names, palette)
         if "pred_instances" not in sample:
             raise ValueError("the model predicts no boxes or masks: only such detectors work")
-        instances = sample.pred_instances
+        detections = to_detections(sample.pred_instances, image.shape[:2])
         if self.min_score is not None:
-            instances = instances[instances.scores >= self.min_score]
-        detections = to_detections(instances, image.shape[:2])
+            detections = detections[detections.confidence >= self.min_score]
         return Prediction(image, detections, None, self.names, palette)
 
 

@@ -38,9 +38,8 @@ class Preprocessing:
             raise ValueError(
                 "LoadImageFromFile is not found in the test pipeline: add it as the first step"
             )
-        self._decoding = {
-            name: load[name] for name in ("color_type", "imdecode_backend") if name in load
-        }
+        options = ("color_type", "imdecode_backend")
+        self._decoding = {name: load[name] for name in options if name in load}
         self._is_grey = self._decoding.get("color_type", "").startswith("grayscale")
         to_float32 = load.get("to_float32", self._bands is not None)
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
@@ -56,38 +55,29 @@ class Preprocessing:
     def read(self, image: ImageLike) -> np.ndarray:
         """Return the pixels of an image; see `Predictor.__call__`."""
         if isinstance(image, np.ndarray):
-            self._check_array(image)
+            is_bgr = image.dtype == np.uint8 and image.shape[2:] == (3,)
+            if self._bands is None and not self._decoding and not is_bgr:
+                expected = "(H, W, 3), BGR, uint8 from 0 to 255"
+                raise ValueError(f"image of {image.dtype}, {image.shape}: give {expected}")
             return image
         if isinstance(image, Image.Image):
-            return self._convert_pillow(image)
-        if isinstance(image, str | Path):
-            return self._read_file(image)
-        expected = "a path, Pillow's image or an array (H, W, 3)"
-        raise TypeError(f"image of type {type(image).__name__}: give {expected}")
-
-    def _check_array(self, image: np.ndarray) -> None:
-        is_bgr = image.dtype == np.uint8 and image.shape[2:] == (3,)
-        if self._bands is None and not self._decoding and not is_bgr:
-            expected = "(H, W, 3), BGR, uint8 from 0 to 255"
-            raise ValueError(f"image of {image.dtype}, {image.shape}: give {expected}")
-
-    def _convert_pillow(self, image: Image.Image) -> np.ndarray:
-        has_more_than_8_bits = image.mode in ("I", "F") or ";" in image.mode
-        if self._bands is not None or has_more_than_8_bits:
-            expected = "a path or an array, as the config loads it"
-            raise ValueError(f"Pillow's image of mode {image.mode}: give {expected}")
-        rgb = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
-        return np.ascontiguousarray(rgb[..., ::-1])
-
-    def _read_file(self, path: str | Path) -> np.ndarray:
-        if os.path.exists(path) and not os.path.isfile(path):  # a pipe is never read to its end
-            raise ValueError(f"{path} is not a regular file")
+            has_more_than_8_bits = image.mode in ("I", "F") or ";" in image.mode
+            if self._bands is not None or has_more_than_8_bits:
+                expected = "a path or an array, as the config loads it"
+                raise ValueError(f"Pillow's image of mode {image.mode}: give {expected}")
+            rgb = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+            return np.ascontiguousarray(rgb[..., ::-1])
+        if not isinstance(image, str | Path):
+            expected = "a path, Pillow's image or an array (H, W, 3)"
+            raise TypeError(f"image of type {type(image).__name__}: give {expected}")
+        if os.path.exists(image) and not os.path.isfile(image):  # a pipe is never read to its end
+            raise ValueError(f"{image} is not a regular file")
         try:
             if self._load_raster is not None:
-                return self._load_raster(dict(img_path=str(path)))["img"]
-            return read_image(path, **self._decoding)
+                return self._load_raster(dict(img_path=str(image)))["img"]
+            return read_image(image, **self._decoding)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise ValueError(f"{image}: {error}") from None
 
     def __call__(self, image: np.ndarray) -> dict[str, Any]:
         """Return `inputs` (C, h, w) and `data_samples` of an image.

@@ -27,17 +27,12 @@ class ReadImage(NamedTuple):
 
 
 class _Images(Dataset):
-    """A data set of images. One that cannot be read is a sample with an error."""
+    """A data set whose keys are items. One that cannot be read is a sample with an error."""
 
-    def __init__(self, items: Sequence[Item], preprocess: Preprocessing) -> None:
-        self.items = items
+    def __init__(self, preprocess: Preprocessing) -> None:
         self.preprocess = preprocess
 
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, number: int) -> ReadImage:
-        item = self.items[number]
+    def __getitem__(self, item: Item) -> ReadImage:
         stamp = file_stamp(item.path)
         try:
             return ReadImage(item, stamp, self.preprocess.read(item.path))
@@ -68,16 +63,16 @@ class Reader:
             RuntimeError: If another process died or hangs.
         """
 
-        def iter_numbers() -> Iterator[int]:
-            for number, item in enumerate(items):
+        def iter_started() -> Iterator[Item]:
+            for item in items:
                 start(item)
-                yield number
+                yield item
 
         workers = min(self.workers, len(items))
         loader = DataLoader(
-            _Images(items, self.preprocess),
+            _Images(self.preprocess),
             batch_size=None,
-            sampler=iter_numbers(),
+            sampler=iter_started(),
             num_workers=workers,
             prefetch_factor=1 if workers == 1 else None,  # so an image that hangs is read alone
             collate_fn=_return_unchanged,  # type: ignore[arg-type]  # a single image
