@@ -12,10 +12,6 @@ from ..utils.palettes import Palette, make_palette
 from .fonts import DEFAULT, ClassLabel
 
 
-def _line_width(image: np.ndarray) -> int:
-    return max(round(min(image.shape[:2]) / 300), 1)
-
-
 def _font_size(image: np.ndarray) -> int:
     return max(round(min(image.shape[:2]) / 40), 10)
 
@@ -31,45 +27,35 @@ def draw_instances(
     """Draw objects over a copy of an image (H, W, 3), BGR: masks with outlines, or else boxes."""
     bgr = make_palette(len(labels), palette).tolist()
     colors = sv.ColorPalette([sv.Color(*color[::-1]) for color in bgr])
-    line = _line_width(image)
+    line = max(round(min(image.shape[:2]) / 300), 1)
     drawn = image.copy()
     if instances.mask is None:
         drawn = sv.BoxAnnotator(colors, line).annotate(drawn, instances)
     else:
         drawn = sv.MaskAnnotator(colors, alpha).annotate(drawn, instances)
         drawn = sv.PolygonAnnotator(colors, line).annotate(drawn, instances)
-    if with_labels:
-        drawn = _draw_labels(drawn, instances, labels, colors)
-    return drawn
-
-
-def _draw_labels(
-    image: np.ndarray,
-    instances: sv.Detections,
-    labels: Sequence[ClassLabel],
-    colors: sv.ColorPalette,
-) -> np.ndarray:
-    size = _font_size(image)
-    bgr = np.array([color.as_bgr() for color in colors.colors])
-    is_bright = bgr @ (0.114, 0.587, 0.299) > 140
+    if not with_labels:
+        return drawn
+    is_bright = np.array(bgr) @ (0.114, 0.587, 0.299) > 140
     letters = [sv.Color.BLACK if bright else sv.Color.WHITE for bright in is_bright]
+    size = _font_size(image)
     fonts = np.array([label.font for label in labels])[instances.class_id]
     for font in dict.fromkeys(fonts):  # an annotator has one font
         objects: Any = instances[fonts == font]
         names = [labels[class_id].text for class_id in objects.class_id]
-        scores = objects.confidence
-        if scores is not None:
-            names = [f"{name} {score:.2f}" for name, score in zip(names, scores, strict=True)]
+        if objects.confidence is not None:
+            scores = zip(names, objects.confidence, strict=True)
+            names = [f"{name} {score:.2f}" for name, score in scores]
         annotator = sv.RichLabelAnnotator(
             colors,
             text_color=sv.ColorPalette(letters),
             font_path=str(font),
             font_size=size,
-            text_padding=max(size // 5, 1),
+            text_padding=size // 5,
             smart_position=True,
         )
-        image = annotator.annotate(image, objects, names)
-    return image
+        drawn = annotator.annotate(drawn, objects, names)
+    return drawn
 
 
 def draw_segmentation_map(
@@ -106,14 +92,14 @@ def _draw_legend(
     rows = max(image.shape[0] // line, 1)
     shown = present if len(present) <= rows else present[: rows - 1]
     for row, number in enumerate(shown):
-        middle = row * line + line / 2
+        middle = (row + 0.5) * line
         square = (line / 3, middle - size / 2, line / 3 + size, middle + size / 2)
         draw.rectangle(square, fill=tuple(colors[number].tolist()), outline=(120, 120, 120))
-        place = (1.4 * line, middle)
-        draw.text(place, labels[number].text, font=fonts[number], fill="black", anchor="lm")
-    hidden = len(present) - len(shown)
-    if hidden:
-        place = (line / 3, (len(shown) + 0.5) * line)
+        name = labels[number].text
+        draw.text((1.4 * line, middle), name, font=fonts[number], fill="black", anchor="lm")
+    if len(shown) < len(present):
+        corner = (line / 3, (len(shown) + 0.5) * line)
         font = ImageFont.truetype(DEFAULT, size)
-        draw.text(place, f"and {hidden} more", font=font, fill="black", anchor="lm")
+        more = f"and {len(present) - len(shown)} more"
+        draw.text(corner, more, font=font, fill="black", anchor="lm")
     return np.asarray(canvas)

@@ -9,12 +9,16 @@ from .journal import file_stamp
 from .listing import Item
 from .prediction import Prediction
 from .reading import Reader, ReadImage
-from .results import InputError, Results
+from .results import Results
 from .videos import iter_frames
 
 MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tried again
 CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
 RESUMES = "the same command goes on"
+
+
+class InputError(Exception):
+    """An error of a video: of its file, its frames or their prediction."""
 
 
 class Engine:
@@ -49,13 +53,14 @@ class Engine:
                 if deaths[suspect.path] < MAX_DEATHS:
                     yield from self._predict_together([suspect])
                 else:
-                    yield self._add_failure(suspect, file_stamp(suspect.path), CRASHED)
-        except (KeyboardInterrupt, GeneratorExit):
-            self._end()
-            raise
-        except OSError as error:  # for example, the disk is full
-            self._end()
-            problem = error.strerror or error
+                    self.journal.add(suspect, file_stamp(suspect.path), error=CRASHED)
+                    yield suspect
+        except (KeyboardInterrupt, GeneratorExit, OSError) as error:
+            with suppress(OSError):
+                self.journal.end()
+            if not isinstance(error, OSError):
+                raise
+            problem = error.strerror or error  # for example, the disk is full
             raise OSError(
                 f"{self.results.out} cannot be written: {problem}; free space, and {RESUMES}"
             ) from error
@@ -70,17 +75,22 @@ class Engine:
                 raise RuntimeError(f"{error} ({RESUMES})") from error
         for item in items:
             if item.is_video:
-                yield self._predict_video(item)
+                self._predict_video(item)
+                yield item
+
+    def _start(self, item: Item) -> None:
+        self.journal.start(item)
+        self.results.remove(item)  # those of a former file at its path
 
     def _predict_images(self, items: Sequence[Item]) -> Iterator[Item]:
         for batch in self._iter_batches(self.reader.read(items, self._start)):
             for image, result in zip(batch, self._predict_batch(batch), strict=True):
                 if isinstance(result, str):
-                    yield self._add_failure(image.item, image.stamp, result)
-                    continue
-                self.results.draw(image.item, result)
-                fields = self.results.store(image.item, result)
-                self.journal.add(image.item, image.stamp, self.results.drawing, **fields)
+                    self.journal.add(image.item, image.stamp, error=result)
+                else:
+                    self.results.draw(image.item, result)
+                    fields = self.results.store(image.item, result)
+                    self.journal.add(image.item, image.stamp, self.results.drawing, **fields)
                 yield image.item
 
     def _iter_batches(self, images: Iterable[ReadImage]) -> Iterator[list[ReadImage]]:
@@ -114,45 +124,30 @@ class Engine:
                 return [reason(error)]
         return [result for image in batch for result in self._predict_batch([image])]
 
-    def _predict_video(self, item: Item) -> Item:
+    def _predict_video(self, video: Item) -> None:
         """Predict a video: draw its frames, and record each of them and then the video.
 
         If it fails, the records of the frames before the failure are kept.
         """
-        self._start(item)
-        stamp = file_stamp(item.path)  # before reading, as it may be replaced meanwhile
+
+        def iter_recorded() -> Iterator[Prediction]:
+            for number, prediction in enumerate(self._predict_frames(video.path)):
+                self.journal.add_frame(number, **self.results.store(video, prediction, number))
+                yield prediction
+
+        self._start(video)
+        stamp = file_stamp(video.path)  # before reading, as it may be replaced meanwhile
         try:
-            count = self.results.draw_video(item, self._iter_recorded(item))
+            count = self.results.draw_video(video, iter_recorded())
         except InputError as error:
-            return self._add_failure(item, stamp, str(error))
-        self.journal.add(item, stamp, self.results.drawing, frames=count)
-        return item
+            self.journal.add(video, stamp, error=str(error))
+        else:
+            self.journal.add(video, stamp, self.results.drawing, frames=count)
 
-    def _iter_recorded(self, video: Item) -> Iterator[Prediction]:
-        """Predict the frames of a video, and yield each after its record."""
-        for number, prediction in enumerate(self._iter_predicted(video)):
-            self.journal.add_frame(number, **self.results.store(video, prediction, number))
-            yield prediction
-
-    def _iter_predicted(self, video: Item) -> Iterator[Prediction]:
-        """Predict the frames of a video. An error is an `InputError`."""
+    def _predict_frames(self, path: str) -> Iterator[Prediction]:
         try:
-            frames = iter_frames(video.path)
+            frames = iter_frames(path)
             while batch := list(islice(frames, self.predictor.batch_size)):
                 yield from self.predictor(batch)
         except Exception as error:  # decoders, models and pipelines raise many types
             raise InputError(reason(error)) from error
-
-    def _end(self) -> None:
-        """Note that no item is the cause of this process's end."""
-        with suppress(OSError):
-            self.journal.end()
-
-    def _start(self, item: Item) -> None:
-        """Note the start of an item. Results of a former file at its path are removed."""
-        self.journal.start(item)
-        self.results.remove(item)
-
-    def _add_failure(self, item: Item, stamp: list[int] | None, error: str) -> Item:
-        self.journal.add(item, stamp, error=error)
-        return item

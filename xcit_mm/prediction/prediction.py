@@ -119,9 +119,14 @@ class Prediction:
             dict(image_id=image_id, category_id=ids[label], bbox=box, score=score)
             for label, box, score in objects
         ]
-        if self._objects.mask is not None:
-            for number, result in enumerate(results):
-                result["segmentation"] = encode_mask(_mask_of(self._objects.mask, number))
+        if self._objects.mask is None:
+            return results
+        for number, result in enumerate(results):
+            left, top, crop = crop_of(self._objects.mask, number)
+            height, width = crop.shape
+            mask = np.zeros(self._objects.mask.shape[1:], np.uint8, order="F")  # as pycocotools'
+            mask[top : top + height, left : left + width] = crop
+            result["segmentation"] = encode_mask(mask)
         return results
 
     @classmethod
@@ -187,12 +192,3 @@ class Prediction:
         drawn.thumbnail((MAX_SHOWN, MAX_SHOWN))
         drawn.save(png, "PNG")
         return png.getvalue()
-
-
-def _mask_of(masks: np.ndarray | sv.CompactMask, number: int) -> np.ndarray:
-    """Return a mask (H, W), uint8."""
-    left, top, crop = crop_of(masks, number)
-    height, width = crop.shape
-    whole = np.zeros(masks.shape[1:], np.uint8, order="F")  # as pycocotools reads it
-    whole[top : top + height, left : left + width] = crop
-    return whole

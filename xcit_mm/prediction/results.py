@@ -19,10 +19,6 @@ LABELS = "labels"
 VISUALIZATIONS = "visualizations"
 
 
-class InputError(Exception):
-    """An error of an item: of its file, its pixels or its prediction."""
-
-
 def drawing_path(out: Path, name: str) -> Path:
     return out / VISUALIZATIONS / drawing_name(name)
 
@@ -55,7 +51,6 @@ class Results:
     journal: Journal
 
     def remove(self, item: Item) -> None:
-        """Remove drawing and maps of an item."""
         for path in result_paths(self.out, item.name):
             path.unlink(missing_ok=True)
 
@@ -71,7 +66,7 @@ class Results:
         png = cv2.imencode(".png", prediction.segmentation)[1]
         path = map_path(self.out, item.name, frame)
         with atomic_write(path, self.journal.unfinished(".png")) as file:
-            file.write(png.tobytes())
+            file.write(png)
         return fields
 
     def draw(self, item: Item, prediction: Prediction) -> None:
@@ -92,9 +87,9 @@ class Results:
 
     def draw_video(self, item: Item, predictions: Iterable[Prediction]) -> int:
         """Draw the predictions of a video's frames, and return their number."""
-        drawing = self.drawing
-        if drawing is None:
+        if self.drawing is None:
             return sum(1 for _ in predictions)
-        drawings = (prediction.draw(**drawing) for prediction in predictions)
+        options = self.drawing
+        drawings = (prediction.draw(**options) for prediction in predictions)
         path = drawing_path(self.out, item.name)
         return write_video(path, drawings, item.path, self.journal.unfinished(".mp4"))

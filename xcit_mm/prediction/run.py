@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -80,42 +80,28 @@ def predict_many(
     out = Path(os.path.abspath(out))
     category_ids = _category_ids(predictor, listing.categories)
     results = Results(out, predictor, category_ids, drawing, Journal(out))
-    is_first = rank_and_size()[0] == 0
-    with _opened(results, listing, overwrite) if is_first else nullcontext():
+    rank, size = rank_and_size()
+    with nullcontext() if rank else _opened(results, listing, overwrite):
         wait_for_ranks()
         progress = read_journals(out)
         pending = progress.list_pending(listing.items, retry_failed)
-        if is_first:
+        if rank == 0:
             _print_notes(pending, progress.entries)
         if workers is None:  # a model on the CPU uses all cores itself
             workers = 0 if predictor.device == "cpu" else 2
+        predicted: Iterable[object]
         if ray is None:
-            _predict(results, pending, progress.deaths, workers)
+            pending = [item for item in pending if crc32(os.fsencode(item.path)) % size == rank]
+            predicted = Engine(results, workers).predict(pending, progress.deaths)
         else:
-            _show_progress(predict_on_ray(ray, results, workers, pending), len(pending))
+            predicted = predict_on_ray(ray, results, workers, pending)
+        name = f"rank {rank}" if size > 1 else None
+        total = len(pending)
+        with progress_bar(total, "image", desc=name, position=rank, disable=not total) as bar:
+            for _ in predicted:
+                bar.update()
         wait_for_ranks()
-        if not is_first:
-            return None
-        progress = read_journals(out)
-        _note_drawings(results, progress.entries)
-        return _merge(results, progress, listing.failures)
-
-
-def _predict(
-    results: Results, pending: Sequence[Item], deaths: Mapping[str, int], workers: int
-) -> None:
-    """Predict the items of this rank of torchrun."""
-    rank, size = rank_and_size()
-    items = [item for item in pending if crc32(os.fsencode(item.path)) % size == rank]
-    _show_progress(Engine(results, workers).predict(items, deaths), len(items))
-
-
-def _show_progress(predicted: Iterable[object], total: int) -> None:
-    rank, size = rank_and_size()
-    name = f"rank {rank}" if size > 1 else None
-    with progress_bar(total, "image", desc=name, position=rank, disable=not total) as bar:
-        for _ in predicted:
-            bar.update()
+        return None if rank else _merge(results, listing.failures)
 
 
 def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> list[int]:
@@ -138,8 +124,8 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
 def _opened(results: Results, listing: Listing, overwrite: bool) -> Iterator[None]:
     """Open the folder, after checks that nothing of the user's is replaced."""
     out = results.out
-    arguments = results.predictor.arguments or {}
-    model_files = [arguments[name] for name in ("config", "checkpoint") if name in arguments]
+    arguments = results.predictor.arguments
+    model_files = [arguments["config"], arguments["checkpoint"]] if arguments else []
     check_output(out, [*model_files, *(item.path for item in listing.items)])
     is_resumed = (out / SETTINGS).exists()
     former_version = ("parts",)
@@ -150,19 +136,17 @@ def _opened(results: Results, listing: Listing, overwrite: bool) -> Iterator[Non
                 f"{out / name} is not of a run of this version: give another --out, or remove it"
             )
     settings = results.predictor.settings | dict(category_ids=results.category_ids)
-    with open_folder(out, settings, overwrite, lambda: _iter_results(out)):
+
+    def list_results() -> Iterator[Path]:
+        for name in read_journals(out).names:
+            yield from result_paths(out, name)
+        yield from (out / JOURNAL).glob("*")
+        yield from (out / IMAGES, out / PREDICTIONS)
+
+    with open_folder(out, settings, overwrite, list_results):
         for path in (out / JOURNAL).glob("*.unfinished*"):
             path.unlink()
         yield
-
-
-def _iter_results(out: Path) -> Iterator[Path]:
-    """Yield the paths of all files that earlier calls may have written, except for run.json."""
-    for name in read_journals(out).names:
-        yield from result_paths(out, name)
-    yield from (out / JOURNAL).glob("*")
-    yield out / IMAGES
-    yield out / PREDICTIONS
 
 
 def _print_notes(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
@@ -176,26 +160,34 @@ def _print_notes(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
         print_line(f"results of files that have vanished, kept: {preview(vanished)}")
 
 
-def _merge(results: Results, progress: Progress, unread: Sequence[str]) -> RunReport:
+def _merge(results: Results, unread: Sequence[str]) -> RunReport:
     """Write images.json, and of a detector predictions.json.
 
     Args:
         unread: `Listing.failures`.
     """
+    progress = read_journals(results.out)
+    predicted = [entry for entry in progress.entries.values() if entry.error is None]
+    kept = sum(entry.drawing != results.drawing for entry in predicted)
+    if results.drawing is not None and kept:
+        print_line(f"{kept} results keep the drawings of other options: --overwrite draws anew")
     images_and_objects = _iter_images(progress)
     if results.predictor.is_detector:
-        images = _write_objects(results.out / PREDICTIONS, images_and_objects)
+        images = _write_objects(results.out, images_and_objects)
     else:
         images = [image for image, _ in images_and_objects]
     classes = zip(results.category_ids, results.predictor.names, strict=True)
     categories = [dict(id=id_, name=name) for id_, name in classes]
     content = dict(images=images, categories=categories, annotations=[])
-    with _open_result(results.out / IMAGES) as file:
+    with atomic_write(results.out / IMAGES, _unfinished(results.out, IMAGES)) as file:
         file.write(json.dumps(content).encode())
-    entries = progress.entries
-    failures = [f"{path}: {entry.error}" for path, entry in entries.items() if entry.error]
-    predicted = len(entries) - len(failures)
-    return RunReport(results.out, predicted, [*unread, *failures])
+    entries = progress.entries.items()
+    failures = [f"{path}: {entry.error}" for path, entry in entries if entry.error is not None]
+    return RunReport(results.out, len(predicted), [*unread, *failures])
+
+
+def _unfinished(out: Path, name: str) -> Path:
+    return out / JOURNAL / f"{name}.unfinished"
 
 
 def _iter_images(progress: Progress) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -207,30 +199,21 @@ def _iter_images(progress: Progress) -> Iterator[tuple[dict[str, Any], list[dict
         for record in entry.iter_results():
             image = dict(id=id_, file_name=entry.item.name)
             if entry.item.is_video:
-                image["frame"] = record["frame"]
-                image["id"] = _frame_id(id_, record["frame"])
+                frame = record["frame"]
+                # The next id after that of the video, and nine digits.
+                is_number = isinstance(id_, int)
+                image["id"] = (id_ + 1) * 10**9 + frame if is_number else f"{id_}/{frame}"
+                image["frame"] = frame
             image |= dict(height=record["height"], width=record["width"])
             yield image, record.get("objects", [])
 
 
-def _frame_id(video_id: int | str, frame: int) -> int | str:
-    """Return the id of a frame: the next id after that of its video, and nine digits."""
-    if isinstance(video_id, int):
-        return (video_id + 1) * 10**9 + frame
-    return f"{video_id}/{frame}"
-
-
-def _open_result(path: Path) -> AbstractContextManager[Any]:
-    """Open a file that replaces an earlier one when it is complete."""
-    return atomic_write(path, path.parent / JOURNAL / f"{path.name}.unfinished")
-
-
 def _write_objects(
-    path: Path, images_and_objects: Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]
+    out: Path, images_and_objects: Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]
 ) -> list[dict[str, Any]]:
     """Write the objects of all images one by one, to save memory, and return the images."""
     images = []
-    with _open_result(path) as file:
+    with atomic_write(out / PREDICTIONS, _unfinished(out, PREDICTIONS)) as file:
         separator = b"["
         for image, objects in images_and_objects:
             images.append(image)
@@ -240,11 +223,3 @@ def _write_objects(
                 separator = b",\n"
         file.write(b"[]" if separator == b"[" else b"]")
     return images
-
-
-def _note_drawings(results: Results, entries: Mapping[str, Entry]) -> None:
-    """Print how many results were drawn with other options than those of this call."""
-    drawn = [entry.drawing for entry in entries.values() if entry.error is None]
-    kept = sum(drawing != results.drawing for drawing in drawn)
-    if results.drawing is not None and kept:
-        print_line(f"{kept} results keep the drawings of other options: --overwrite draws anew")

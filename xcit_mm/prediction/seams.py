@@ -1,6 +1,7 @@
 """Objects that several tiles report: each is kept once, and joined where edges of tiles cut it."""
 
 from collections.abc import Iterable
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -93,28 +94,34 @@ def merge_objects(objects: Objects) -> Objects:
 
 
 def _are_told_apart(objects: Objects, group: list[int], other_group: list[int]) -> bool:
-    """Return whether a tile reports two overlapping objects, one of each group."""
-    boxes = objects.boxes
-    tiles = objects.tiles
-    return any(
-        (tiles[i] == tiles[j]).all() and _overlap(boxes[i], boxes[j]) > MIN_AGREEMENT
-        for i in group
-        for j in other_group
-    )
-
-
-def _overlap(box: np.ndarray, other: np.ndarray) -> float:
-    """Return the shared area of two boxes, as a part of the smaller."""
-    sides = [(corners[2:] - corners[:2]).clip(min=1e-9) for corners in (box, other)]
-    shared = (np.minimum(box, other)[2:] - np.maximum(box, other)[:2]).clip(min=0)
-    return float(shared.prod() / min(side.prod() for side in sides))
+    """Return whether a tile reports two objects, one of each group, that share more than half of
+    the smaller box.
+    """
+    for pair in product(group, other_group):
+        tile, other_tile = objects.tiles[list(pair)]
+        if (tile == other_tile).all():
+            box, other_box = shapely.box(*objects.boxes[list(pair)].T)
+            smaller = max(min(box.area, other_box.area), 1e-9)
+            if box.intersection(other_box).area > MIN_AGREEMENT * smaller:
+                return True
+    return False
 
 
 def _agreeing(objects: Objects) -> list[tuple[int, int]]:
     """Return the pairs that are the same object, in descending order of their agreement."""
     shapes = objects.shapes
-    first, second = _list_candidates(objects)
-    seen = _area_of_both(objects.tiles[first], objects.tiles[second])
+    tiles = objects.tiles
+    first, second = shapely.STRtree(shapes).query(shapes)
+    is_pair = first < second
+    is_pair &= objects.labels[first] == objects.labels[second]
+    is_pair &= (tiles[first] != tiles[second]).any(axis=1)
+    first = first[is_pair]
+    second = second[is_pair]
+    # Few pairs of tiles are different.
+    pairs, number = np.unique(np.hstack([tiles[first], tiles[second]]), axis=0, return_inverse=True)
+    areas = shapely.intersection(shapely.box(*pairs[:, :4].T), shapely.box(*pairs[:, 4:].T))
+    shapely.prepare(areas)
+    seen = areas[number]
     shared = shapely.intersection(shapes[first], shapes[second])
     parts = [shared, _clip(shapes[first], seen), _clip(shapes[second], seen)]
     # Tiles that only touch see a line together.
@@ -124,37 +131,14 @@ def _agreeing(objects: Objects) -> list[tuple[int, int]]:
     has_masks = (shapely.get_num_coordinates(shapes) > 5).any()  # a box has five
     if has_masks:
         for part, other, size in ((first, second, first_size), (second, first, second_size)):
-            covered = np.where(_continues(objects, part, other), both / np.maximum(size, 1e-9), 0)
-            agreement = np.maximum(agreement, covered)
+            # A tile may cut an object at an edge beyond which the other tile reaches.
+            is_beyond = (tiles[other] - tiles[part]) * [-1, -1, 1, 1] > 0
+            continues = (objects.open[part] & is_beyond).any(axis=1)
+            covered = both / np.maximum(size, 1e-9)
+            agreement = np.where(continues, np.maximum(agreement, covered), agreement)
     order = np.argsort(-agreement, kind="stable")
     order = order[agreement[order] > MIN_AGREEMENT]
     return list(zip(first[order].tolist(), second[order].tolist(), strict=True))
-
-
-def _list_candidates(objects: Objects) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of one class in different tiles whose boxes touch, as two arrays."""
-    first, second = shapely.STRtree(objects.shapes).query(objects.shapes)
-    is_pair = first < second
-    is_pair &= objects.labels[first] == objects.labels[second]
-    is_pair &= (objects.tiles[first] != objects.tiles[second]).any(axis=1)
-    return first[is_pair], second[is_pair]
-
-
-def _area_of_both(tiles: np.ndarray, other_tiles: np.ndarray) -> np.ndarray:
-    """Return the area, or line, that each pair of tiles (n, 4) shares. Few pairs are different."""
-    pairs, number = np.unique(np.hstack([tiles, other_tiles]), axis=0, return_inverse=True)
-    areas = shapely.intersection(shapely.box(*pairs[:, :4].T), shapely.box(*pairs[:, 4:].T))
-    shapely.prepare(areas)
-    return areas[number]
-
-
-def _continues(objects: Objects, part: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return whether the tile of an object may cut it at an edge beyond which the other tile
-    reaches.
-    """
-    outwards = [-1, -1, 1, 1]
-    is_beyond = (objects.tiles[other] - objects.tiles[part]) * outwards > 0
-    return (objects.open[part] & is_beyond).any(axis=1)
 
 
 def _clip(shapes: np.ndarray, areas: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Large images as overlapping tiles, each of which contributes its interior."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -125,20 +125,25 @@ def predict_tiled(
     A map consists of the interiors of the tiles. Masks are compact.
     """
     shape = image.shape[:2]
+    row_windows, column_windows = (windows(length, tile, overlap) for length in shape)
+    tiles = list(product(row_windows, column_windows))
     labels = None
     reported = []
     has_masks = False
-    row_windows, column_windows = (windows(length, tile, overlap) for length in shape)
-    tiles = list(product(row_windows, column_windows))
-    for (rows, columns), prediction in _iter_predicted(predict, image, tiles, batch_size):
-        if prediction.segmentation is None:
-            instances: Any = prediction.instances
-            has_masks = instances.mask is not None
-            reported.append(reported_objects(prediction, rows, columns))
-            continue
-        if labels is None:
-            labels = np.zeros(shape, prediction.segmentation.dtype)
-        labels[rows.inside, columns.inside] = prediction.segmentation[rows.crop, columns.crop]
+    for start in range(0, len(tiles), batch_size):
+        batch = tiles[start : start + batch_size]
+        crops = [
+            image[rows.start : rows.stop, columns.start : columns.stop] for rows, columns in batch
+        ]
+        for (rows, columns), prediction in zip(batch, predict(crops), strict=True):
+            if prediction.segmentation is None:
+                instances: Any = prediction.instances
+                has_masks = instances.mask is not None
+                reported.append(reported_objects(prediction, rows, columns))
+                continue
+            if labels is None:
+                labels = np.zeros(shape, prediction.segmentation.dtype)
+            labels[rows.inside, columns.inside] = prediction.segmentation[rows.crop, columns.crop]
     whole = replace(prediction, image=image)  # with the names of the last tile's prediction
     if labels is not None:
         return replace(whole, segmentation=labels)
@@ -146,20 +151,6 @@ def predict_tiled(
     masks = to_compact(map(_rasterize, merged.shapes), shape) if has_masks else None
     detections = sv.Detections(merged.boxes, masks, merged.scores, merged.labels)
     return replace(whole, instances=detections)
-
-
-def _iter_predicted(
-    predict: Callable[[list[np.ndarray]], Sequence[Prediction]],
-    image: np.ndarray,
-    tiles: Sequence[tuple[Window, Window]],
-    batch_size: int,
-) -> Iterator[tuple[tuple[Window, Window], Prediction]]:
-    for start in range(0, len(tiles), batch_size):
-        batch = tiles[start : start + batch_size]
-        crops = [
-            image[rows.start : rows.stop, columns.start : columns.stop] for rows, columns in batch
-        ]
-        yield from zip(batch, predict(crops), strict=True)
 
 
 def _rasterize(polygons: shapely.Geometry) -> Crop:

@@ -46,21 +46,20 @@ def iter_frames(path: str) -> Iterator[np.ndarray]:
         print_line(f"{path} ends after {count} frames, though its header says {expected}")
 
 
-def frame_rate(path: str) -> float:
+def _frame_rate(path: str) -> float:
     """Return the frames per second of a video: those of its header if plausible, else those by the
     times of its first frames, else 25.
     """
     video = cv2.VideoCapture(path)
     rate = video.get(cv2.CAP_PROP_FPS)
     lowest, highest = PLAUSIBLE_RATES
-    if not lowest <= rate <= highest:
-        seconds: list[float] = []
-        while len(seconds) < TIMED_FRAMES and video.grab():
-            seconds.append(video.get(cv2.CAP_PROP_POS_MSEC) / 1000)
-        duration = seconds[-1] - seconds[0] if seconds else 0
-        rate = (len(seconds) - 1) / duration if duration else 25.0
-    video.release()
-    return rate
+    if lowest <= rate <= highest:
+        return rate
+    seconds: list[float] = []
+    while len(seconds) < TIMED_FRAMES and video.grab():
+        seconds.append(video.get(cv2.CAP_PROP_POS_MSEC) / 1000)
+    duration = seconds[-1] - seconds[0] if seconds else 0
+    return (len(seconds) - 1) / duration if duration else 25.0
 
 
 def write_video(path: Path, images: Iterable[np.ndarray], source: str, unfinished: Path) -> int:
@@ -78,23 +77,17 @@ def write_video(path: Path, images: Iterable[np.ndarray], source: str, unfinishe
     count = 0
     with atomic_path(path, unfinished):
         code = cv2.VideoWriter.fourcc(*"mp4v")
-        writer = cv2.VideoWriter(str(unfinished), code, frame_rate(source), first.shape[1::-1])
+        writer = cv2.VideoWriter(str(unfinished), code, _frame_rate(source), first.shape[1::-1])
         try:
             for image in chain([first], images):
                 writer.write(image)
                 count += 1
         finally:
             writer.release()
-        readable = _count_frames(unfinished)  # OpenCV writes without an error on a full disk
+        written = cv2.VideoCapture(str(unfinished))
+        readable = 0  # OpenCV writes without an error on a full disk
+        while written.grab():
+            readable += 1
         if readable < count:
             raise OSError(f"{readable} of {count} frames of {path.name} can be read back")
-    return count
-
-
-def _count_frames(path: Path) -> int:
-    video = cv2.VideoCapture(str(path))
-    count = 0
-    while video.grab():
-        count += 1
-    video.release()
     return count
