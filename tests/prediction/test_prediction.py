@@ -68,9 +68,6 @@ def test_a_notebook_shows_the_drawing(prediction):
     assert np.array_equal(np.asarray(shown)[..., ::-1], prediction.draw())
     plot = prediction.plot(0.0, 0.2, False)
     assert np.array_equal(np.asarray(plot)[..., ::-1], prediction.draw(0.0, 0.2, False))
-
-
-def test_a_notebook_shows_a_huge_image_smaller():
     shown = Image.open(io.BytesIO(map_of(3000, 2000, 3)._repr_png_()))
     assert max(shown.size) == 1280
 

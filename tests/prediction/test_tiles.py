@@ -116,9 +116,11 @@ def test_an_image_without_objects():
     assert len(prediction.boxes) == 0 and prediction.masks.shape == (0, 100, 100)
 
 
-def boxes_of(*boxes: tuple[float, ...], score: float = 1.0, label: int = 0) -> Prediction:
-    """The prediction of a tile."""
-    return predicted(np.zeros((1, 1, 3)), boxes, [score] * len(boxes), [label] * len(boxes))
+def boxes_of(*objects: tuple[float, ...], left: int = 0) -> Prediction:
+    """The prediction of a tile: left, top, right, bottom, score and label of objects."""
+    columns = np.array(objects, float).reshape(-1, 6)
+    boxes = columns[:, :4] - [left, 0, left, 0]
+    return predicted(np.zeros((1, 1, 3)), boxes, columns[:, 4], columns[:, 5].astype(int))
 
 
 def merge(shape: tuple[int, int], *tiles: Prediction) -> Prediction:
@@ -129,22 +131,63 @@ def merge(shape: tuple[int, int], *tiles: Prediction) -> Prediction:
     return merged
 
 
-def test_boxes_are_joined_to_the_box_that_agrees_best():
-    """Two thirds of the boxes of two objects overlap. The second tile reports one of them."""
-    boxes = [[68, 10, 88, 30], [72, 10, 92, 30]]
-    second = boxes_of((72 - 64, 10, 92 - 64, 30), score=0.9)
-    merged = merge((96, 160), boxes_of(*boxes, score=0.5), second)
-    assert sorted(merged.boxes.tolist()) == boxes
-
-
-@pytest.mark.parametrize(("shift", "other_label", "count"), [(-1, 0, 1), (1, 0, 1), (0, 1, 2)])
-def test_an_object_of_one_class_on_the_seam_is_reported_once_if_tiles_disagree_on_its_centre(
-    shift, other_label, count
-):
-    first = boxes_of((70 + shift, 10, 90 + shift, 30))
-    second = boxes_of((6 - shift, 10, 26 - shift, 30), label=other_label)
-    merged = merge((96, 160), first, second)
-    assert len(merged.boxes) == count and merged.masks is None
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        pytest.param(
+            [(68, 10, 88, 30, 0.5, 0), (72, 10, 92, 30, 0.5, 0)],
+            (72, 10, 92, 30, 0.9, 0),
+            [(72, 10, 92, 30, 0.9), (68, 10, 88, 30, 0.5)],
+            id="a box joins the one that agrees best",
+        ),
+        pytest.param(
+            [(69, 10, 89, 30, 1, 0)],
+            (71, 10, 91, 30, 0.9, 0),
+            [(69, 10, 89, 30, 1)],
+            id="tiles see the centre before the seam",
+        ),
+        pytest.param(
+            [(71, 10, 91, 30, 1, 0)],
+            (69, 10, 89, 30, 0.9, 0),
+            [(71, 10, 91, 30, 1)],
+            id="tiles see the centre beyond the seam",
+        ),
+        pytest.param(
+            [(70, 10, 90, 30, 1, 0)],
+            (70, 10, 90, 30, 0.9, 1),
+            [(70, 10, 90, 30, 1), (70, 10, 90, 30, 0.9)],
+            id="two classes are two objects",
+        ),
+        # The object's centre lies beyond the seam, and the first tile is surer of the part.
+        pytest.param(
+            [(70, 10, 96, 42, 0.9, 1)],
+            (70, 10, 98, 42, 0.5, 0),
+            [(70, 10, 98, 42, 0.5)],
+            id="a cut part of another class yields to the whole",
+        ),
+        pytest.param(
+            [(70, 10, 94, 42, 0.9, 0)],
+            (70, 10, 98, 42, 0.5, 0),
+            [(70, 10, 98, 42, 0.5)],
+            id="a part with a shorter box yields to the whole",
+        ),
+        # The first tile's box ends at 94 of 96 pixels, with its centre in the tile's interior.
+        *(
+            pytest.param(
+                [(40, 10, 94, 60, score, 0)],
+                (30, 10, 200, 60, 0.9, 0),
+                [(30, 10, 200, 60, max(score, 0.9))],
+                id=f"a part of score {score} near an edge joins the other part",
+            )
+            for score in (0.5, 0.95)
+        ),
+    ],
+)
+def test_two_tiles_report_each_object_once(first, second, expected):
+    merged = merge((96, 160), boxes_of(*first), boxes_of(second, left=64))
+    assert merged.masks is None
+    assert np.allclose(merged.boxes, [row[:4] for row in expected])
+    assert merged.scores == pytest.approx([row[4] for row in expected])
 
 
 @pytest.mark.parametrize("surer", ["part", "whole"])
@@ -157,28 +200,12 @@ def test_a_whole_object_wins_over_parts_of_any_score(surer):
         box = [max(68 - window.start, 0) for window in (columns, rows)]
         box += [min(100 - window.start, 96) for window in (columns, rows)]
         is_whole = box[2] - box[0] == box[3] - box[1] == 32
-        tiles.append(boxes_of(box, score=0.9 if is_whole == (surer == "whole") else 0.5))
+        score = 0.9 if is_whole == (surer == "whole") else 0.5
+        tiles.append(boxes_of((*box, score, 0)))
     assert merge((160, 160), *tiles).boxes.tolist() == [[68, 68, 100, 100]]
-
-
-@pytest.mark.parametrize(("end", "label"), [(96, 1), (94, 0)])
-def test_a_cut_part_of_another_class_or_with_a_shorter_box_yields_to_the_whole(end, label):
-    """The object's centre lies beyond the seam, and the first tile is surer of the part."""
-    part = boxes_of((70, 10, end, 42), score=0.9, label=label)
-    whole = boxes_of((70 - 64, 10, 98 - 64, 42), score=0.5)
-    assert merge((96, 160), part, whole).boxes.tolist() == [[70, 10, 98, 42]]
 
 
 def test_overlapping_objects_of_one_tile_stay():
     boxes = [(10.0, 10.0, 30.0, 30.0), (10.0, 10.0, 30.0, 26.0)]
-    assert merge((40, 40), boxes_of(*boxes)).boxes.tolist() == list(map(list, boxes))
-
-
-@pytest.mark.parametrize("score", [0.5, 0.95])
-def test_a_part_near_a_tile_s_edge_joins_the_other_part(score):
-    """The first tile's box ends at 94 of 96 pixels, with its centre in the tile's interior."""
-    part = boxes_of((40, 10, 94, 60), score=score)
-    other = boxes_of((30 - 64, 10, 200 - 64, 60), score=0.9)
-    merged = merge((96, 160), part, other)
-    assert merged.boxes.tolist() == [[30, 10, 200, 60]]
-    assert merged.scores == pytest.approx([max(score, 0.9)])
+    merged = merge((40, 40), boxes_of(*((*box, 1, 0) for box in boxes)))
+    assert merged.boxes.tolist() == list(map(list, boxes))

@@ -63,11 +63,9 @@ class Actor:
         self._engine = Engine(results, workers)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Predict the items of a chunk that are not done."""
         chunk = [Item(*fields) for fields in json.loads(batch["chunk"][0])]
         items = [item for item in chunk if item.path not in self._done]
-        for _ in self._engine.predict(items, self._deaths):
-            pass
+        list(self._engine.predict(items, self._deaths))
         return dict(path=np.array([item.path for item in chunk]))
 
 

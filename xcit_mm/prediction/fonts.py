@@ -49,7 +49,7 @@ def _letters(font: str) -> frozenset[int]:
 
 
 def _system_fonts(name: str) -> Sequence[str]:
-    """List fonts of the system that have the letters, as fontconfig knows them."""
+    """List the fonts of fontconfig that have the letters."""
     if shutil.which("fc-list") is None or name.isascii():
         return []
     letters = " ".join(f"{ord(letter):x}" for letter in sorted(set(name)))

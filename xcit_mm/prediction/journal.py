@@ -95,29 +95,24 @@ class Progress:
             ValueError: If the id of a COCO json differs from that of earlier results, or belongs
                 to another image.
         """
-        self._check_ids(items)
-        unknown = [item for item in items if item.path not in self.entries]
-        taken = [entry.item.name for entry in self.entries.values()]
-        pending = make_unique(unknown, taken)
-        for item in items:
-            entry = self.entries.get(item.path)
-            if entry and (entry.has_changed() or (entry.error and retry_failed)):
-                pending.append(entry.item)
-        return pending
-
-    def _check_ids(self, items: Sequence[Item]) -> None:
         ids = self.ids()
         owners = {id_: path for path, id_ in ids.items()}
         for item in items:
             if item.id is None:
                 continue
-            earlier_id = ids.get(item.path, item.id)
             owner = owners.setdefault(item.id, item.path)
-            if earlier_id != item.id or owner != item.path:
+            if ids.get(item.path, item.id) != item.id or owner != item.path:
                 raise ValueError(
                     f"{item.path} has the id {item.id} in its json, and another image or id in the "
                     "results: give another --out"
                 )
+        unknown = [item for item in items if item.path not in self.entries]
+        pending = make_unique(unknown, [entry.item.name for entry in self.entries.values()])
+        for item in items:
+            entry = self.entries.get(item.path)
+            if entry and (entry.has_changed() or (entry.error and retry_failed)):
+                pending.append(entry.item)
+        return pending
 
     def ids(self) -> dict[str, int | str]:
         """Return the id of each item by its path: that of its COCO json, or else the next free
@@ -128,71 +123,64 @@ class Progress:
         free_ids = (number for number in count(1) if number not in json_ids)
         return {path: next(free_ids) if id_ is None else id_ for path, id_ in ids.items()}
 
-    def _read(self, journal: Path) -> None:
+    def read(self, journal: Path) -> None:
+        """Add what a journal says.
+
+        Raises:
+            ValueError: If a line other than the last is damaged.
+        """
         starts: dict[str, int] = {}
-        for offset, line in _iter_lines(journal):
-            if "start" in line:
-                starts[line["start"]] = offset
-                self.names.add(line["name"])
-            elif "path" in line:
-                item = Item(line["path"], line["name"], line["id"])
-                self.entries[item.path] = Entry(
-                    item,
-                    stamp=line["stamp"],
-                    error=line.get("error"),
-                    drawing=line["drawing"],
-                    journal=journal,
-                    start=starts.pop(item.path, offset),
-                    offset=offset,
-                )
-                self.deaths.pop(item.path, None)
-            elif "end" in line:
-                starts.clear()
+        offset = 0
+        with journal.open("rb") as file:
+            for number, content in enumerate(file, start=1):
+                if not content.endswith(b"\n"):  # the process died while it wrote
+                    break
+                try:
+                    line = {} if content.startswith(b'{"frame"') else json.loads(content)
+                except ValueError:
+                    problem = f"{journal}, line {number} is damaged"
+                    fix = "remove the file to predict its images again"
+                    raise ValueError(f"{problem}: {fix}") from None
+                if "start" in line:
+                    starts[line["start"]] = offset
+                    self.names.add(line["name"])
+                elif "path" in line:
+                    start = starts.pop(line["path"], offset)
+                    self._add(line, journal, start, offset)
+                elif "end" in line:
+                    starts.clear()
+                offset += len(content)
         is_alone = len(starts) == 1
         for path in starts:
             self.deaths.setdefault(path, 0)
             if is_alone:
                 self.deaths[path] += 1
 
-
-def _iter_lines(journal: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the complete lines of a journal with their positions, except for frames of videos."""
-    offset = 0
-    with journal.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):  # the process died while it wrote
-                return
-            if not line.startswith(b'{"frame"'):
-                try:
-                    yield offset, json.loads(line)
-                except ValueError:
-                    raise ValueError(
-                        f"{journal}, line {number} is damaged: remove the file to predict its "
-                        "images again"
-                    ) from None
-            offset += len(line)
+    def _add(self, line: dict[str, Any], journal: Path, start: int, offset: int) -> None:
+        item = Item(line["path"], line["name"], line["id"])
+        error = line.get("error")
+        entry = Entry(item, line["stamp"], error, line["drawing"], journal, start, offset)
+        self.entries[item.path] = entry
+        self.deaths.pop(item.path, None)
 
 
 def read_journals(folder: Path) -> Progress:
-    """Read all journals of a folder of predictions.
-
-    Raises:
-        ValueError: If a line other than the last is damaged.
-    """
+    """Read all journals of a folder of predictions."""
     progress = Progress()
     for journal in sorted((folder / JOURNAL).glob("*.jsonl")):
-        progress._read(journal)
+        progress.read(journal)
     return progress
 
 
 class Journal:
-    """The journal of this process. Its file exists from the first line on."""
+    """The journal of this process, of whose lines the module tells. Its file exists from the first
+    line on.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / JOURNAL / f"{time.time_ns():020}-{uuid4().hex[:8]}.jsonl"
 
     def start(self, item: Item) -> None:
-        """Note that an item is about to be read."""
         self._append(dict(start=item.path, name=item.name))
 
     def add(
@@ -214,7 +202,6 @@ class Journal:
         self._append(dict(frame=number) | result)
 
     def end(self) -> None:
-        """Note that no item is the cause of this process's end."""
         self._append(dict(end=True))
 
     def unfinished(self, suffix: str) -> Path:

@@ -204,16 +204,18 @@ def _search(source: str, out: Path | None) -> Listing:
         paths = set(root.glob(f"{pattern}/*" if pattern.endswith("**") else pattern))
 
     @cache
-    def has_results_of_another_run(folder: Path) -> bool:
+    def is_in_another_run(folder: Path) -> bool:
         is_run = (folder / SETTINGS).is_file() and (folder / JOURNAL).is_dir()
-        return is_run and (out is None or folder.resolve() != out.resolve())
+        if is_run and (out is None or folder.resolve() != out.resolve()):
+            return True
+        return folder != root and is_in_another_run(folder.parent)
 
     listing = Listing(failures=[f"{error.filename}: {reason(error)}" for error in errors])
     left_out = Counter[str]()
     for path in sorted(path for path in paths if not path.is_dir()):
         name = path.relative_to(root)
         problem = _why_left_out(path, name, out)
-        if any(has_results_of_another_run(root / folder) for folder in name.parents):
+        if is_in_another_run(path.parent):
             problem = "in results of another run"
         if problem:
             left_out[problem] += 1
