@@ -101,16 +101,15 @@ class Predictor:
         # Batch size by image size, for sizes that ran out of memory.
         self._limits: dict[tuple[int, int], int] = {}
         # Weights are read, and perhaps downloaded, once all options are known to be valid.
-        if not isinstance(model, nn.Module):
-            model = load_model(cfg, model)
-        model = copy_without_weights(model)
+        loaded = model if isinstance(model, nn.Module) else load_model(cfg, model)
+        own_model = copy_without_weights(loaded)
         if device is None:
-            device = next((str(weight.device) for weight in model.parameters()), "cpu")
+            device = next((str(weight.device) for weight in loaded.parameters()), "cpu")
         self.device = device
         self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
-        self._checksum = _checksum(model)  # of the weights before they are folded
-        model = revert_sync_batchnorm(model).eval().to(device)
-        self.model = prepare_for_inference(model)
+        self._checksum = _checksum(loaded)  # of the weights before they are folded
+        own_model = revert_sync_batchnorm(own_model).eval().to(device)
+        self.model = prepare_for_inference(own_model)
         prepare_for_less_memory(self.model, min_score)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
@@ -274,9 +273,10 @@ class Predictor:
             return Prediction(image, None, labels, self.names, palette)
         if "pred_instances" not in sample:
             raise ValueError("the model predicts no boxes or masks: only such detectors work")
-        detections = to_detections(sample.pred_instances, image.shape[:2])
+        instances = sample.pred_instances
         if self.min_score is not None:
-            detections = detections[detections.confidence >= self.min_score]
+            instances = instances[instances.scores >= self.min_score]
+        detections = to_detections(instances, image.shape[:2])
         return Prediction(image, detections, None, self.names, palette)
 
 

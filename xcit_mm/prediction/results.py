@@ -66,7 +66,7 @@ class Results:
         png = cv2.imencode(".png", prediction.segmentation)[1]
         path = map_path(self.out, item.name, frame)
         with atomic_write(path, self.journal.unfinished(".png")) as file:
-            file.write(png)
+            file.write(png.tobytes())
         return fields
 
     def draw(self, item: Item, prediction: Prediction) -> None:

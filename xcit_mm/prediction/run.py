@@ -171,11 +171,10 @@ def _merge(results: Results, unread: Sequence[str]) -> RunReport:
     kept = sum(entry.drawing != results.drawing for entry in predicted)
     if results.drawing is not None and kept:
         print_line(f"{kept} results keep the drawings of other options: --overwrite draws anew")
-    images_and_objects = _iter_images(progress)
     if results.predictor.is_detector:
-        images = _write_objects(results.out, images_and_objects)
+        images = _write_objects(results.out, progress)
     else:
-        images = [image for image, _ in images_and_objects]
+        images = [image for image, _ in _iter_images(progress)]
     classes = zip(results.category_ids, results.predictor.names, strict=True)
     categories = [dict(id=id_, name=name) for id_, name in classes]
     content = dict(images=images, categories=categories, annotations=[])
@@ -200,22 +199,20 @@ def _iter_images(progress: Progress) -> Iterator[tuple[dict[str, Any], list[dict
             image = dict(id=id_, file_name=entry.item.name)
             if entry.item.is_video:
                 frame = record["frame"]
-                # The next id after that of the video, and nine digits.
-                is_number = isinstance(id_, int)
-                image["id"] = (id_ + 1) * 10**9 + frame if is_number else f"{id_}/{frame}"
+                image["id"] = f"{id_}/{frame}"
+                if isinstance(id_, int):  # the next id after that of the video, and nine digits
+                    image["id"] = (id_ + 1) * 10**9 + frame
                 image["frame"] = frame
             image |= dict(height=record["height"], width=record["width"])
             yield image, record.get("objects", [])
 
 
-def _write_objects(
-    out: Path, images_and_objects: Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]
-) -> list[dict[str, Any]]:
+def _write_objects(out: Path, progress: Progress) -> list[dict[str, Any]]:
     """Write the objects of all images one by one, to save memory, and return the images."""
     images = []
     with atomic_write(out / PREDICTIONS, _unfinished(out, PREDICTIONS)) as file:
         separator = b"["
-        for image, objects in images_and_objects:
+        for image, objects in _iter_images(progress):
             images.append(image)
             for result in objects:
                 line = json.dumps(dict(image_id=image["id"]) | result)
