@@ -29,6 +29,10 @@ def pieces() -> Iterator[Counter]:
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if func is torch.ops.aten.convolution.default and args[8] > 1:
                 counts["LPI"] += 0.5  # of two convolutions in groups
+            if func is torch.ops.mkldnn._convolution_pointwise.default and args[6] > 1:
+                counts["LPI"] += 0.5
+            if func is torch.ops.mkldnn._linear_pointwise.default and args[3] == "gelu":
+                counts["MLP"] += 1
             if func is torch.ops.aten.gelu.default and args[0].dim() == 3:
                 counts["MLP"] += 1
             if func is torch.ops.aten.baddbmm.default and args[2].shape[2] != args[2].shape[1]:

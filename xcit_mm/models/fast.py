@@ -13,14 +13,14 @@ Four computations pay. Each takes a layer of `xcit` and returns what its plain c
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import BatchNorm, has_hooks, onednn_linear
+from ..utils.compat import BatchNorm, has_hooks, onednn_conv, onednn_linear
 
 IMPLEMENTATIONS = ("auto", "plain", "covariance")  # of the attention
 # Tokens per channel from which the covariance is faster, measured on CPUs by MKL and by oneDNN, C
@@ -50,6 +50,8 @@ def is_plain(layer: nn.Module) -> bool:
     """
     for part in layer.children():
         if not isinstance(part, BatchNorm) and type(part) not in PLAIN_TYPES:
+            return False
+        if type(part) is nn.GELU and part.approximate != "none":
             return False
         if type(part) is nn.Conv2d:  # the halo of `in_rows` is that of two 3x3 convolutions
             options = part.kernel_size, part.dilation, part.padding, part.padding_mode
@@ -89,11 +91,16 @@ def has_slow_mkl() -> bool:
     return is_amd and bool(capabilities.get("avx512_f"))
 
 
-def uses_onednn(x: Tensor) -> bool:
-    """Return whether to multiply a tensor by oneDNN: float32 in inference, where MKL is slow."""
+def allows_onednn(x: Tensor) -> bool:
+    """Return whether oneDNN may compute a layer of a tensor: float32 on a CPU, in inference."""
     if torch.is_grad_enabled() or is_traced() or not x.is_cpu or x.numel() == 0:
         return False
-    return x.dtype == product_dtype(x) == torch.float32 and has_slow_mkl()
+    return x.dtype == product_dtype(x) == torch.float32 and torch.backends.mkldnn.is_available()
+
+
+def uses_onednn(x: Tensor) -> bool:
+    """Return whether to multiply a tensor by oneDNN alone: where it may, and MKL is slow."""
+    return allows_onednn(x) and has_slow_mkl()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -103,17 +110,48 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def linear_by_image(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `F.linear` with a weight (B, O, C) and a bias (B, O) of each image.
+def linear_gelu(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Compute the exact GELU of a linear layer. oneDNN applies it inside the product."""
+    if allows_onednn(x):
+        return onednn_linear(x, layer.weight, layer.bias, "gelu")
+    return F.gelu(layer(x))
+
+
+def linear_add(x: Tensor, layer: nn.Linear, residual: Tensor) -> Tensor:
+    """Compute `residual` plus a linear layer. oneDNN adds inside the product."""
+    if allows_onednn(x):
+        return onednn_linear(x, layer.weight, layer.bias, residual=residual)
+    return residual + layer(x)
+
+
+def conv_gelu(x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """Compute the exact GELU of a convolution. oneDNN applies it inside the convolution."""
+    if allows_onednn(x):
+        return onednn_conv(conv, x, "gelu")
+    return F.gelu(nn.Conv2d.forward(conv, x))
+
+
+def linear_by_image(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
+) -> Tensor:
+    """Compute `F.linear` with a weight (B, O, C) and a bias (B, O) of each image, plus a residual.
 
     Args:
         x: (B, N, C), or (N, C) for all images.
+        residual: (B, N, O).
     """
-    if uses_onednn(x) and len(weight):  # in this order, since len() fixes the batch of a trace
-        batch = len(weight)
-        x_by_image = x.expand(batch, -1, -1)
-        bias_by_image = [None] * batch if bias is None else bias
-        return torch.stack(list(map(onednn_linear, x_by_image, weight, bias_by_image)))
+    is_fused = allows_onednn(x) and residual is not None
+    if is_fused or (uses_onednn(x) and len(weight)):  # len() fixes the batch of a trace
+        products = []
+        for image in range(len(weight)):
+            product = onednn_linear(
+                x if x.ndim == 2 else x[image],
+                weight[image],
+                None if bias is None else bias[image],
+                residual=None if residual is None else residual[image],
+            )
+            products.append(product)
+        return products[0][None] if len(products) == 1 else torch.stack(products)
     matrices = weight.transpose(1, 2).to(x.dtype)
     if bias is None:
         return x @ matrices
@@ -137,7 +175,7 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
     return (pays or attention.implementation == "covariance") and is_plain(attention)
 
 
-def covariance_attention(attention: Any, x: Tensor) -> Tensor:
+def covariance_attention(attention: Any, x: Tensor, residual: Tensor | None = None) -> Tensor:
     """Compute XCA of tokens (B, N, C) from their covariance.
 
     It takes 2 N C^2 + O(C^3) multiplications, instead of 4 N C^2 + 2 N C^2 / heads.
@@ -194,7 +232,7 @@ def covariance_attention(attention: Any, x: Tensor) -> Tensor:
         mixed = (attn @ v_weight).flatten(1, 2)  # A Wv, (B, C, C)
         matrix = linear_by_image(out_weight, mixed.transpose(1, 2))  # M, (B, C, C)
         offset = F.linear((attn @ v_mean).flatten(1), out_weight, out_bias)  # o, (B, C)
-        out = linear_by_image(y, matrix, offset)
+        out = linear_by_image(y, matrix, offset, residual)
     return attention.proj_drop(out)
 
 
@@ -210,6 +248,35 @@ def uses_rows(layer: nn.Module, x: Tensor) -> bool:
         if part.training or (isinstance(part, BatchNorm) and part.running_mean is None):
             return False
     return is_plain(layer)
+
+
+def lpi(layer: Any, x: Tensor) -> Tensor:
+    """Compute LPI of a grid (B, rows, width, C); a row depends on two to each side."""
+    return in_rows(partial(_interact, layer), x, halo=2)
+
+
+def add_lpi(layer: Any, norm: nn.Module, x: Tensor) -> Tensor:
+    """Compute `x` plus LPI of the normalised grid (B, rows, width, C)."""
+    return in_rows(lambda rows: rows + _interact(layer, norm(rows)), x, halo=2)
+
+
+def _interact(layer: Any, rows: Tensor) -> Tensor:
+    rows = conv_gelu(rows.permute(0, 3, 1, 2), layer.conv1)
+    return layer.conv2(layer.bn(rows)).permute(0, 2, 3, 1)
+
+
+def mlp(layer: Any, x: Tensor) -> Tensor:
+    """Compute MLP of tokens (B, N, C), each by itself."""
+    return in_rows(lambda rows: layer.fc2(linear_gelu(rows, layer.fc1)), x)
+
+
+def add_mlp(layer: Any, norm: nn.Module, x: Tensor) -> Tensor:
+    """Compute `x` plus MLP of the normalised tokens (B, N, C)."""
+
+    def project(rows: Tensor) -> Tensor:
+        return linear_add(linear_gelu(norm(rows), layer.fc1), layer.fc2, rows)
+
+    return in_rows(project, x)
 
 
 def upsample(conv: Any, x: Tensor) -> Tensor:

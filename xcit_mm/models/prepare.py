@@ -11,8 +11,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..ops import is_compiled
 from ..utils.compat import BatchNorm, has_hooks
+from . import fast
 from .fast import FastLinear, has_own_parameters, is_plain
-from .xcit import Pyramid, Upsample2x
+from .xcit import Block, ConvPatchEmbed, Pyramid, Upsample2x
 
 # Necks and heads that are faster with channels last on a CPU, and those that read by RoIAlign.
 CHANNELS_LAST = {"FPN", "FPNHead", "UPerHead", "RPNHead", "RetinaHead"}
@@ -36,6 +37,11 @@ def prepare_for_inference(model: Any) -> Any:
         _fold_batch_norm(module)
         if type(module) is nn.Linear and has_own_parameters(module):
             module.__class__ = FastLinear
+    for module in model.modules():
+        if type(module) is Block:
+            _fold_layer_scale(module)
+        elif type(module) is ConvPatchEmbed:
+            _fuse_gelu(module.proj)
     backbone = getattr(model, "backbone", None)
     if isinstance(backbone, Pyramid) and not has_hooks(backbone):
         _compose_laterals(model, backbone.levels())
@@ -61,6 +67,62 @@ def copy_without_weights(model: nn.Module) -> Any:
 def _refuse_training(model: nn.Module, inputs: object = None) -> None:
     if model.training:
         raise RuntimeError("prepared for inference: call eval(); to train, build the model again")
+
+
+class FoldedBlock(Block):
+    """A block in inference whose LayerScale is part of the last layer of each branch.
+
+    The residual is added inside that layer's product.
+    """
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        normed = self.norm1(x)
+        if fast.uses_covariance(self.attn, normed):
+            x = fast.covariance_attention(self.attn, normed, x)
+        else:
+            x = x + self.attn(normed)
+        if not fast.uses_rows(self.local_mp, x):
+            x = x + self.local_mp(self.norm3(x), height, width)
+            return x + self.mlp(self.norm2(x))
+        x = fast.add_lpi(self.local_mp, self.norm3, x.unflatten(1, (height, width)))
+        return fast.add_mlp(self.mlp, self.norm2, x.flatten(1, 2))
+
+
+class GELUConv(nn.Conv2d):
+    """A convolution and the exact GELU after it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fast.conv_gelu(input, self)
+
+
+def _fold_layer_scale(block: Any) -> None:
+    """Fold LayerScale into the last layer of each branch: gamma (W x + b) = (gamma W) x + gamma b."""
+    branches = (block.attn, block.local_mp, block.mlp)
+    parts = [block.norm1, block.norm2, block.norm3]
+    is_own = all(type(part) is nn.LayerNorm and has_own_parameters(part) for part in parts)
+    if not is_own or has_hooks(block) or not all(map(is_plain, branches)):
+        return
+    scaled = {
+        block.attn.proj: block.gamma1,
+        block.local_mp.conv2: block.gamma3,
+        block.mlp.fc2: block.gamma2,
+    }
+    for layer, gamma in scaled.items():
+        gamma_of_rows = gamma.detach().reshape(-1, *[1] * (layer.weight.ndim - 1))
+        layer.weight = nn.Parameter(layer.weight * gamma_of_rows, requires_grad=False)
+        layer.bias = nn.Parameter(layer.bias * gamma.detach(), requires_grad=False)
+    block.__class__ = FoldedBlock
+
+
+def _fuse_gelu(stem: nn.Sequential) -> None:
+    """Let each convolution of a stem whose BatchNorm is folded compute the GELU after it."""
+    for (_, layer), (name, act) in pairwise(list(stem.named_children())):
+        if type(act) is not nn.GELU or act.approximate != "none" or has_hooks(act):
+            continue
+        conv, norm = layer
+        if type(conv) is nn.Conv2d and type(norm) is nn.Identity and has_own_parameters(conv):
+            conv.__class__ = GELUConv
+            setattr(stem, name, nn.Identity())
 
 
 def _fold_batch_norm(module: nn.Module) -> None:

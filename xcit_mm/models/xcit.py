@@ -188,14 +188,10 @@ class LPI(nn.Module):
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         x = x.unflatten(1, (height, width))
-        x = fast.in_rows(self.interact, x, halo=2) if fast.uses_rows(self, x) else self.interact(x)
-        return x.flatten(1, 2)
-
-    def interact(self, x: Tensor) -> Tensor:
-        """Compute the layer on a grid (B, rows, width, C); a row depends on two to each side."""
-        x = x.permute(0, 3, 1, 2)
-        x = self.conv2(self.bn(self.act(self.conv1(x))))
-        return x.permute(0, 2, 3, 1)
+        if fast.uses_rows(self, x):
+            return fast.lpi(self, x).flatten(1, 2)
+        x = self.conv2(self.bn(self.act(self.conv1(x.permute(0, 3, 1, 2)))))
+        return x.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 class MLP(nn.Module):
@@ -212,10 +208,8 @@ class MLP(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        return fast.in_rows(self.project, x) if fast.uses_rows(self, x) else self.project(x)
-
-    def project(self, x: Tensor) -> Tensor:
-        """Compute the layer on tokens (B, n, C), each by itself."""
+        if fast.uses_rows(self, x):
+            return fast.mlp(self, x)
         return self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
 
 
