@@ -1,11 +1,13 @@
 """Layers of `xcit` in less time and memory, with the same results to rounding.
 
-Four computations pay. Each takes a layer of `xcit` and returns what its plain code returns:
+Five computations pay. Each takes a layer of `xcit` and returns what its plain code returns:
 
 - `covariance_attention`: XCA from the covariance of the tokens, without queries, keys and values.
 - `in_rows`: LPI and MLP in inference, a few rows of a large map at a time, so that their wide
   intermediate maps stay in the cache and are never in memory as a whole.
 - `upsample`: a transposed convolution as one matrix product.
+- `linear_gelu`, `linear_add` and `conv_gelu`: in inference, oneDNN computes GELU or adds the
+  residual inside a product or a convolution, so that the result is in memory once.
 - `linear` and `linear_by_image`: products in inference by oneDNN where this is faster than torch's
   MKL.
 

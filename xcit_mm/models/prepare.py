@@ -23,11 +23,13 @@ ROI_HEADS = {"StandardRoIHead", "CascadeRoIHead"}
 def prepare_for_inference(model: Any) -> Any:
     """Prepare a detector, segmentor, classifier or backbone for inference, in place, and return it.
 
-    The results stay the same to rounding. BatchNorm is folded into the convolution before it. The
-    last layer of a pyramid level becomes one with the 1x1 convolution of an FPN or UPerHead, if
-    nothing else reads the map between them. On a CPU, necks and heads compute with channels last
-    and linear layers by oneDNN where this is faster. Layers with adapters, hooks or parametrized
-    weights stay. A prepared model cannot load a checkpoint.
+    The results stay the same to rounding. BatchNorm is folded into the convolution before it,
+    LayerScale into the last layer of each branch of a block, whose product also adds the residual.
+    The stem's convolutions compute the GELU after them. The last layer of a pyramid level becomes
+    one with the 1x1 convolution of an FPN or UPerHead, if nothing else reads the map between them.
+    On a CPU, necks and heads compute with channels last and linear layers by oneDNN where this is
+    faster. Layers with adapters, hooks or parametrized weights stay. A prepared model cannot load a
+    checkpoint.
 
     Raises:
         RuntimeError: If the model is in training mode, now or when it is called.
@@ -96,7 +98,7 @@ class GELUConv(nn.Conv2d):
 
 
 def _fold_layer_scale(block: Any) -> None:
-    """Fold LayerScale into the last layer of each branch: gamma (W x + b) = (gamma W) x + gamma b."""
+    """Fold LayerScale into each branch's last layer: gamma (W x + b) = (gamma W) x + gamma b."""
     branches = (block.attn, block.local_mp, block.mlp)
     parts = [block.norm1, block.norm2, block.norm3]
     is_own = all(type(part) is nn.LayerNorm and has_own_parameters(part) for part in parts)
@@ -117,7 +119,9 @@ def _fold_layer_scale(block: Any) -> None:
 def _fuse_gelu(stem: nn.Sequential) -> None:
     """Let each convolution of a stem whose BatchNorm is folded compute the GELU after it."""
     for (_, layer), (name, act) in pairwise(list(stem.named_children())):
-        if type(act) is not nn.GELU or act.approximate != "none" or has_hooks(act):
+        if type(act) is not nn.GELU or act.approximate != "none":
+            continue
+        if has_hooks(layer) or has_hooks(act):
             continue
         conv, norm = layer
         if type(conv) is nn.Conv2d and type(norm) is nn.Identity and has_own_parameters(conv):
