@@ -84,6 +84,28 @@ def test_a_backbone_alone_and_a_classifier_give_the_same(network, options, patch
     assert all(level.is_contiguous() for level in actual)
 
 
+@pytest.mark.parametrize("implementation", fast.IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    "context, tolerance",
+    [
+        (torch.inference_mode, 1e-5),
+        (torch.enable_grad, 1e-5),
+        (partial(torch.autocast, "cpu", torch.bfloat16), 3e-2),
+    ],
+    ids=["inference", "gradients", "bfloat16"],
+)
+def test_folded_blocks_give_the_same(implementation, context, tolerance):
+    options = dict(out_indices=(0, 1, 2, 3), norm_cfg=dict(type="BN"))
+    model = fill(XCiT(TRUNK, 16, attn_implementation=implementation, **options)).eval()
+    images = synthetic_images(*SHAPE)
+    with torch.inference_mode():
+        expected = model(images)
+    with context():
+        actual = prepare_for_inference(model)(images)
+    for own, other in zip(actual, expected, strict=True):
+        assert (own - other).abs().max() < tolerance * other.abs().max()
+
+
 def test_prepared_model_cannot_be_trained():
     model = build(small_models.upernet())
     images = synthetic_images(*SHAPE)

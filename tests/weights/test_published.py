@@ -1,5 +1,6 @@
 """Published names, and downloads that are complete, once, and for all processes."""
 
+import os
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -108,6 +109,7 @@ def test_half_a_download_is_removed(server, folder):
 
 
 def download_in_process(rank: int, url: str, folder: str) -> None:
+    os.environ["XCIT_MM_WEIGHTS"] = f"{folder}/kept"  # the fork server may be an earlier test's
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
     )

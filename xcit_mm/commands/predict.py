@@ -9,6 +9,7 @@ from ..prediction.cluster import rank_and_size
 from ..prediction.fonts import class_labels
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, print_line
+from ..utils.memory import keep_freed_memory
 from .options import CHECKPOINT, ERRORS, add_predictor_options, predictor_options
 
 CALLS = """
@@ -81,5 +82,6 @@ def predict(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    keep_freed_memory()
     args = parse_args(argv)
     return cli_main(lambda: predict(args), "start the same command again to go on", *ERRORS)

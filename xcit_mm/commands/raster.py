@@ -13,6 +13,7 @@ from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, print_line
 from ..utils.errors import reason
 from ..utils.folders import check_output
+from ..utils.memory import keep_freed_memory
 from ..weights.zoo import find_model
 from .options import (
     CHECKPOINT,
@@ -96,5 +97,6 @@ def predict_one(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    keep_freed_memory()
     args = parse_args(argv)
     return cli_main(lambda: predict(args), "the same command resumes", *ERRORS)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ..launch import run_tool
 from ..utils.arguments import CommandParser
+from ..utils.memory import keep_freed_memory
 from .options import CHECKPOINT, CONFIG, add_run_options, parse_flags
 
 CALLS = """
@@ -16,6 +17,7 @@ Other options are those of tools/test.py of the config's library: mmdet, mmseg o
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    keep_freed_memory()
     parser = CommandParser("test", CALLS, description=DESCRIPTION)
     add = parser.add_argument
     add("config", help=CONFIG)

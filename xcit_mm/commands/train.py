@@ -6,6 +6,7 @@ from pathlib import Path
 from ..datasets import EXPECTED
 from ..launch import finetune, run_tool
 from ..utils.arguments import CommandParser
+from ..utils.memory import keep_freed_memory
 from .options import CONFIG, READING, add_raster_options, add_run_options, parse_flags
 
 CALLS = """
@@ -19,6 +20,7 @@ Other options are those of tools/train.py of the config's library: mmdet, mmseg 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    keep_freed_memory()
     parser = CommandParser("train", CALLS, description=DESCRIPTION)
     add = parser.add_argument
     add("config", nargs="?", help=CONFIG)

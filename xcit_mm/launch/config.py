@@ -24,9 +24,6 @@ _ONE_RATE = "paramwise_cfg=dict(norm_decay_mult=0.0),"
 _VALIDATION = """val_dataloader, val_evaluator = test_dataloader, test_evaluator
 val_cfg = dict(_delete_=True, type="ValLoop")"""
 _NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there are no held-out images"
-_BALANCED = """
-# For rare classes; it cost 6.5 mask AP of few figs among nuts.
-# train_data = dict(type="ClassBalancedDataset", oversample_thr=0.5, dataset=train_data)"""
 
 
 def name_of(data: Path) -> str:
@@ -109,7 +106,6 @@ def _describe_task(adapted: Adapted, is_validated: bool) -> dict[str, str]:
         dataset_type="CocoDataset" if adapted.is_detector else "BaseSegDataset",
         evaluator=evaluator,
         best=repr(best if is_validated else None),
-        balanced=_BALANCED if adapted.is_detector else "",
         validation=_VALIDATION if is_validated else _NO_VALIDATION,
     )
 

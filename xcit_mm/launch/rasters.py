@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
-from ..rasters.options import LOADING, TILING
+from ..rasters.settings import LOADING, TILING
 from ..utils.configs import ModelInput, read_config, tested_metainfo, type_name
 from ..weights.zoo import find_config
 from .model import Adapted, map_steps

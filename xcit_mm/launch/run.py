@@ -29,7 +29,6 @@ from ..utils.compat import (
     add_hooks_to_runs,
     find_bases_by_package,
     load_urls_by,
-    log_config_to_file_only,
 )
 from ..utils.configs import data_sets, part_class, read_config, type_name
 from ..utils.errors import reason
@@ -136,8 +135,10 @@ def run_tool(tool: str, options: argparse.Namespace) -> int:
     }[tool]
 
     def work_in_console() -> None:
-        console = log_config_to_file_only() if options.verbose else console_of_run()
-        with console:
+        if options.verbose:
+            work(options)
+            return
+        with console_of_run():
             work(options)
 
     errors = (CheckpointMismatch, CannotResume, NotSaved, ConnectionError, FloatingPointError)

@@ -156,8 +156,10 @@ def linear_by_image(
         return products[0][None] if len(products) == 1 else torch.stack(products)
     matrices = weight.transpose(1, 2).to(x.dtype)
     if bias is None:
-        return x @ matrices
-    return torch.baddbmm(bias.unsqueeze(1).to(x.dtype), x, matrices)
+        product = x @ matrices
+    else:
+        product = torch.baddbmm(bias.unsqueeze(1).to(x.dtype), x, matrices)
+    return product if residual is None else residual + product
 
 
 def uses_covariance(attention: Any, x: Tensor) -> bool:
@@ -178,7 +180,7 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
 
 
 def covariance_attention(attention: Any, x: Tensor, residual: Tensor | None = None) -> Tensor:
-    """Compute XCA of tokens (B, N, C) from their covariance.
+    """Compute XCA of tokens (B, N, C) from their covariance, plus a residual of this shape.
 
     It takes 2 N C^2 + O(C^3) multiplications, instead of 4 N C^2 + 2 N C^2 / heads.
 

@@ -10,8 +10,11 @@ from mmengine.config import Config
 
 from ..prediction.tiles import overlap_of_tiles
 from ..utils.configs import ModelInput
-from .options import LOADING, TILING
 from .raster import Raster
+
+LOADING = ("gsd", "bands", "bounds", "percentiles", "nodata")
+"""Options of `Raster` that a user may give."""
+TILING = ("tile", "overlap")
 
 
 @dataclass(frozen=True)

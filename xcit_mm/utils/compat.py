@@ -5,7 +5,7 @@ another library, it replaces for the time of a call, and here.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib.util import find_spec
 from logging import FileHandler, Handler
 from pathlib import Path
@@ -152,11 +152,6 @@ def add_hooks_to_runs(*hooks: Hook) -> Iterator[None]:
         yield
     finally:
         ScriptRunner.added_hooks = former
-
-
-def log_config_to_file_only() -> AbstractContextManager[None]:
-    """Return a context without effect: `ScriptRunner` always logs the config to its file only."""
-    return nullcontext()
 
 
 @contextmanager
