@@ -1,6 +1,5 @@
 """The end of a fine-tuning: its scores, and held-out photos with labels beside predictions."""
 
-import re
 import shutil
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import numpy as np
 from PIL import Image
 
 from xcit_mm.commands import train
-from xcit_mm.weights.reader import load_from_file
 
 # A training of two iterations.
 QUICK = ["train_cfg.max_iters=2", "train_cfg.val_interval=2", "default_hooks.checkpoint.interval=2"]
@@ -26,24 +24,16 @@ def read_columns(work_dir: Path) -> tuple[np.ndarray, np.ndarray]:
     return left, right
 
 
-def test_a_detector_with_every_offered_option_ends_with_the_score_of_each_class(
+def test_a_detector_ends_with_the_score_of_each_class_and_a_drawing(
     trained, data, folder, start, capsys
 ):
-    config = folder / "my-data.py"
     start("--from", trained, "--data", data, "--boxes")
-    options = r"^# (custom_hooks \+=|train_data =)"
-    content, count = re.subn(options, r"\1", config.read_text(), flags=re.MULTILINE)
-    config.write_text(content)
-    assert train.main([str(config), "--cfg-options", *QUICK]) == 0
+    assert train.main([str(folder / "my-data.py"), "--cfg-options", *QUICK]) == 0
     lines = capsys.readouterr().err.splitlines()
     score, *classes = lines[-6:-3]
-    assert count == 3 and score.startswith("score of the best checkpoint: bbox_mAP 0")
+    assert score.startswith("score of the best checkpoint: bbox_mAP 0")
     assert [line.split()[0] for line in classes] == ["circle", "square"]
-    work_dir = folder / "work_dirs" / "my-data"
-    (best,) = work_dir.glob("best_*.pth")
-    assert "ema_state_dict" in load_from_file(best)
-    left, right = read_columns(work_dir)
-    assert left.shape == (4 * (640 + 20), 660, 3)
+    left, right = read_columns(folder / "work_dirs" / "my-data")
     assert np.abs(left - right).mean() > 1
 
 
