@@ -8,8 +8,8 @@ import geopandas
 import numpy as np
 import pytest
 import shapely
-from helpers.perfect_detector import CLASSES, PerfectDetector
-from helpers.raster_files import UTM, in_pixels, noise, save, write_shapes
+from helpers.perfect_detector import CLASSES, PerfectDetector, Scene
+from helpers.raster_files import UTM, in_pixels, noise, save, save_image, write_shapes
 
 from xcit_mm import predict_raster, score_raster
 
@@ -154,6 +154,41 @@ class TestObjects:
         lines = capsys.readouterr().err
         assert f"--labels {labels}: classes by name: oak 2\n" in lines
         assert "o.gpkg: the score counts 2 of 4 labels (50.0%); left out: 2 without a cl" in lines
+
+    @pytest.mark.parametrize("is_declared", [True, False])
+    def test_a_label_where_the_raster_has_no_data_is_not_missed(self, is_declared, tmp_path):
+        scene = Scene(100, 100)
+        assert scene.add(np.array([(10, 10), (10, 30), (30, 30), (30, 10)]))
+        raster = save_image(tmp_path / "a.tif", scene.image, nodata=0 if is_declared else None)
+        option = dict(nodata=None if is_declared else 0)
+        out = predict_raster(raster, PerfectDetector(), tmp_path / "o.gpkg", tile=128, **option)
+        shapes = [shapely.box(10, 10, 31, 31), shapely.box(60, 60, 80, 80)]
+        labels = write_shapes(tmp_path / "l.gpkg", shapes)
+        scores = score_raster(out, labels, raster=raster)
+        assert scores.loc["all", ["objects", "matched", "missed"]].tolist() == [1, 1, 0]
+        reason = "without data in the raster"
+        assert scores.attrs["labels"] == {"total": 2, "scored": 1, reason: 1}
+        with pytest.raises(ValueError, match=f"no label that counts: .*; left out: 1 {reason}"):
+            score_raster(out, write_shapes(labels, shapes[1:]), raster=raster)
+
+    def test_objects_of_another_program_on_labels_without_data_do_not_count(self, tmp_path):
+        bands = noise(3, 40, 60)
+        bands[:, :, 30:] = 0
+        raster = save(tmp_path / "a.tif", bands, nodata=0, **UTM)
+        out = write_objects(tmp_path / "o.gpkg", boxes(0, 40), ["oak"] * 2)
+        labels = write_shapes(tmp_path / "l.gpkg", boxes(0, 38), type=["oak"] * 2)
+        scores = score_raster(out, labels, raster=raster)
+        assert scores.loc["all", ["objects", "matched", "false"]].tolist() == [1, 1, 0]
+        assert scores.attrs["objects"] == {"total": 2, "scored": 1, "on labels without data": 1}
+
+    def test_a_label_that_is_drawn_twice_counts_once(self, two, tmp_path, capsys):
+        shapes = [*boxes(0, 20), *(box.reverse() for box in boxes(0, 0))]
+        labels = write_shapes(tmp_path / "l.gpkg", shapes, type=["oak", "fir", "oak", "birch"])
+        scores = score_raster(two, labels)
+        assert scores.loc["all", ["objects", "matched", "missed"]].tolist() == [3, 2, 1]
+        assert scores.attrs["labels"] == {"total": 4, "scored": 3, "drawn twice": 1}
+        line = "1 polygons are drawn twice: each counts once\n"
+        assert f"--labels {labels}: {line}" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("columns", "message"),

@@ -24,10 +24,14 @@ quick = settings(max_examples=12, deadline=None, derandomize=True, database=None
 
 @st.composite
 def boxes(draw: Any, names: tuple[str | None, ...]) -> Any:
-    """Draw polygons of boxes with a class, whose edges pass no centre of a pixel."""
+    """Draw polygons of boxes with a class, whose edges pass no centre of a pixel, and whose centres
+    lie on no edge of one.
+    """
     corner = st.tuples(st.integers(-5, WIDTH - 6), st.integers(-5, HEIGHT - 6))
-    size = st.tuples(st.integers(2, 30), st.integers(2, 30))
-    drawn = draw(st.lists(st.tuples(corner, size, st.sampled_from(names)), max_size=12))
+    side = st.sampled_from(range(3, 31, 2))
+    drawn = draw(
+        st.lists(st.tuples(corner, st.tuples(side, side), st.sampled_from(names)), max_size=12)
+    )
     shapes = [shapely.box(x, y, x + w, y + h) for (x, y), (w, h), _ in drawn]
     first = shapely.box(3, 3, 20, 20)  # a label that counts, in any case
     return in_pixels([first, *shapes], species=[KNOWN[0], *(name for *_, name in drawn)])
@@ -90,12 +94,17 @@ def test_pixels_of_a_map_add_up_whatever_the_form_of_labels_and_tiles(labels, fo
     labels=boxes((*KNOWN, "river", None)),
     found=boxes(KNOWN),
     form=forms(),
+    copied=st.integers(0, 3),
+    hole=st.integers(30, WIDTH),
     scores=st.permutations([0.3, 0.5, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.91, 0.92, 0.93, 0.94, 0.95]),
 )
-def test_labels_and_objects_add_up_whatever_their_form(labels, found, form, scores):
+def test_labels_and_objects_add_up_whatever_their_form(labels, found, form, copied, hole, scores):
+    labels = pandas.concat([labels, labels.iloc[:copied]], ignore_index=True)
+    bands = noise(3, HEIGHT, WIDTH)
+    bands[:, :, hole:] = 0
     with TemporaryDirectory() as folder:
         root = Path(folder)
-        raster = save(root / "a.tif", noise(3, HEIGHT, WIDTH), **UTM)
+        raster = save(root / "a.tif", bands, nodata=0, **UTM)
         columns = {"class": found["species"], "score": scores[: len(found)], "cut": False}
         found = found.drop(columns="species").assign(**columns, area=1.0)
         found.to_file(root / "plain.gpkg", layer="plain")
@@ -111,4 +120,6 @@ def test_labels_and_objects_add_up_whatever_their_form(labels, found, form, scor
         assert counts["total"] == len(drawn) == sum(counts.values()) - counts["total"]
     assert table.attrs["labels"]["scored"] == total["objects"] == total["matched"] + total["missed"]
     assert total["matched"] + total["false"] <= table.attrs["objects"]["scored"]
-    assert table.attrs["labels"].get("without a class", 0) <= labels["species"].isna().sum()
+    left_out = table.attrs["labels"]
+    assert left_out.get("without a class", 0) <= labels["species"].isna().sum()
+    assert left_out.get("drawn twice", 0) == labels.duplicated().sum()

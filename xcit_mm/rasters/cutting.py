@@ -77,15 +77,15 @@ def cut_rasters(
     options = dict(channels=settings.channels, raw=settings.raw, **settings.reading)
     grids, options = open_alike(list_rasters(Path(rasters)), options)
     areas = find_areas(grids, aoi)
-    labelled = label_scenes(grids, areas, labels, is_detector, known)
-    parts = divide(labelled.scenes, hold_out)
+    scenes, classes, with_masks = label_scenes(grids, areas, labels, is_detector, known)
+    parts = divide(scenes, hold_out)
     with atomic_folder(folder) as unfinished:
         unfinished.mkdir()
         writer: TileWriter
         if is_detector:
-            writer = ObjectTiles(unfinished, settings, labelled.classes, labelled.with_masks)
+            writer = ObjectTiles(unfinished, settings, classes, with_masks)
         else:
-            writer = MapTiles(unfinished, settings, labelled.classes)
+            writer = MapTiles(unfinished, settings, classes)
         _write(parts, writer, options, settings.overlap)
         dataset = writer.finish(folder)
         dataset.descriptions = [grid.path.resolve() for grid in grids] + [

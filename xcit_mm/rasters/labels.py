@@ -1,6 +1,5 @@
 """A user's labels of a raster: polygons with classes, or a raster of classes."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +11,7 @@ from ..datasets import IGNORED
 from ..utils.cli import print_line
 from ..utils.errors import preview
 from .gdal import open_raster
-from .polygons import describe_extent, read_polygons, repair, to_crs
-from .tally import Tally
+from .polygons import list_layers, read_polygons, repair
 
 CLASS_COLUMNS = ("class", "label", "name", "category", "type")
 ONE_CLASS = "object"
@@ -62,42 +60,45 @@ def read_labels(source: LabelFile) -> Any:
 
     polygons = read_polygons(source.path, "--labels", source.layer)
     table = polygons.drop(columns=polygons.geometry.name)
-    column = source.class_column or _find_class_column(table.columns)
+    by_name = {column.lower(): column for column in reversed(table.columns)}
+    known = [by_name[name] for name in CLASS_COLUMNS if name in by_name]
+    column = source.class_column or next(iter(known), None)
     if column is None:
         print_line(f"{source.option}: no column of classes, all are `{ONE_CLASS}`{_hint(table)}")
-        names = [ONE_CLASS] * len(polygons)
+        names: Any = [ONE_CLASS] * len(polygons)
     elif column not in table:
         fix = f"give one of {', '.join(table)}"
         raise ValueError(f"--class-column {column}: {source.path} has no such column, {fix}")
     else:
-        names = [_class_name(value) for value in table[column]]
-        _check_classes(source, column, names, table)
+        names = _to_names(table[column])
+        _check_classes(source, column, names, _hint(table.drop(columns=column)))
+    shapes = np.array(polygons.geometry)
     return geopandas.GeoDataFrame(
-        {"class": names}, geometry=np.array(polygons.geometry), crs=polygons.crs
+        {"class": np.array(names, object)}, geometry=shapes, crs=polygons.crs
     )
 
 
-def _check_classes(source: LabelFile, column: str, names: Sequence[str], table: Any) -> None:
+def _check_classes(source: LabelFile, column: str, names: Any, hint: str) -> None:
     """Print the classes of a column with their counts.
 
     Raises:
         ValueError: If no polygon has a class, or the column was not given and is almost unique or
             mostly empty.
     """
-    counts = Counter(name for name in names if name != NO_CLASS)
-    empty = len(names) - counts.total()
-    fix = f"give --class-column{_hint(table.drop(columns=column))}"
-    if not counts:
-        raise ValueError(f"{source.option}: no polygon has a {column}: {fix}")
-    if source.class_column is None:
-        problem = ""
-        if 2 * empty > len(names):
-            problem = f"{empty} of {len(names)} polygons have no {column}"
-        elif _is_almost_unique(counts):
-            problem = f"{counts.total()} polygons have {len(counts)} values of {column}"
-        if problem:
-            raise ValueError(f"{source.option}: {problem}, which are no classes: {fix}")
-    described = [f"{name} {count}" for name, count in sorted(counts.items())]
+    named = names[names != NO_CLASS]
+    empty = len(names) - len(named)
+    problem = ""
+    if named.empty:
+        problem = f"no polygon has a {column}"
+    elif source.class_column is None and len(named) < empty:
+        problem = f"{empty} of {len(names)} polygons have no {column}, which are no classes"
+    elif source.class_column is None and _is_almost_unique(named):
+        values = f"{named.nunique()} values of {column}"
+        problem = f"{len(named)} polygons have {values}, which are no classes"
+    if problem:
+        raise ValueError(f"{source.option}: {problem}: give --class-column{hint}")
+    counts = named.value_counts().sort_index()
+    described = [f"{name} {count}" for name, count in counts.items()]
     if len(described) > _MAX_LISTED:
         described[_MAX_LISTED:] = [f"and {len(described) - _MAX_LISTED} more"]
     print_line(f"{source.option}: classes by {column}: {', '.join(described)}")
@@ -106,89 +107,50 @@ def _check_classes(source: LabelFile, column: str, names: Sequence[str], table: 
         print_line(f"{source.option}: {empty} polygons have no {column}: {effect}")
 
 
-def _is_almost_unique(counts: Counter[str]) -> bool:
-    return len(counts) > max(_MANY, counts.total() / 2)
+def _is_almost_unique(names: Any) -> bool:
+    return names.nunique() > max(_MANY, len(names) / 2)
 
 
 def _hint(table: Any) -> str:
     """Describe the columns that might have the classes, for the end of a line."""
     columns = []
     for column in table:
-        counts = Counter(_class_name(value) for value in table[column])
-        del counts[NO_CLASS]
-        if counts and not _is_almost_unique(counts):
-            columns.append(f"{column} ({preview(counts)})")
+        names = _to_names(table[column])
+        named = names[names != NO_CLASS]
+        if len(named) and not _is_almost_unique(named):
+            columns.append(f"{column} ({preview(named.unique())})")
     return f"; columns: {', '.join(columns)}" if columns else ""
 
 
-def _find_class_column(columns: Sequence[str]) -> str | None:
-    """Return the column that CLASS_COLUMNS names first, in small or capital letters, or None."""
-    by_name = {column.lower(): column for column in reversed(columns)}
-    known = [by_name[name] for name in CLASS_COLUMNS if name in by_name]
-    return known[0] if known else None
+def _to_names(column: Any) -> Any:
+    """Return the values of a column as names. Numbers are floats where one is missing."""
+    return column.convert_dtypes().astype("string").str.strip().fillna(NO_CLASS)
 
 
-def select_known(polygons: Any, classes: Sequence[str], source: LabelFile, tally: Tally) -> Any:
-    """Select the polygons of a model's classes. A line names the other classes.
+def are_copies(labels: Any, source: LabelFile) -> np.ndarray:
+    """Return whether each label is drawn again, as an equal polygon of the same class. A line
+    counts them.
+    """
+    is_copy = labels.assign(shape=labels.normalize().to_wkb()).duplicated(["shape", "class"])
+    if is_copy.any():
+        print_line(f"{source.option}: {is_copy.sum()} polygons are drawn twice: each counts once")
+    return is_copy.to_numpy()
+
+
+def are_known(labels: Any, classes: Sequence[str], source: LabelFile) -> np.ndarray:
+    """Return whether the class of each label is a model's. A line names the other classes.
 
     Raises:
-        ValueError: If no polygon has one of the classes.
+        ValueError: If no label has one of the classes.
     """
-    is_known = polygons["class"].isin(classes)
-    unknown = sorted(set(polygons["class"][~is_known]))
+    is_known = labels["class"].isin(classes)
+    unknown = sorted(set(labels["class"][~is_known]))
     if unknown:
         problem = f"the model does not know {preview(unknown)}, but {preview(classes)}"
         if not is_known.any():
             raise ValueError(f"{source.option}: {problem}: give --class-column")
         print_line(f"{source.option}: {problem}: these labels do not count")
-    tally.leave_out("of a class that the model does not know", int((~is_known).sum()))
-    return polygons[is_known]
-
-
-def place_labels(polygons: Any, crs: Any, area: Any, option: str, by_centre: bool = False) -> Any:
-    """Convert labels to a coordinate system, and select those in an area. A line counts the labels
-    outside.
-
-    Args:
-        area: Polygon in this coordinate system, or None for all labels.
-        option: Option that the user gave the labels by, for messages.
-        by_centre: Whether the centre of a label must lie in the area. Default: any part of it.
-
-    Raises:
-        ValueError: If no label lies in the area. The message has both extents.
-    """
-    placed = to_crs(polygons, crs, option)
-    if area is None:
-        return placed
-    is_inside = has_centre_in(area, placed) if by_centre else placed.intersects(area)
-    outside = len(polygons) - int(np.sum(is_inside))
-    if outside == len(polygons):
-        labels_extent = describe_extent(polygons.total_bounds, polygons.crs)
-        area_extent = describe_extent(area.bounds, crs)
-        raise ValueError(f"{option} ({labels_extent}) has no polygon in the area ({area_extent})")
-    if outside:
-        print_line(f"{option}: {outside} of {len(polygons)} polygons lie outside of the area")
-    return placed[is_inside]
-
-
-def has_centre_in(area: Any, polygons: Any) -> np.ndarray:
-    """Return whether the centre of each polygon lies in an area."""
-    return shapely.contains(area, shapely.centroid(np.array(polygons.geometry)))
-
-
-def are_boxes(shapes: Any) -> bool:
-    """Return whether all polygons are boxes along the axes of their coordinate system."""
-    shapes = np.array(shapes)
-    return bool((shapely.area(shapes) > 0.999 * shapely.area(shapely.envelope(shapes))).all())
-
-
-def _class_name(value: Any) -> str:
-    """Return the name of a class, NO_CLASS if it is missing."""
-    if value is None or value != value:  # NaN
-        return NO_CLASS
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # pandas makes numbers floats where one is missing
-    return str(value).strip()
+    return is_known.to_numpy()
 
 
 class CutObject(NamedTuple):
@@ -243,12 +205,10 @@ class DrawnClasses:
         selected = np.sort(self._tree.query(area, predicate="intersects"))
         parts = repair(shapely.intersection(self._shapes[selected], area))
         shares = shapely.area(parts) / shapely.area(self._shapes[selected])
-        objects = []
-        for position, part, share in zip(selected, parts, shares, strict=True):
-            if part.area >= 1 or share >= 1:
-                label = self._index[position]
-                objects.append(CutObject(label, self._numbers[position], part, share))
-        return objects
+        is_kept = (shapely.area(parts) >= 1) | (shares >= 1)
+        selected = selected[is_kept]
+        columns = self._index[selected], self._numbers[selected], parts[is_kept], shares[is_kept]
+        return [CutObject(*values) for values in zip(*columns, strict=True)]
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the class numbers of a window, (h, w), int32."""
@@ -308,12 +268,12 @@ def is_raster(path: str | Path, class_column: str | None) -> bool:
         OSError: If they are neither.
         ValueError: If they are a raster, and a column is to give the classes.
     """
-    import pyogrio
+    from pyogrio.errors import DataSourceError
 
     try:
-        if Path(path).suffix == ".parquet" or len(pyogrio.list_layers(path)):
+        if list_layers(path):
             return False
-    except pyogrio.errors.DataSourceError:
+    except DataSourceError:
         open_raster(path).close()
     if class_column is not None:
         problem = f"--labels {path} is a raster, which has no columns"

@@ -17,12 +17,11 @@ from .labels import (
     DrawnClasses,
     LabelFile,
     StoredClasses,
+    are_known,
     is_raster,
-    place_labels,
     read_labels,
-    select_known,
 )
-from .polygons import covers, footprint, read_area, to_pixels
+from .polygons import covers, footprint, place_polygons, read_area, to_pixels
 from .tally import Tally
 
 _WINDOW = 2048  # pixels of a side
@@ -40,8 +39,8 @@ def score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
             labels: DrawnClasses | StoredClasses = StoredClasses(source.path, file)
         else:
             polygons = read_labels(source)
-            polygons = place_labels(polygons, file.crs, area, source.option)
-            select_known(polygons[polygons["class"] != NO_CLASS], names, source, Tally("", 0))
+            polygons = place_polygons(polygons, file.crs, area, source.option)
+            are_known(polygons[polygons["class"] != NO_CLASS], names, source)
             labels = DrawnClasses(polygons, file.transform, names)
         counts, tally = _count_pixels(file, labels, to_pixels(area, file), len(names))
     if not counts.any():
@@ -81,12 +80,15 @@ def _count_pixels(
             problem = f"the labels have a class {numbers.max()}"
             raise ValueError(f"{problem}, but {file.name} has {count}, from 0 on")
         is_inside = covers(area, rows, columns)
-        has_class = is_inside & (predicted != file.nodata)
-        tally.total += int(is_inside.sum())
-        tally.leave_out("without a class in the map", int((is_inside & ~has_class).sum()))
+        numbers = numbers[is_inside]
+        predicted = predicted[is_inside]
+        tally.total += len(numbers)
+        has_class = predicted != file.nodata
+        numbers = tally.keep(numbers, has_class, "without a class in the map")
+        predicted = predicted[has_class]
         for number, reason in _LEFT_OUT.items():
-            tally.leave_out(reason, int((has_class & (numbers == number)).sum()))
-        is_counted = has_class & (numbers >= 0)
+            tally.left_out[reason] += int((numbers == number).sum())
+        is_counted = numbers >= 0
         pairs = numbers[is_counted] * count + predicted[is_counted]
         counts += np.bincount(pairs, minlength=count**2).reshape(count, count)
     return counts, tally

@@ -1,5 +1,6 @@
 """Score of a table of objects against labels: average precision, and what is matched or missed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,63 +9,98 @@ import shapely
 
 from ..utils.cli import print_line
 from . import objects
-from .gdal import gdal, open_raster
 from .labels import (
     NO_CLASS,
     ONE_CLASS,
     LabelFile,
-    has_centre_in,
-    place_labels,
+    are_copies,
+    are_known,
     read_labels,
-    select_known,
 )
-from .polygons import footprint, read_area, repair, to_crs
+from .polygons import footprint, has_centre_in, place_polygons, read_area, repair, to_crs
+from .raster import Raster
 from .tally import Tally
 
 MIN_IOU = 0.5
+_WINDOW = 1024  # pixels of a side
 
 
 def score_objects(
-    out: Path, source: LabelFile, aoi: str | Path | None, raster: str | Path | None
+    out: Path,
+    source: LabelFile,
+    aoi: str | Path | None,
+    raster: Raster | None,
+    classes: Sequence[str] | None,
 ) -> Any:
-    """Return the scores of each class and of all, as of `score_raster`."""
+    """Return the scores of each class and of all, as of `score_raster`.
+
+    Args:
+        classes: Of the model. Default: unknown.
+    """
     table, _ = objects.read_table(out)
-    origin = objects.read_origin(out)
     area = _find_area(table.crs, aoi, raster)
-    polygons = read_labels(source)
-    labels = Tally("labels", len(polygons))
-    polygons = place_labels(polygons, table.crs, area, source.option, by_centre=True)
-    labels.leave_out("outside of the area", labels.total - len(polygons))
-    has_class = polygons["class"] != NO_CLASS
-    ignored = polygons[~has_class]
-    polygons = polygons[has_class]
-    labels.leave_out("without a class", len(ignored))
-    if set(polygons["class"]) == {ONE_CLASS}:
+    labels = read_labels(source)
+    label_tally = Tally("labels", len(labels))
+    labels = label_tally.keep(labels, ~are_copies(labels, source), "drawn twice")
+    placed = place_polygons(labels, table.crs, area, source.option, by_centre=True)
+    label_tally.left_out["outside of the area"] += len(labels) - len(placed)
+    has_class = placed["class"] != NO_CLASS
+    ignored = {"without a class": placed[~has_class]}
+    labels = label_tally.keep(placed, has_class, "without a class")
+    if set(labels["class"]) == {ONE_CLASS}:
         table["class"] = ONE_CLASS
-    elif origin:
-        polygons = select_known(polygons, origin["classes"], source, labels)
-    found = Tally("objects found", len(table))
+    elif classes is not None:
+        is_known = are_known(labels, classes, source)
+        labels = label_tally.keep(labels, is_known, "of a class that the model does not know")
+    if raster is not None:
+        has_data = _have_data(labels, raster)
+        ignored["without data"] = labels[~has_data]
+        labels = label_tally.keep(labels, has_data, "without data in the raster")
+    if labels.empty:
+        raise ValueError(f"{source.option} has no label that counts: {label_tally}")
+    tally = Tally("objects found", len(table))
     if area is not None:
-        table = table[has_centre_in(area, table)]
-    found.leave_out("outside of the area", found.total - len(table))
+        table = tally.keep(table, has_centre_in(area, table), "outside of the area")
     table = table.iloc[_order(table)]
-    matches = _match(table, polygons)
-    is_ignored = (matches < 0) & _lie_on(table, ignored)
-    found.leave_out("on labels without a class", int(is_ignored.sum()))
-    scores = _score_matches(out, table[~is_ignored], polygons, matches[~is_ignored])
-    for tally in (labels, found):
-        print_line(f"{out}: {tally}")
-    scores.attrs.update(labels=labels.counts, objects=found.counts)
+    matches = _match(table, labels)
+    for reason, polygons in ignored.items():
+        is_scored = (matches >= 0) | ~_lie_on(table, polygons)
+        table = tally.keep(table, is_scored, f"on labels {reason}")
+        matches = matches[is_scored]
+    scores = _score_matches(out, table, labels, matches)
+    print_line(f"{out}: {label_tally}")
+    print_line(f"{out}: {tally}")
+    scores.attrs.update(labels=label_tally.counts, objects=tally.counts)
     return scores
 
 
-def _find_area(crs: Any, aoi: str | Path | None, raster: str | Path | None) -> Any:
+def _find_area(crs: Any, aoi: str | Path | None, raster: Raster | None) -> Any:
     """Return the polygon of the area that counts, or None if everything does."""
-    if raster is None:
-        return None if aoi is None else read_area(aoi, crs)
-    with gdal(raster), open_raster(raster) as file:
-        place = to_crs(footprint(file), crs, str(raster))
-    return place.union_all() if aoi is None else read_area(aoi, crs, place)
+    place = None if raster is None else to_crs(footprint(raster), crs, raster.path)
+    if aoi is not None:
+        return read_area(aoi, crs, place)
+    return None if place is None else place.union_all()
+
+
+def _have_data(labels: Any, raster: Raster) -> np.ndarray:
+    """Return whether the raster has data at the centre of each label's box, without which no object
+    is predicted.
+    """
+    shapes = to_crs(labels, raster.crs, raster.path).geometry
+    shapes = shapes.affine_transform((~raster.transform).to_shapely())
+    inside = shapes.intersection(shapely.box(0, 0, raster.width, raster.height))
+    corners = np.nan_to_num(inside.bounds.reindex(labels.index)).reshape(-1, 2, 2)
+    x, y = corners.mean(axis=1).T
+    columns = x.astype(int).clip(0, raster.width - 1)
+    rows = y.astype(int).clip(0, raster.height - 1)
+    has_data = np.zeros(len(labels), bool)
+    for top, left in {*zip(rows // _WINDOW, columns // _WINDOW, strict=True)}:
+        is_here = (rows // _WINDOW == top) & (columns // _WINDOW == left)
+        first = _WINDOW * np.array([top, left])
+        ends = np.minimum(first + _WINDOW, (raster.height, raster.width))
+        _, valid = raster.read(*map(slice, first.tolist(), ends.tolist()))
+        has_data[is_here] = valid[rows[is_here] - first[0], columns[is_here] - first[1]]
+    return has_data
 
 
 def _order(table: Any) -> np.ndarray:

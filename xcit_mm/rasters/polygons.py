@@ -58,29 +58,29 @@ def read_polygons(path: str | Path, option: str, layer: str | None = None) -> An
     for name in layers if layer is None else [layer]:
         table = read_layer(path, name)
         shapes = _without_collections(np.array(getattr(table, "geometry", []), object))
-        if np.isin(shapely.get_type_id(shapes), _POLYGONS).any():
+        is_empty = shapely.is_missing(shapes) | shapely.is_empty(shapes)
+        is_polygon = np.isin(shapely.get_type_id(shapes), _POLYGONS) & ~is_empty
+        if is_polygon.any():
             break
     else:
         raise ValueError(f"{option} {path} has no polygons: give a file with polygons")
     further_layers = [other for other in layers if layer is None and other != name]
-    table = table.set_geometry(shapes, crs=table.crs)
-    is_empty = shapely.is_missing(shapes) | shapely.is_empty(shapes)
-    is_polygon = np.isin(shapely.get_type_id(shapes), _POLYGONS) & ~is_empty
-    if not is_polygon.any():
-        raise ValueError(f"{option} {path} has no polygons: give a file with polygons")
-    table = table[is_polygon]
-    shapes = shapely.force_2d(shapes[is_polygon])
-    is_invalid = ~shapely.is_valid(shapes)
+    polygons = shapely.force_2d(shapes[is_polygon])
+    repaired = repair(polygons)
+    has_area = shapely.area(repaired) > 0
     for count, problem in (
         (np.sum(is_empty), "empty shapes are left out"),
-        (np.sum(~is_empty) - len(shapes), "points or lines are left out"),
-        (np.sum(is_invalid), "shapes cross themselves and are repaired"),
+        (np.sum(~is_empty & ~is_polygon), "points or lines are left out"),
+        (
+            np.sum(has_area & ~shapely.is_valid(polygons)),
+            "shapes cross themselves and are repaired",
+        ),
+        (np.sum(~has_area), "shapes without an area are left out"),
         (len(further_layers), f"layers are not read: {', '.join(further_layers)}"),
     ):
         if count:
             print_line(f"{option} {path}: {count} {problem}")
-    shapes = repair(shapes)
-    return table.set_geometry(shapes, crs=table.crs)[shapely.area(shapes) > 0]
+    return table[is_polygon].set_geometry(repaired, crs=table.crs)[has_area]
 
 
 def _without_collections(shapes: np.ndarray) -> np.ndarray:
@@ -127,6 +127,37 @@ def describe_extent(bounds: Any, crs: Any) -> str:
     left, bottom, right, top = bounds
     place = "" if crs is None else f" in {crs.to_string()}"
     return f"x {left:.10g} to {right:.10g}, y {bottom:.10g} to {top:.10g}{place}"
+
+
+def place_polygons(polygons: Any, crs: Any, area: Any, option: str, by_centre: bool = False) -> Any:
+    """Convert polygons to a coordinate system, and select those in an area. A line counts those
+    outside.
+
+    Args:
+        area: Polygon in this coordinate system, or None for all polygons.
+        option: Option that the user gave the polygons by, for messages.
+        by_centre: Whether the centre of a polygon must lie in the area. Default: any part of it.
+
+    Raises:
+        ValueError: If no polygon lies in the area. The message has both extents.
+    """
+    placed = to_crs(polygons, crs, option)
+    if area is None:
+        return placed
+    is_inside = has_centre_in(area, placed) if by_centre else placed.intersects(area)
+    outside = len(polygons) - int(np.sum(is_inside))
+    if outside == len(polygons):
+        extent = describe_extent(polygons.total_bounds, polygons.crs)
+        area_extent = describe_extent(area.bounds, crs)
+        raise ValueError(f"{option} ({extent}) has no polygon in the area ({area_extent})")
+    if outside:
+        print_line(f"{option}: {outside} of {len(polygons)} polygons lie outside of the area")
+    return placed[is_inside]
+
+
+def has_centre_in(area: Any, polygons: Any) -> np.ndarray:
+    """Return whether the centre of each polygon lies in an area."""
+    return shapely.contains(area, shapely.centroid(np.array(polygons.geometry)))
 
 
 def footprint(raster: Any) -> Any:

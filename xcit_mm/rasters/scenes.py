@@ -16,12 +16,11 @@ from .labels import (
     DrawnClasses,
     LabelFile,
     StoredClasses,
-    are_boxes,
+    are_copies,
     is_raster,
-    place_labels,
     read_labels,
 )
-from .polygons import read_area, to_pixels
+from .polygons import place_polygons, read_area, to_pixels
 from .raster import Raster
 
 
@@ -62,19 +61,6 @@ class Scene(NamedTuple):
     grid: Grid
     area: Any
     labels: DrawnClasses | StoredClasses
-
-
-class LabelledScenes(NamedTuple):
-    """Rasters with the labels of one file.
-
-    Attributes:
-        classes: Names of the classes in the order of their numbers, none of a raster of classes.
-        with_masks: Whether a label is more than a box.
-    """
-
-    scenes: list[Scene]
-    classes: list[str]
-    with_masks: bool
 
 
 def open_alike(paths: Sequence[Path], options: dict[str, Any]) -> tuple[list[Grid], dict[str, Any]]:
@@ -138,11 +124,15 @@ def label_scenes(
     source: LabelFile,
     is_detector: bool,
     known: Sequence[str] = (),
-) -> LabelledScenes:
+) -> tuple[list[Scene], list[str], bool]:
     """Place the labels of a file on rasters. Lines tell which labels are left out.
 
     Args:
         known: Names of the classes of a model, whose order counts if the labels have the same.
+
+    Returns:
+        The rasters with their labels; the names of the classes in the order of their numbers, none
+        of a raster of classes; and whether a label is more than a box.
 
     Raises:
         ValueError: If no label lies in the areas, or a detector has a raster of classes.
@@ -154,11 +144,12 @@ def label_scenes(
         if is_detector:
             raise ValueError(f"{source.option} has no polygons: a detector needs some")
         scenes = [Scene(grid, area, StoredClasses(source.path, grid)) for grid, area in places]
-        return LabelledScenes(scenes, [], with_masks=True)
+        return scenes, [], True
     polygons = read_labels(source)
+    polygons = polygons[~are_copies(polygons, source)]
     crs = grids[0].crs
     labelled = pandas.concat([grid.to_map(area, crs) for grid, area in places]).union_all()
-    placed = place_labels(polygons, crs, labelled, source.option)
+    placed = place_polygons(polygons, crs, labelled, source.option)
     classes = sorted(set(placed["class"]) - {NO_CLASS})
     if not classes:
         raise ValueError(f"{source.option}: no polygon in the area has a class")
@@ -170,13 +161,19 @@ def label_scenes(
     has_boxes = True
     for grid, area in places:
         labels = DrawnClasses(_to_crs(placed, grid.crs), grid.transform, classes)
-        has_boxes &= are_boxes(labels.shapes)
+        has_boxes &= _are_boxes(labels.shapes)
         scenes.append(Scene(grid, area, labels))
     drawn = polygons.geometry[polygons["class"] != NO_CLASS]
     # Boxes are drawn along the axes of the raster, or of their own coordinate system.
-    return LabelledScenes(scenes, classes, not (has_boxes or are_boxes(drawn)))
+    return scenes, classes, not (has_boxes or _are_boxes(drawn))
 
 
 def _to_crs(shapes: Any, crs: Any) -> Any:
     """Convert shapes. Without a coordinate system, they stay."""
     return shapes if crs is None else shapes.to_crs(crs)
+
+
+def _are_boxes(shapes: Any) -> bool:
+    """Return whether all polygons are boxes along the axes of their coordinate system."""
+    shapes = np.array(shapes)
+    return bool((shapely.area(shapes) > 0.999 * shapely.area(shapely.envelope(shapes))).all())

@@ -3,13 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..utils.cli import print_line
 from . import maps, objects
 from .files import checksum
-from .gdal import gdal, list_files, open_raster
 from .labels import LabelFile
 from .map_score import score_map
 from .object_score import score_objects
+from .raster import Raster
 
 
 def score_raster(
@@ -28,17 +30,17 @@ def score_raster(
     with the best F1 of all classes; a GeoPackage gets its objects and labels as the layers
     `matched`, `missed` and `false`.
 
-    Labels without a class, and of classes that the model does not know, do not count, nor do
-    objects that lie on labels without a class. Lines tell over what a score was computed, and what
-    is left out.
+    What does not count: labels without a class, of classes that the model does not know, drawn
+    twice, or where the raster has no data; and objects that lie on labels without a class or data.
+    Lines tell over what a score was computed, and what is left out.
 
     Args:
         labels: Vector file of polygons. Without a column of classes, those of objects do not
             matter. For a map also a raster of class numbers, whose nodata and 255 do not count.
             Pixels without a polygon are `background`, or do not count for a map without this class.
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
-        raster: The raster that was predicted, whose extent limits what counts of a table. A line
-            says if it has changed since. Default: everything counts.
+        raster: The raster that was predicted, whose extent and data limit what counts of a table. A
+            line says if it has changed since. Default: everything counts.
         class_column: Of polygons. Default: `class`, `label`, `name`, `category` or `type`,
             whichever there is.
         layer: Layer of the polygons. Default: the first that has some.
@@ -51,25 +53,28 @@ def score_raster(
         `objects` of a table: how many there are in all, `scored`, and left out by each reason.
 
     Raises:
-        ValueError: If no label lies in the area or has a class of the model, a number in a raster
-            is no class of the map, or `class_column` is given for a raster.
+        ValueError: If no label lies in the area or counts, a number in a raster is no class of the
+            map, or `class_column` is given for a raster.
         OSError, RuntimeError: If a file cannot be read.
     """
     out = Path(out)
     is_table = out.suffix in objects.SUFFIXES
     origin = objects.read_origin(out) if is_table else maps.read_origin(out)
-    if raster is not None and origin:
-        _note_change(out, origin, raster)
+    predicted = None if raster is None else _open_predicted(raster, origin)
+    if predicted is not None and origin and checksum(predicted.files) != origin["content"]:
+        problem = f"{raster} has changed since {out} was made from {origin['raster']}"
+        print_line(f"{problem}: --overwrite predicts it again")
     source = LabelFile(labels, class_column, layer)
     if not is_table:
         return score_map(out, source, aoi)
-    return score_objects(out, source, aoi, raster)
+    return score_objects(out, source, aoi, predicted, origin.get("classes"))
 
 
-def _note_change(out: Path, origin: dict[str, Any], raster: str | Path) -> None:
-    """Print a line if a raster is not the one that a result was made from."""
-    with gdal(raster), open_raster(raster) as file:
-        content = checksum(list_files(file))
-    if content != origin["content"]:
-        problem = f"{raster} has changed since {out} was made from {origin['raster']}"
-        print_line(f"{problem}: --overwrite predicts it again")
+def _open_predicted(path: str | Path, origin: dict[str, Any]) -> Raster:
+    """Open a raster as it was read for a result, so that the same pixels have data."""
+    if not origin:
+        return Raster(path, raw=True)
+    bands = origin["bands"]
+    bounds = np.ravel(origin["bounds"] or (0, 1))  # whose values do not matter
+    place = dict(gsd=origin["gsd"], nodata=origin["nodata"])
+    return Raster(path, channels=len(bands), bands=bands, bounds=bounds, **place)
