@@ -118,7 +118,8 @@ def _fold_layer_scale(block: Any) -> None:
 
 def _fuse_gelu(stem: nn.Sequential) -> None:
     """Let each convolution of a stem whose BatchNorm is folded compute the GELU after it."""
-    for (_, layer), (name, act) in pairwise(list(stem.named_children())):
+    children: list[tuple[str, Any]] = list(stem.named_children())
+    for (_, layer), (name, act) in pairwise(children):
         if type(act) is not nn.GELU or act.approximate != "none":
             continue
         if has_hooks(layer) or has_hooks(act):
