@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -143,6 +144,15 @@ def test_out_of_memory_halves_the_batch(command, photos, call, before_forward):
     assert batches == [4, 2, 1, 1, 1, 1]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT interrupt, which a shell ignores for jobs in the background."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("stop", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stop_keeps_what_is_completed_and_is_no_death(
     stop, expected, command, photos, call, out, before_forward

@@ -79,7 +79,8 @@ class FoldedBlock(Block):
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         normed = self.norm1(x)
-        if fast.uses_covariance(self.attn, normed):
+        drops = self.attn.proj_drop.training  # as Monte Carlo dropout sets it, not of the residual
+        if fast.uses_covariance(self.attn, normed) and not drops:
             x = fast.covariance_attention(self.attn, normed, x)
         else:
             x = x + self.attn(normed)
