@@ -7,11 +7,12 @@ from typing import Any
 
 from ..models.precision import DTYPES
 from ..prediction.cluster import rank_device
+from ..rasters.settings import LOADING, TILING
 
 ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
-READING = ("gsd", "bands", "bounds", "percentiles", "nodata", "tile", "overlap")
+READING = (*LOADING, *TILING)
 """Options of `add_raster_options` that `predict_raster` takes."""
 
 
