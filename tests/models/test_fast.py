@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from xcit_mm import XCiT, XCiTClassifier
-from xcit_mm.models import fast
+from xcit_mm.models import fast, products
 from xcit_mm.models.xcit import Upsample2x
 
 TINY = dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)
@@ -45,8 +45,10 @@ def pieces() -> Iterator[Counter]:
 
 @pytest.mark.parametrize("patch_size", [16, 8])
 @pytest.mark.parametrize("height, width", [(128, 128), (75, 101)])
-def test_small_pieces_give_the_authors_pyramid(patch_size, height, width, monkeypatch):
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_small_pieces_give_the_authors_pyramid(patch_size, height, width, is_slow, monkeypatch):
     monkeypatch.setattr(fast, "CPU_POSITIONS", 16)
+    monkeypatch.setattr(products, "has_slow_mkl", lambda: is_slow)
     model = fill(XCiT("n12", patch_size))
     with torch.no_grad(), pieces() as counts:
         maps = model(image(height, width, batch=2).float())

@@ -11,9 +11,9 @@ from helpers.layer_changes import CHANGES
 from helpers.small_models import NECK, TRUNK, WIDTH, build, synthetic_images
 from torch import Tensor, nn
 
-from xcit_mm.models import XCiT, XCiTClassifier, fast, prepare_for_inference
-from xcit_mm.models.fast import FastLinear
+from xcit_mm.models import XCiT, XCiTClassifier, fast, prepare_for_inference, products
 from xcit_mm.models.prepare import FoldedBlock
+from xcit_mm.models.products import FastLinear
 
 SHAPE = (2, 96, 161)
 GN = dict(type="GN", num_groups=8)
@@ -120,7 +120,7 @@ def test_prepared_model_cannot_be_trained():
 
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_linear_layers_give_the_same_by_onednn_and_by_mkl(is_slow, monkeypatch):
-    monkeypatch.setattr(fast, "has_slow_mkl", lambda: is_slow)
+    monkeypatch.setattr(products, "has_slow_mkl", lambda: is_slow)
     layer = FastLinear(48, 32)
     x = torch.randn(2, 7, 48).transpose(0, 1)
     expected = nn.functional.linear(x, layer.weight, layer.bias)
@@ -159,6 +159,8 @@ LATERAL = "neck.lateral_convs.0.conv"
         ("backbone.fpn1.3", CHANGES["hook"], WIDTH),
         ("backbone.fpn1.1", CHANGES["hook"], WIDTH),  # the BatchNorm between two layers
         ("backbone.fpn1.1", remove_statistics, NECK),
+        ("backbone.fpn1.2", CHANGES["hook"], WIDTH),  # the GELU between them
+        ("backbone.fpn1.0", CHANGES["pruned"], WIDTH),
     ],
 )
 def test_a_changed_layer_acts_as_before(name, change, composed):
@@ -214,10 +216,11 @@ def test_a_model_with_another_head_and_without_a_neck_gives_the_same():
     assert all(level.is_contiguous() for level in maps)
 
 
-def test_layer_scale_and_the_gelu_of_the_stem_are_folded():
+def test_layer_scale_and_the_gelu_of_stem_and_pyramid_are_folded():
     model = prepare_for_inference(build(small_models.semantic_fpn()).backbone)
     assert {type(block) for block in model.blocks} == {FoldedBlock}
-    assert not any(isinstance(part, nn.GELU) for part in model.patch_embed.modules())
+    for part in (model.patch_embed, *model.levels()):
+        assert not any(isinstance(layer, nn.GELU) for layer in part.modules())
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)

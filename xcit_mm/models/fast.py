@@ -1,28 +1,37 @@
 """Layers of `xcit` in less time and memory, with the same results to rounding.
 
-Five computations pay. Each takes a layer of `xcit` and returns what its plain code returns:
+Each function takes a layer of `xcit` and returns what its plain code returns:
 
 - `covariance_attention`: XCA from the covariance of the tokens, without queries, keys and values.
 - `in_rows`: LPI and MLP in inference, a few rows of a large map at a time, so that their wide
   intermediate maps stay in the cache and are never in memory as a whole.
 - `upsample`: a transposed convolution as one matrix product.
-- `linear_gelu`, `linear_add` and `conv_gelu`: in inference, oneDNN computes GELU or adds the
-  residual inside a product or a convolution, so that the result is in memory once.
-- `linear` and `linear_by_image`: products in inference by oneDNN where this is faster than torch's
-  MKL.
 
 `is_plain` decides where they are allowed.
 """
 
+import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import BatchNorm, has_hooks, onednn_conv, onednn_linear
+from ..utils.compat import BatchNorm, has_hooks
+from .products import (
+    FastLinear,
+    conv_gelu,
+    is_traced,
+    linear,
+    linear_add,
+    linear_by_image,
+    linear_gelu,
+    order_weight,
+    product_dtype,
+    uses_onednn,
+)
 
 IMPLEMENTATIONS = ("auto", "plain", "covariance")  # of the attention
 # Tokens per channel from which the covariance is faster, measured on CPUs by MKL and by oneDNN, C
@@ -32,15 +41,6 @@ BFLOAT16_RATIO = 3
 # Positions of a map that `in_rows` computes at a time, measured.
 CPU_POSITIONS = 1024
 GPU_POSITIONS = 65536
-
-
-class FastLinear(nn.Linear):
-    """`nn.Linear` computed by `linear`."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight, self.bias)
-
-
 PLAIN_TYPES = (nn.Linear, FastLinear, nn.Conv2d, nn.GELU, nn.Dropout)
 
 
@@ -68,98 +68,6 @@ def has_own_parameters(layer: nn.Module) -> bool:
     # A tracer replaces parameters by its own tensors.
     is_own = is_traced() or all(type(parameter) is nn.Parameter for parameter in layer.parameters())
     return is_own and not has_hooks(layer)
-
-
-def is_traced() -> bool:
-    """Return whether torch compiles, exports or traces: the graph must serve other sizes too."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
-
-
-def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the type in which torch multiplies a tensor by a weight, which autocast may lower."""
-    device = x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return x.dtype
-
-
-@cache
-def has_slow_mkl() -> bool:
-    """Return whether oneDNN multiplies float32 faster than MKL: on AMD's processors with AVX512."""
-    if not (hasattr(torch.cpu, "get_capabilities") and torch.backends.mkldnn.is_available()):
-        return False
-    capabilities = torch.cpu.get_capabilities()
-    is_amd = str(capabilities.get("cpu_name", "")).startswith("AMD")
-    return is_amd and bool(capabilities.get("avx512_f"))
-
-
-def allows_onednn(x: Tensor) -> bool:
-    """Return whether oneDNN may compute a layer of a tensor: float32 on a CPU, in inference."""
-    if torch.is_grad_enabled() or is_traced() or not x.is_cpu or x.numel() == 0:
-        return False
-    return x.dtype == product_dtype(x) == torch.float32 and torch.backends.mkldnn.is_available()
-
-
-def uses_onednn(x: Tensor) -> bool:
-    """Return whether to multiply a tensor by oneDNN alone: where it may, and MKL is slow."""
-    return allows_onednn(x) and has_slow_mkl()
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `F.linear`."""
-    if uses_onednn(x) and weight.dtype == torch.float32:
-        return onednn_linear(x, weight, bias)
-    return F.linear(x, weight, bias)
-
-
-def linear_gelu(x: Tensor, layer: nn.Linear) -> Tensor:
-    """Compute the exact GELU of a linear layer. oneDNN applies it inside the product."""
-    if allows_onednn(x):
-        return onednn_linear(x, layer.weight, layer.bias, "gelu")
-    return F.gelu(layer(x))
-
-
-def linear_add(x: Tensor, layer: nn.Linear, residual: Tensor) -> Tensor:
-    """Compute `residual` plus a linear layer. oneDNN adds inside the product."""
-    if allows_onednn(x):
-        return onednn_linear(x, layer.weight, layer.bias, residual=residual)
-    return residual + layer(x)
-
-
-def conv_gelu(x: Tensor, conv: nn.Conv2d) -> Tensor:
-    """Compute the exact GELU of a convolution. oneDNN applies it inside the convolution."""
-    if allows_onednn(x):
-        return onednn_conv(conv, x, "gelu")
-    return F.gelu(nn.Conv2d.forward(conv, x))
-
-
-def linear_by_image(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
-) -> Tensor:
-    """Compute `F.linear` with a weight (B, O, C) and a bias (B, O) of each image, plus a residual.
-
-    Args:
-        x: (B, N, C), or (N, C) for all images.
-        residual: (B, N, O).
-    """
-    is_fused = allows_onednn(x) and residual is not None
-    if is_fused or (uses_onednn(x) and len(weight)):  # len() fixes the batch of a trace
-        products = []
-        for image in range(len(weight)):
-            product = onednn_linear(
-                x if x.ndim == 2 else x[image],
-                weight[image],
-                None if bias is None else bias[image],
-                residual=None if residual is None else residual[image],
-            )
-            products.append(product)
-        return products[0][None] if len(products) == 1 else torch.stack(products)
-    matrices = weight.transpose(1, 2).to(x.dtype)
-    if bias is None:
-        product = x @ matrices
-    else:
-        product = torch.baddbmm(bias.unsqueeze(1).to(x.dtype), x, matrices)
-    return product if residual is None else residual + product
 
 
 def uses_covariance(attention: Any, x: Tensor) -> bool:
@@ -213,7 +121,7 @@ def covariance_attention(attention: Any, x: Tensor, residual: Tensor | None = No
         q_weight, k_weight, v_weight = weight.unflatten(0, (3, heads, -1))  # (heads, d, C) each
         mean = x.mean(dim=1, keepdim=True, dtype=wide)
         y = (x - mean).to(dtype)
-        covariance = linear_by_image(y.transpose(1, 2), y.transpose(1, 2)).to(wide)  # S
+        covariance = (y.transpose(1, 2) @ y).to(wide)  # S
         # q(m), k(m) and v(m), each (B, heads, d, 1).
         q_mean, k_mean, v_mean = (
             F.linear(mean, weight, bias).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 4, 1)
@@ -271,50 +179,67 @@ def _interact(layer: Any, rows: Tensor) -> Tensor:
 
 def mlp(layer: Any, x: Tensor) -> Tensor:
     """Compute MLP of tokens (B, N, C), each by itself."""
-    return in_rows(lambda rows: layer.fc2(linear_gelu(rows, layer.fc1)), x)
-
-
-def add_mlp(layer: Any, norm: nn.Module, x: Tensor) -> Tensor:
-    """Compute `x` plus MLP of the normalised tokens (B, N, C)."""
+    weight1 = order_weight(layer.fc1.weight, x)
+    weight2 = order_weight(layer.fc2.weight, x) if uses_onednn(x) else layer.fc2.weight
 
     def project(rows: Tensor) -> Tensor:
-        return linear_add(linear_gelu(norm(rows), layer.fc1), layer.fc2, rows)
+        hidden = linear_gelu(rows, weight1, layer.fc1.bias)
+        return linear(hidden, weight2, layer.fc2.bias)
 
     return in_rows(project, x)
 
 
-def upsample(conv: Any, x: Tensor) -> Tensor:
+def add_mlp(layer: Any, norm: nn.Module, x: Tensor) -> Tensor:
+    """Compute `x` plus MLP of the normalised tokens (B, N, C)."""
+    weight1 = order_weight(layer.fc1.weight, x)
+    weight2 = order_weight(layer.fc2.weight, x)
+
+    def project(rows: Tensor) -> Tensor:
+        hidden = linear_gelu(norm(rows), weight1, layer.fc1.bias)
+        return linear_add(hidden, weight2, layer.fc2.bias, rows)
+
+    return in_rows(project, x)
+
+
+def upsample(conv: Any, x: Tensor, gelu: bool = False) -> Tensor:
     """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w) by one product.
 
     The result has channels last in memory if the weight has.
+
+    Args:
+        gelu: Whether to compute the exact GELU of the result.
     """
     if is_traced() or not is_plain(conv):
-        return nn.ConvTranspose2d.forward(conv, x)
+        out = nn.ConvTranspose2d.forward(conv, x)
+        return F.gelu(out) if gelu else out
     dtype = product_dtype(x)
     x = x.to(dtype)
     weight = conv.weight.to(dtype)
     bias = conv.bias.to(dtype)
     if weight.is_contiguous(memory_format=torch.channels_last):
-        return _upsample_channels_last(x, weight, bias)
-    return _upsample_channels_first(x, weight, bias)
+        return _upsample_channels_last(x, weight, bias, gelu)
+    return _upsample_channels_first(x, weight, bias, gelu)
 
 
-def _upsample_channels_last(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _upsample_channels_last(x: Tensor, weight: Tensor, bias: Tensor, gelu: bool) -> Tensor:
     batch, _, height, width = x.shape
     channels = weight.shape[1]
+    x = x.permute(0, 2, 3, 1)
+    multiply = linear_gelu if gelu else linear
     matrix = weight.permute(2, 3, 1, 0).flatten(0, 2)  # (2 * 2 * channels, C)
+    if gelu or uses_onednn(x):
+        matrix = order_weight(matrix, x)
 
     def upsample_rows(rows: Tensor) -> Tensor:
         """Map rows (B, n, w, C) to the four values of each cell, (B, n, 2, w, 2, channels)."""
-        product = linear(rows, matrix, bias.repeat(4))
+        product = multiply(rows, matrix, bias.repeat(4))
         return product.unflatten(3, (2, 2, channels)).transpose(2, 3)
 
-    x = x.permute(0, 2, 3, 1)
     out = upsample_rows(x) if torch.is_grad_enabled() else in_rows(upsample_rows, x)
     return out.reshape(batch, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
 
 
-def _upsample_channels_first(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _upsample_channels_first(x: Tensor, weight: Tensor, bias: Tensor, gelu: bool) -> Tensor:
     batch, _, height, width = x.shape
     channels = weight.shape[1]
     matrix = weight.flatten(1).T.expand(batch, -1, -1)  # (B, channels * 2 * 2, C)
@@ -323,10 +248,21 @@ def _upsample_channels_first(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     def upsample_rows(rows: Tensor) -> Tensor:
         """Map rows (B, C, n, w) to the four values of each cell, (B, channels, n, 2, w, 2)."""
         product = torch.baddbmm(offset, matrix, rows.flatten(2))
-        return product.view(batch, channels, 2, 2, rows.shape[2], width).permute(0, 1, 4, 2, 5, 3)
+        product = F.gelu(product) if gelu else product
+        cells = product.view(batch, channels, 2, 2, rows.shape[2], width)
+        return _interleave(cells)
 
     out = upsample_rows(x) if torch.is_grad_enabled() else in_rows(upsample_rows, x, dim=2)
     return out.reshape(batch, channels, 2 * height, 2 * width)
+
+
+def _interleave(cells: Tensor) -> Tensor:
+    """Order the four values of each cell (B, C, 2, 2, n, w) by place, (B, C, n, 2, w, 2)."""
+    if torch.is_grad_enabled() or cells.dtype != torch.float32 or not cells.is_cpu:
+        return cells.permute(0, 1, 4, 2, 5, 3)
+    # A complex tensor stores pairs. It is written much faster than two values at a time are copied.
+    pairs = torch.complex(cells[:, :, :, 0], cells[:, :, :, 1])
+    return torch.view_as_real(pairs).transpose(2, 3)
 
 
 def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0, dim: int = 1) -> Tensor:
@@ -342,7 +278,8 @@ def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0, dim:
     positions_of_row = max(1, x.numel() // (total * channels))
     limit = CPU_POSITIONS if x.device.type == "cpu" else GPU_POSITIONS
     # Long enough that the halo, which is computed twice, is the smaller part.
-    length = max(1, 8 * halo, limit // positions_of_row)
+    longest = max(1, 8 * halo, limit // positions_of_row)
+    length = math.ceil(total / max(1, round(total / longest)))  # pieces of about the same length
     if total <= length:
         return function(x)
     out = x.new_empty(0)

@@ -12,7 +12,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from ..ops import is_compiled
 from ..utils.compat import BatchNorm, has_hooks
 from . import fast
-from .fast import FastLinear, has_own_parameters, is_plain
+from .fast import has_own_parameters, is_plain
+from .products import FastLinear, conv_gelu
 from .xcit import Block, ConvPatchEmbed, Pyramid, Upsample2x
 
 # Necks and heads that are faster with channels last on a CPU, and those that read by RoIAlign.
@@ -25,11 +26,11 @@ def prepare_for_inference(model: Any) -> Any:
 
     The results stay the same to rounding. BatchNorm is folded into the convolution before it,
     LayerScale into the last layer of each branch of a block, whose product also adds the residual.
-    The stem's convolutions compute the GELU after them. The last layer of a pyramid level becomes
-    one with the 1x1 convolution of an FPN or UPerHead, if nothing else reads the map between them.
-    On a CPU, necks and heads compute with channels last and linear layers by oneDNN where this is
-    faster. Layers with adapters, hooks or parametrized weights stay. A prepared model cannot load a
-    checkpoint.
+    Stem and pyramid compute a GELU with the convolution before it. The last layer of a pyramid
+    level becomes one with the 1x1 convolution of an FPN or UPerHead, if nothing else reads the map
+    between them. On a CPU, necks and heads compute with channels last and linear layers by oneDNN
+    where this is faster. Layers with adapters, hooks or parametrized weights stay. A prepared model
+    cannot load a checkpoint.
 
     Raises:
         RuntimeError: If the model is in training mode, now or when it is called.
@@ -43,7 +44,10 @@ def prepare_for_inference(model: Any) -> Any:
         if type(module) is Block:
             _fold_layer_scale(module)
         elif type(module) is ConvPatchEmbed:
-            _fuse_gelu(module.proj)
+            _fuse_gelu_of_stem(module.proj)
+        elif isinstance(module, Pyramid):
+            for level in module.levels():
+                _fuse_gelu_of_level(level)
     backbone = getattr(model, "backbone", None)
     if isinstance(backbone, Pyramid) and not has_hooks(backbone):
         _compose_laterals(model, backbone.levels())
@@ -95,7 +99,14 @@ class GELUConv(nn.Conv2d):
     """A convolution and the exact GELU after it."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return fast.conv_gelu(input, self)
+        return conv_gelu(input, self)
+
+
+class GELUUpsample(Upsample2x):
+    """An upsampling and the exact GELU after it."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return fast.upsample(self, x, gelu=True)
 
 
 def _fold_layer_scale(block: Any) -> None:
@@ -117,18 +128,30 @@ def _fold_layer_scale(block: Any) -> None:
     block.__class__ = FoldedBlock
 
 
-def _fuse_gelu(stem: nn.Sequential) -> None:
+def _fuse_gelu_of_stem(stem: nn.Sequential) -> None:
     """Let each convolution of a stem whose BatchNorm is folded compute the GELU after it."""
     children: list[tuple[str, Any]] = list(stem.named_children())
     for (_, layer), (name, act) in pairwise(children):
-        if type(act) is not nn.GELU or act.approximate != "none":
-            continue
-        if has_hooks(layer) or has_hooks(act):
-            continue
-        conv, norm = layer
-        if type(conv) is nn.Conv2d and type(norm) is nn.Identity and has_own_parameters(conv):
-            conv.__class__ = GELUConv
-            setattr(stem, name, nn.Identity())
+        if _is_exact_gelu(act) and not has_hooks(layer):
+            conv, norm = layer
+            if type(conv) is nn.Conv2d and type(norm) is nn.Identity and has_own_parameters(conv):
+                conv.__class__ = GELUConv
+                setattr(stem, name, nn.Identity())
+
+
+def _fuse_gelu_of_level(level: nn.Sequential) -> None:
+    """Let the first upsampling of a level whose BatchNorm is folded compute the GELU after it."""
+    if len(level) != 4:  # upsampling, BatchNorm, GELU, upsampling
+        return
+    conv, norm, act, _ = level
+    is_plain_conv = type(conv) is Upsample2x and is_plain(conv)
+    if is_plain_conv and type(norm) is nn.Identity and _is_exact_gelu(act):
+        conv.__class__ = GELUUpsample
+        level[2] = nn.Identity()
+
+
+def _is_exact_gelu(act: nn.Module) -> bool:
+    return type(act) is nn.GELU and act.approximate == "none" and not has_hooks(act)
 
 
 def _fold_batch_norm(module: nn.Module) -> None:

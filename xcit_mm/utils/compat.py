@@ -64,6 +64,11 @@ def onednn_linear(
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "none")
 
 
+def onednn_order(weight: torch.Tensor) -> torch.Tensor:
+    """Order a weight of `onednn_linear` as oneDNN multiplies fastest."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight)
+
+
 def onednn_conv(conv: torch.nn.Conv2d, x: torch.Tensor, activation: str = "none") -> torch.Tensor:
     """Compute a convolution of float32 on a CPU by oneDNN, without a gradient.
 
