@@ -12,7 +12,7 @@ measure() {
 }
 compared=(--models xcit-auto xcit-trunk timm-xcit swin-t convnext-t)
 
-measure 1-forward --models xcit-auto xcit-plain xcit-trunk timm-xcit swin-t convnext-t resnet-50
+measure 1-forward --models xcit-auto xcit-plain xcit-trunk timm-xcit vit-s16 swin-t convnext-t resnet-50
 measure 1b-bfloat16 "${compared[@]}" --dtype bfloat16 --memory --repeats 9
 measure 1c-compiled "${compared[@]}" --compile
 measure 1d-compiled-bfloat16 "${compared[@]}" --compile --dtype bfloat16

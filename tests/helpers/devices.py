@@ -45,9 +45,9 @@ class _LiveBytes(TorchDispatchMode):
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        made = [
-            leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)
-        ]
+        tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        # A weight in oneDNN's order has no storage.
+        made = [tensor.untyped_storage() for tensor in tensors if not tensor.is_mkldnn]
         self.storages = {
             key: entry for key, entry in self.storages.items() if not entry[0].expired()
         }
