@@ -277,6 +277,8 @@ def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0, dim:
     channels = x.shape[1] if dim == 2 else x.shape[-1]
     positions_of_row = max(1, x.numel() // (total * channels))
     limit = CPU_POSITIONS if x.device.type == "cpu" else GPU_POSITIONS
+    if dim == 2:
+        limit //= 2  # `_interleave` holds the values of a piece twice
     # Long enough that the halo, which is computed twice, is the smaller part.
     longest = max(1, 8 * halo, limit // positions_of_row)
     length = math.ceil(total / max(1, round(total / longest)))  # pieces of about the same length
