@@ -41,9 +41,9 @@ class _Annotation(NamedTuple):
     iscrowd: Any
     ignore: Any
     xcit_mm_origin: Any  # in jsons that `write_coco` wrote
-    segmentation: Any = None
-    rotation: Any = None
-    has_keypoints: bool = False
+    segmentation: Any
+    rotation: Any
+    has_keypoints: bool
 
 
 _AS_WRITTEN = _Annotation._fields[:8]
@@ -118,7 +118,8 @@ def _pack(entry: dict[str, Any]) -> Any:
     attributes = entry.get("attributes")
     rotation = attributes.get("rotation") if isinstance(attributes, dict) else None
     has_keypoints = bool(entry.get("keypoints")) and entry.get("num_keypoints") != 0
-    return _Annotation(*map(entry.get, _AS_WRITTEN), mask, rotation, has_keypoints)
+    as_written = map(entry.get, _AS_WRITTEN)
+    return _Annotation._make([*as_written, mask, rotation, has_keypoints])
 
 
 def _to_array(part: Any) -> Any:
