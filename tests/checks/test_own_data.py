@@ -15,7 +15,7 @@ from PIL import Image
 
 from xcit_mm.checks.findings import Finding
 from xcit_mm.checks.own_data import check_dataset
-from xcit_mm.datasets import headers, read_maps, read_objects
+from xcit_mm.datasets import read_maps, read_objects
 from xcit_mm.datasets.writing import write_dataset
 
 SIDE = 128  # pixels of a photo
@@ -249,26 +249,6 @@ def test_correct_maps_have_no_findings():
     write_maps([0, 1, 255])
     write_maps([0, 1], split="val")
     assert checked_maps() == []
-
-
-def test_each_map_is_read_once_by_reader_and_checks(monkeypatch):
-    write_maps([0, 1])
-    write_maps([0, 1], split="val")
-    maps = []
-
-    def read_file(path: str, is_map: bool) -> headers.ImageInfo:
-        maps.extend([path] * is_map)
-        return read_header(path, is_map)
-
-    read_header = headers._read_file
-    monkeypatch.setattr(headers, "_read_file", read_file)
-    assert checked_maps() == []
-    assert len(maps) == len(set(maps)) == 6
-
-
-def test_a_label_beyond_the_classes_is_named_with_its_map():
-    path = write_maps([0, 1, 2])
-    assert_only(checked_maps(), "FAIL", "D506", "num_classes=2", "label 2", "3 maps", path)
 
 
 @pytest.mark.parametrize(

@@ -37,37 +37,13 @@ PLAIN = {
         "../elsewhere/images/train/{0,1}.jpg ../elsewhere/labels/train/{0,1}.txt",
         {"data.yaml": f"train: ../elsewhere/images/train\n{NAMES}"},
     ),
-    "COCO of another machine": (
-        "images/{0,1}.jpg",
-        {"result.json": coco("C:\\me\\0.jpg", "../../label-studio/1.jpg")},
-    ),
 }
 DESCRIBED = {
-    "COCO with captions, and one json of all images": (
-        "trainval/{0,1}.jpg",
-        {
-            "annotations/instances_trainval.json": coco("0.jpg", "1.jpg"),
-            "annotations/captions_trainval.json": '{"annotations": []}',
-        },
-        "2 photos, 2 objects of 1 class; "
-        "left out: 1 other file (annotations/captions_trainval.json)",
-    ),
     "YOLO in folders, with a photo and a label too many": (
         f"{IN_FOLDERS} labels/train/gone.txt images/extra/1.jpg",
         {"data.yaml": f"train: images/train\n{NAMES}"},
         "3 photos, 3 objects of 1 class; left out: "
         "1 label without a photo (labels/train/gone.txt), 1 photo in no split (images/extra/1.jpg)",
-    ),
-    "YOLO with a photo without a label": (
-        "train/{0,1}.jpg train/0.txt",
-        {"data.yaml": f"train: train\n{NAMES}"},
-        "2 photos, 1 without objects, 1 object of 1 class",
-    ),
-    "all suffixes, and files of systems": (
-        "images/{1.jpg,2.JPG,3.jpeg,4.PNG,5.webp,6.bmp,7.tif} labels/{1,2,3,4,5,6,7}.txt",
-        {"data.yaml": f"train: images\n{NAMES}"}
-        | dict.fromkeys(("images/._1.jpg", "images/.DS_Store", "images/Thumbs.db"), "\0"),
-        "7 photos, 7 objects of 1 class",
     ),
     "VOC of two years": (
         "{VOC2007,VOC2012}/JPEGImages/{0,1}.jpg map:{VOC2007,VOC2012}/SegmentationClass/{0,1}.png "
@@ -114,11 +90,6 @@ def test_all_photos_and_boxes_of_a_layout_are_used(
 
 WITH_VAL = "2 photos with maps of 2 classes; held out 2 photos"
 MAPS = {
-    "in folders": "images/{train,val}/a/{0,1}.jpg map:masks/{train,val}/a/{0,1}.png",
-    "of a split": "{train,val}/images/{0,1}.jpg map:{train,val}/masks/{0,1}.png",
-    "NAME_mask.png": "{train,val}/{0,1}.jpg map:{train,val}/{0,1}_mask.png",
-    "photos as PNG": "images/{train,val}/{0,1}.png map:labels/{train,val}/{0,1}.png",
-    "mixed suffixes": "images/{train,val}/{0.JPG,b/0.jpeg} map:masks/{train,val}/{0_mask,b/0}.tif",
     "of Cityscapes": "leftImg8bit/{train,val}/a/{0,1}_leftImg8bit.png "
     "map:gtFine/{train,val}/a/{0,1}_gtFine_labelIds.png",
     "told apart by channels": "{train,val}/photo/{0,1}.png map:{train,val}/masks/photo/{0,1}.png",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.doctor_data import edit_json
-from helpers.layouts import VOC, coco, write_files
+from helpers.layouts import RECTANGLE, VOC, coco, write_files
 from PIL import Image
 
 from xcit_mm.datasets import read_objects
@@ -37,10 +37,16 @@ def test_the_outline_of_an_object_is_kept(file, text, folder):
     assert [[list(part) for part in mask] for mask in objects.masks] == [[OUTLINE]]
 
 
-def test_shapes_of_a_group_of_labelme_are_one_object(folder):
+def test_shapes_of_one_label_and_group_of_labelme_are_one_object(folder):
+    """As in labelme's own labelme2coco.py."""
     parts = [dict(SHAPE, group_id=7), dict(SHAPE, group_id=7), SHAPE]
-    write_files(folder, "0.jpg", {"0.json": json.dumps(dict(shapes=parts))})
-    assert [len(mask) for mask in read_objects(folder).training.objects.masks] == [2, 1]
+    corners = [[[1, 2], [4, 5]], [[9, 8], [7, 6]]]
+    rectangles = [dict(RECTANGLE, points=points, group_id=1) for points in corners]
+    other = dict(rectangles[0], label="other")
+    write_files(folder, "0.jpg", {"0.json": json.dumps(dict(shapes=[*parts, *rectangles, other]))})
+    objects = read_objects(folder).training.objects
+    assert [mask and len(mask) for mask in objects.masks] == [2, 1, None, None]
+    assert objects.boxes[2:].tolist() == [[1, 2, 8, 6], [1, 2, 3, 3]]
 
 
 def test_a_photo_that_exif_turns_has_the_size_that_mmcv_reads(folder):
@@ -63,7 +69,6 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
 @pytest.mark.parametrize(
     "texts, message",
     [
-        ({"data.yaml": "names: ["}, "data.yaml cannot be read (while parsing"),
         ({"data.yaml": "train: ."}, "data.yaml cannot be read (it has no names): expected"),
         ({"data.yaml": "names: [a]\nval: ."}, "has no training images: expected 'train'"),
         ({"data.yaml": "names: [a]\ntrain: none"}, "none must be a folder or a list of images"),
@@ -72,7 +77,6 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
             "train.txt lists none.jpg, which is not found",
         ),
         (YAML | {"0.txt": "0 .1 .1 .2 .2\n0 a"}, "0.txt has '0 a' in line 2: expected a class of"),
-        (YAML | {"0.txt": "0 .5 nan .2 .2"}, "0.txt has '0 .5 nan .2 .2' in line 1"),
         (YAML | {"0.txt": "2 .1 .1 .2 .2"}, "line 1: expected a class of 0 to 1 with a box"),
         (YAML | {"0.jpg": "no image"}, "0.jpg cannot be read: it is not an image"),
         (
@@ -81,7 +85,6 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         ),
         ({"labels/0.xml": VOC, "annotations/0.xml": VOC}, "0.jpg has the labels"),
         ({"0.xml": "<annotation>"}, "0.xml cannot be read"),
-        ({"0.json": '{"shapes": [1'}, "0.json cannot be read"),
         ({"classes.txt": "Böden\n".encode("latin-1")}, "classes.txt cannot be read"),
         ({"result.json": '{"annotations": ['}, "result.json is not in COCO's format"),
         ({"result.json": with_list("annotations")}, "and 0 annotations: annotate it"),
@@ -89,7 +92,6 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         ({"result.json": with_list("images")}, "lists no images"),
         ({"result.json": coco("none.jpg")}, "none.jpg of"),
         ({"a/train.json": coco("0.jpg"), "b/train.json": coco("0.jpg")}, "must have one"),
-        ({"data.yaml": "names: [a]", "classes.txt": "b\na\n"}, "is described by"),
         ({}, "has no labels, but 1 .jpg: expected a COCO json"),
     ],
 )
@@ -126,22 +128,12 @@ def with_a_category_twice(content: dict) -> None:
             annotation["category_id"] = 9
 
 
-def numbered_otherwise(content: dict) -> None:
-    content["categories"].reverse()
-    for category in content["categories"]:
-        category["id"] *= 5
-    for number, annotation in enumerate(content["annotations"]):
-        annotation["id"] = number
-        annotation["category_id"] *= 5
-
-
 @pytest.mark.parametrize(
     "change",
     [
         with_text_ids_without_sizes,
         with_numbers_as_text,
         with_a_category_twice,
-        numbered_otherwise,
     ],
 )
 def test_a_json_that_would_be_misread_is_read_as_it_is_meant(change: Callable, data, folder):

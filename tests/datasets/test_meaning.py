@@ -109,12 +109,6 @@ MEANT = {
         ("thing",),
         "1 photo, 1 object of 1 class; left out: 1 set of keypoints (a.json)",
     ),
-    "composed and decomposed letters": (
-        "\u00e9.jpg",
-        {"classes.txt": "thing", "e\u0301.txt": YOLO},
-        ("thing",),
-        "1 photo, 1 object of 1 class",
-    ),
     "an xml of GDAL beside YOLO": (
         "0.jpg",
         {"classes.txt": "thing", "0.txt": YOLO, "0.jpg.aux.xml": "<PAMDataset/>"},
@@ -174,6 +168,12 @@ MEANT = {
         ("a",),
         "1 photo, 1 object of 1 class",
     ),
+    "a polygon in the middle, whose first points may be a box": (
+        "0.jpg",
+        {"classes.txt": "a", "0.txt": "0 .4 .4 .6 .4 .6 .6 .4 .6\n"},
+        ("a",),
+        "1 photo, 1 object of 1 class",
+    ),
     "polygons that begin in a corner": (
         "0.jpg",
         {"classes.txt": "a", "0.txt": "0 0 0 .5 0 .5 .5 0 .5 0 0\n"},
@@ -187,16 +187,25 @@ MEANT = {
         "1 photo, 1 object of 1 class; left out: 1 photo with rotated boxes (1.jpg), "
         "1 object that cannot be read: rotated boxes (1.xml)",
     ),
-    "a list of VOC with suffixes and a missing photo": (
+    "CVAT's list of all photos": (
         "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
-        {"ImageSets/Main/train.txt": "0.jpg\n7.jpg\n", "ImageSets/Main/val.txt": "1\n"},
+        {"ImageSets/Main/default.txt": "0\n1\n"},
         ("thing",),
-        "1 photo, 1 object of 1 class; held out 1 photo; "
+        "2 photos, 2 objects of 1 class; left out: 1 other file (ImageSets/Main/default.txt)",
+    ),
+    "lists of VOC with quotes, columns, folders, suffixes and a missing photo": (
+        "JPEGImages/a/{0,1,2}.jpg Annotations/a/{0,1,2}.xml",
+        {
+            "ImageSets/Main/trainVal.txt": '"a/0.jpg"\na\\1  1\na/2  1',
+            "ImageSets/Main/VAL.txt": "a/2 -1\n7.jpg",
+        },
+        ("thing",),
+        "2 photos, 2 objects of 1 class; held out 1 photo; "
         "left out: 1 photo of a list that is missing (7)",
     ),
-    "lists of VOC in capital letters": (
+    "lists of VOC for segmentation": (
         "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
-        {"ImageSets/Main/trainVal.txt": "0\n1\n", "ImageSets/Main/VAL.txt": "1\n"},
+        {"ImageSets/Segmentation/train.txt": "0\n", "ImageSets/Segmentation/val.txt": "1\n"},
         ("thing",),
         "1 photo, 1 object of 1 class; held out 1 photo",
     ),
@@ -307,16 +316,6 @@ UNCERTAIN = {
         "0.jpg",
         {"0.xml": f"<?xml version='1.0' encoding='foo'?>{VOC}"},
         ("0.xml cannot be read (unknown encoding",),
-    ),
-    "keypoints without visibilities": (
-        "0.jpg",
-        {"classes.txt": "a", "0.txt": "0 .5 .5 .2 .2 .45 .5 .55 .5\n"},
-        ("look like boxes with keypoints",),
-    ),
-    "a broken yaml beside a json": (
-        "0.jpg",
-        {"a.json": coco("0.jpg"), "data.yaml": "names: ["},
-        ("data.yaml cannot be read", "give the file of COCO ("),
     ),
     "HEIC named as JPEG": (
         "",

@@ -1,4 +1,4 @@
-"""Random data sets of objects, and writers of each format that are not the package's own."""
+"""Random data sets of objects or maps, and writers of each format, not the package's own."""
 
 import json
 import os
@@ -101,20 +101,33 @@ def objects(draw: st.DrawFn, names: list[str]) -> Thing:
 
 
 @st.composite
-def data_sets(draw: st.DrawFn) -> dict[str, dict[str, list[Thing]]]:
-    """Draw the objects of each photo of each split. The first photo has one."""
-    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True))
-    splits = draw(st.sampled_from([("train",), ("train", "val"), ("train", "test"), (*WORDS,)]))
-    data: dict[str, dict[str, list[Thing]]] = {}
-    for split in splits:
-        stems = draw(st.lists(st.sampled_from(STEMS), min_size=1, max_size=4, unique_by=composed))
+def splits(draw: st.DrawFn, labels: st.SearchStrategy, stems: list[str]) -> dict[str, dict]:
+    """Draw the label of each photo of each split. That of the first photo is not empty."""
+    data: dict[str, dict[str, Any]] = {}
+    for split in draw(
+        st.sampled_from([("train",), ("train", "val"), ("train", "test"), (*WORDS,)])
+    ):
+        names = st.lists(st.sampled_from(stems), min_size=1, max_size=4, unique_by=composed)
         data[split] = {}
-        for stem in stems:
+        for stem in draw(names):
             folder = draw(st.sampled_from(FOLDERS))
-            suffix = draw(st.sampled_from([".jpg", ".JPG", ".jpeg", ".png", ".tif"]))
-            things = draw(st.lists(objects(names), min_size=not any(data.values()), max_size=5))
-            data[split][f"{folder}/{stem}{suffix}".lstrip("/")] = things
+            suffix = draw(st.sampled_from([".jpg", ".JPG", ".jpeg", ".png", ".tif", ".webp"]))
+            label = draw(labels if any(data.values()) else labels.filter(bool))
+            data[split][f"{folder}/{stem}{suffix}".lstrip("/")] = label
     return data
+
+
+@st.composite
+def object_sets(draw: st.DrawFn) -> dict[str, dict[str, list[Thing]]]:
+    """Draw the objects of each photo of each split."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True))
+    return draw(splits(st.lists(objects(names), max_size=5), STEMS))
+
+
+def map_sets() -> st.SearchStrategy[dict[str, dict[str, list[int]]]]:
+    """Draw the labels of the map of each photo of each split, in any order."""
+    stems = [stem for stem in STEMS if stem != "x_mask"]  # beside photos, it would name a map
+    return splits(st.permutations([0, 1, 2, 255]), stems)
 
 
 def composed(name: str) -> str:
@@ -133,7 +146,7 @@ def write(path: Path, text: str, random: Random) -> None:
 def write_photos(data: Mapping, root: Path, suffix: str, random: Random) -> list[Photo]:
     """Write the photos in one of the usual folders, in any order, without their labels."""
     pattern = random.choice(["{split}", "images/{split}", "{split}/images", "JPEGImages/{split}"])
-    labels = random.choice(["labels", "Annotations"])
+    labels = random.choice(["labels", "Annotations", "masks"])
     suffix = random.choice([suffix, suffix.upper()])
     photos = []
     for split, things_of_photos in data.items():
@@ -146,6 +159,8 @@ def write_photos(data: Mapping, root: Path, suffix: str, random: Random) -> list
             parts = path.relative_to(root).parts
             apart = [labels if part in ("images", "JPEGImages") else part for part in parts]
             label = root.joinpath(*apart).with_suffix(suffix)
+            form = random.choice(["NFC", "NFD"])  # in which a Mac writes names
+            label = label.with_name(unicodedata.normalize(form, label.name))
             photos.append(Photo(split, path, label, things))
     random.shuffle(photos)
     return photos
@@ -201,9 +216,8 @@ def write_coco(data: Mapping, root: Path, random: Random) -> list[Photo]:
 def file_name(path: Path, root: Path, random: Random) -> str:
     """Return the path of a photo as a tool writes it."""
     name = path.relative_to(root).as_posix()
-    return random.choice(
-        [name, name.replace("/", "\\"), f"D:\\data\\{name}", f"/home/me/{name}", f"./{name}"]
-    )
+    names = [name, f"/home/me/{name}", f"./{name}", f"../../label-studio/{name}"]
+    return random.choice([*names, name.replace("/", "\\"), f"D:\\data\\{name}"])
 
 
 def add_outline(annotation: dict[str, Any], thing: Thing, random: Random) -> None:
@@ -305,6 +319,30 @@ def write_labelme(data: Mapping, root: Path, random: Random) -> list[Photo]:
 
 
 WRITERS = dict(coco=write_coco, yolo=write_yolo, voc=write_voc, labelme=write_labelme)
+
+
+def write_maps(data: Mapping, root: Path, random: Random) -> tuple[list[Photo], tuple[str, ...]]:
+    """Write maps in greys or with one palette, and perhaps the names of their three classes."""
+    photos = write_photos(data, root, random.choice([".png", ".tif", ".bmp"]), random)
+    palette = random.sample(range(256), 256) * 3
+    for photo in photos:
+        if photo.label.parent == photo.path.parent:
+            photo.label = photo.label.with_stem(f"{photo.label.stem}_mask")
+        else:
+            words = [word for word in WORDS[photo.split] if word.isalpha()]
+            parts = photo.label.relative_to(root).parts
+            parts = tuple(random.choice(words) if part in words else part for part in parts)
+            photo.label = root.joinpath(*parts)
+        photo.label.parent.mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(np.resize(np.array(photo.things, np.uint8), (HEIGHT, WIDTH)))
+        if random.choice([True, False]):
+            image.putpalette(palette)
+        image.save(photo.label)
+    if random.choice([True, False]):
+        return photos, ("class 0", "class 1", "class 2")
+    names = random.sample(sorted(set(map(composed, NAMES))), 3)
+    write(root / "classes.txt", "\n".join(names), random)
+    return photos, tuple(names)
 
 
 def add_extra_files(root: Path, random: Random) -> None:

@@ -103,8 +103,9 @@ def check_categories(coco: CocoJson, classes: Sequence[str], is_training: bool) 
     if is_training:
         fix = f"metainfo=dict(classes={tuple(names if absent else learned)}) in all data sets"
     if absent:
-        others = f", which has {preview(unlearned)}" if unlearned else ""
-        problem = f"of {len(classes)} classes are not categories of {coco.path}{others}"
+        problem = f"of {len(classes)} classes are not categories of {coco.path}"
+        if unlearned:
+            problem = f"{problem}, which has {preview(unlearned)}"
         return listed("FAIL", "D405", absent, problem, fix)
     pairs = zip_longest(learned, classes)
     swapped = [f"{name} as {shown}" for name, shown in pairs if name != shown]

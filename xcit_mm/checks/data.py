@@ -10,6 +10,7 @@ from torch import nn
 
 from ..datasets.coco_json import CocoJson
 from ..datasets.headers import read_infos
+from ..datasets.photo_labels import to_number
 from ..utils.configs import type_name
 from .classes import check_categories
 from .findings import Finding, fail, listed, note, ok
@@ -70,7 +71,7 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
         if failures or isinstance(dataset.classes, str):  # another check reports such classes
             return
         yield from check_categories(coco, dataset.classes, split.name == "train")
-        count = f"of {len(coco.ids)} annotations of {path}"
+        count = f"of {len(coco.objects.ids)} annotations of {path}"
         problem = f"{count} have an unknown image_id or category_id"
         yield from listed("FAIL", "D408", coco.unknown, problem, _DROPPED)
         info = coco.info if isinstance(coco.info, dict) else {}
@@ -91,19 +92,13 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
 
 def check_ids(coco: CocoJson) -> list[Finding]:
     """Check the ids by which pycocotools stores matches: numbers, of which 0 means no match."""
-    wrong = [repr(annotation_id) for annotation_id in coco.ids if not _marks_match(annotation_id)]
+    ids = coco.objects.ids
+    wrong = [repr(value) for value in ids if not abs(to_number(value)) > 0]  # NaN for a text
     if not wrong:
-        wrong = list(map(repr, (Counter(coco.ids) - Counter(set(coco.ids))).elements()))
+        wrong = list(map(repr, (Counter(ids) - Counter(set(ids))).elements()))
     problem = f"annotations of {coco.path} have 0, a text or that of another as id, which count as"
     fix = "number the annotations 1, 2, 3, ..."
     return listed("FAIL", "D418", wrong, f"{problem} missed or are confused", fix)
-
-
-def _marks_match(annotation_id: object) -> bool:
-    try:
-        return float(annotation_id) != 0  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return False
 
 
 def check_labels(objects: CheckedObjects, photos: Photos | None) -> Iterator[Finding]:

@@ -40,8 +40,7 @@ def fail(code: str, text: str, fix: str = "") -> Finding:
 
 def listed(level: str, code: str, names: Collection, problem: str, fix: str) -> list[Finding]:
     """Return a finding about files with a problem, or no finding if there are no such files."""
-    text = f"{len(names)} {problem}: {preview(names)}"
-    return [Finding(level, code, text, fix)] if names else []
+    return [Finding(level, code, f"{len(names)} {problem}: {preview(names)}", fix)] if names else []
 
 
 def collect(findings: Iterable[Finding]) -> list[Finding]:

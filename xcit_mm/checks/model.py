@@ -90,10 +90,10 @@ def check_forward(model: Any) -> Iterator[Finding]:
         source = "the neck"
     strides = [_SIDE / feature_map.shape[3] for feature_map in maps]
     for name, part in model.named_modules():
-        kind = name.rstrip(".0123456789")  # without its number in a list
-        if kind in _DENSE_HEADS:
+        base_name = name.rstrip(".0123456789")  # without its number in a list
+        if base_name in _DENSE_HEADS:
             yield from _check_part("D603", name, part, maps, source)
-        expected, number = _expected_strides(kind, part, len(maps))
+        expected, number = _expected_strides(base_name, part, len(maps))
         # The distances of some anchors of mmdet (SSD) are only close to the strides.
         pairs = zip(expected, strides, strict=False)
         are_close = all(0.7 < ours / theirs < 1.4 for ours, theirs in pairs)
@@ -121,15 +121,15 @@ def _check_part(
         yield fail(code, problem, "in_channels of the maps that it takes")
 
 
-def _expected_strides(kind: str, part: Any, number: int) -> tuple[list[float], int]:
+def _expected_strides(base_name: str, part: Any, number: int) -> tuple[list[float], int]:
     """Return the strides by which a module converts positions on feature maps into pixels, if it
     does, and how many of a number of maps it takes.
     """
     if hasattr(part, "featmap_strides"):  # RoI extractors, which take the first maps
         return list(part.featmap_strides), len(part.featmap_strides)
-    if kind.endswith("pixel_decoder"):
+    if base_name.endswith("pixel_decoder"):
         return list(getattr(part, "strides", [])), number
-    if kind in ("rpn_head", "bbox_head"):
+    if base_name in ("rpn_head", "bbox_head"):
         generator = getattr(part, "prior_generator", None)
         return [stride[0] for stride in getattr(generator, "strides", [])], number
     return [], number

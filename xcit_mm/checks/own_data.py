@@ -71,7 +71,7 @@ def _check_split(
         return
     owner = split.label_files
     if not isinstance(owner, Path) and dataset.inventory is not None:
-        owner = dataset.inventory.given
+        owner = dataset.inventory.data
     objects = CheckedObjects(
         split,
         str(owner),

@@ -27,8 +27,8 @@ _STORED = (
 
 def _sample(items: Sequence, size: int = _SAMPLE) -> list:
     """Return some items, from the first to the last."""
-    places = np.linspace(0, len(items) - 1, min(size, len(items))).astype(int)
-    return [items[place] for place in places]
+    indices = np.linspace(0, len(items) - 1, min(size, len(items))).astype(int)
+    return [items[index] for index in indices]
 
 
 class Photos:

@@ -68,15 +68,11 @@ def check_maps(checked: CheckedMaps) -> Iterator[Finding]:
 
 
 def _check_files(checked: CheckedMaps) -> Iterator[Finding]:
-    """Check that maps can be read, and have the sizes of their photos."""
+    """Check that maps hold labels, and have the sizes of their photos."""
     infos = checked.infos
-    unreadable = [f"{path} ({info.problem})" for path, info in infos.items() if info.problem]
-    problem = "segmentation maps cannot be read"
-    yield from listed("FAIL", "D315", unreadable, problem, "replace these files")
-    coloured = [path for path, info in infos.items() if info.channels > 1]
-    problem = "segmentation maps have colours instead of labels"
-    fix = "write maps of one channel, or with a palette, whose values are class numbers"
-    yield from listed("FAIL", "D505", coloured, problem, fix)
+    wrong = [f"{path} {info.map_problem}" for path, info in infos.items() if info.map_problem]
+    fix = "replace these files, or correct seg_map_suffix"
+    yield from listed("FAIL", "D505", wrong, "files are not segmentation maps", fix)
     sizes = [
         (photo, path, infos[path].shape(is_turned=False))
         for photo, path in zip(checked.photos.paths, checked.maps, strict=True)

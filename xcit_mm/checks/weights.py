@@ -54,13 +54,13 @@ def _check_file(option: str, options: dict, model: Any, is_strict: bool) -> Iter
     path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()
     if not path.is_file():  # the run downloads it, and checks it again
         return
-    content = load_from_file(str(path))
+    checkpoint = load_from_file(str(path))
     fill_stem = options.get("fill_stem")
     try:
         if option == "load_from" and is_strict and options.get("strict_heads", True):
-            match_model(model, content, fill_stem=fill_stem)
+            match_model(model, checkpoint, fill_stem=fill_stem)
         else:
-            weights = parse_checkpoint(content, options.get("use_ema", False))
+            weights = parse_checkpoint(checkpoint, options.get("use_ema", False))
             model.backbone.match_weights(weights, fill_stem=fill_stem)
     except ValueError as error:
         fix = "take weights of this model, or correct the model"

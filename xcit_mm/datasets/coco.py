@@ -2,38 +2,31 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from .coco_json import CocoJson, find_image_folder, is_coco, load_json, read_coco, read_stated_size
-from .dataset import Candidate, Dataset, Image, Split
+from .coco_json import CocoJson, find_image_folder, read_detections, read_stated_size
+from .dataset import Dataset, Image, Split
 from .inventory import Inventory, LeftOut
 from .pairs import split_of
 from .photo_labels import image_sizes
 
 
-def propose(inventory: Inventory) -> Candidate | None:
-    """Return this format if a folder has its jsons."""
+def read(inventory: Inventory) -> Dataset | None:
+    """Read the jsons of splits, whose images are in the inventory or where the jsons say."""
     annotated = [path for path, keys in inventory.keys_of_jsons.items() if "annotations" in keys]
     # COCO also has captions and keypoints.
     preferred = [path for path in annotated if path.name.startswith("instances")] or annotated
-    if inventory.given in annotated:
-        preferred = [inventory.given]
-    contents = {path: load_json(path) for path in preferred}
-    jsons = [read_coco(path, content) for path, content in contents.items() if is_coco(content)]
+    if inventory.data in annotated:
+        preferred = [inventory.data]
+    jsons = list(filter(None, map(read_detections, preferred)))
     if not jsons:
         return None
-    return Candidate("COCO", jsons[0].path, partial(_read_jsons, jsons, inventory))
-
-
-def _read_jsons(jsons: Sequence[CocoJson], inventory: Inventory) -> Dataset:
-    """Read the jsons of splits, whose images are in the inventory or where the jsons say."""
     left_out = LeftOut(inventory.root)
     paths = {coco.path for coco in jsons}
-    others = [path for path in inventory.with_suffix(".json") if path not in paths]
-    left_out.add_files("other file", "", others)
+    unread = [path for path in inventory.with_suffix(".json") if path not in paths]
+    left_out.add_files("other file", "", unread)
     json_of_split = _choose_jsons(jsons, inventory, left_out)
     training = json_of_split["train"]
     classes = tuple(dict.fromkeys(training.category_names))
@@ -46,7 +39,7 @@ def _read_jsons(jsons: Sequence[CocoJson], inventory: Inventory) -> Dataset:
     listed = [path for split in splits.values() for path in split.files]
     unlisted = inventory.other_photos([*listed, *left_out.files])
     left_out.add_files("photo", "that no json lists", unlisted)
-    return Dataset("COCO", classes, splits, left_out, inventory)
+    return Dataset("COCO", classes, splits, left_out, inventory, jsons[0].path)
 
 
 def _choose_jsons(
@@ -58,7 +51,7 @@ def _choose_jsons(
     splits: dict[str, list[CocoJson]] = defaultdict(list)
     for coco in jsons:
         name = inventory.relative(coco.path).with_suffix("")
-        is_given = coco.path == inventory.given
+        is_given = coco.path == inventory.data
         splits["train" if is_given else split_of(name) or ""].append(coco)
     unnamed = splits.pop("", [])
     if "train" in splits:

@@ -1,9 +1,11 @@
 """COCO jsons: ids, names and numbers of any tool, read into columns."""
 
+import gc
 import json
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy as np
 
 from ..utils.texts import class_name
 from .dataset import Objects
-from .photo_labels import is_rotation
+from .photo_labels import is_rotation, to_number
 
 _READ = {
     "images": ("id", "file_name"),
@@ -38,10 +40,13 @@ class _Annotation(NamedTuple):
     area: Any
     iscrowd: Any
     ignore: Any
+    xcit_mm_origin: Any  # in jsons that `write_coco` wrote
     segmentation: Any
     rotation: Any
-    origin: Any  # in jsons that `write_coco` wrote
     has_keypoints: bool
+
+
+_AS_WRITTEN = _Annotation._fields[:8]
 
 
 @dataclass
@@ -70,21 +75,20 @@ class CocoJson:
     is_rotated: np.ndarray
     keypoints: int
 
-    @property
-    def ids(self) -> list[Any]:
-        """The ids of the annotations, of any type."""
-        return self.objects.ids
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Make millions of objects without a search for cycles, which takes a quarter of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
-def is_coco(content: Any) -> bool:
-    """Return whether a json has lists of images and annotations, as COCO's for detection."""
-    if not isinstance(content, dict) or not isinstance(content.get("annotations"), list):
-        return False
-    annotations = content["annotations"]
-    has_objects = not annotations or any(isinstance(entry, _Annotation) for entry in annotations)
-    return "images" in content and has_objects
-
-
+@without_collection()
 def load_json(path: Path) -> Any:
     """Read a json with or without a byte order mark. Annotations become tuples.
 
@@ -94,13 +98,13 @@ def load_json(path: Path) -> Any:
     with path.open("rb") as file:
         encoding = json.detect_encoding(file.read(4))
     try:
-        text = path.read_text(encoding)
+        encoded = path.read_text(encoding)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     try:
-        return json.loads(text, object_hook=_pack)
+        return json.loads(encoded, object_hook=_pack)
     except (ValueError, RecursionError) as error:
-        problem = "is not in COCO's format" if '"annotations"' in text else "cannot be read"
+        problem = "is not in COCO's format" if '"annotations"' in encoded else "cannot be read"
         raise ValueError(f"{path} {problem}: {error}") from None
 
 
@@ -112,19 +116,10 @@ def _pack(entry: dict[str, Any]) -> Any:
     if isinstance(mask, list):
         mask = [_to_array(part) for part in mask]
     attributes = entry.get("attributes")
-    return _Annotation(
-        entry.get("id"),
-        entry["image_id"],
-        entry.get("category_id"),
-        entry.get("bbox"),
-        entry.get("area"),
-        entry.get("iscrowd"),
-        entry.get("ignore"),
-        mask,
-        attributes.get("rotation") if isinstance(attributes, dict) else None,
-        entry.get("xcit_mm_origin"),
-        bool(entry.get("keypoints")) and entry.get("num_keypoints") != 0,
-    )
+    rotation = attributes.get("rotation") if isinstance(attributes, dict) else None
+    has_keypoints = bool(entry.get("keypoints")) and entry.get("num_keypoints") != 0
+    as_written = map(entry.get, _AS_WRITTEN)
+    return _Annotation._make([*as_written, mask, rotation, has_keypoints])
 
 
 def _to_array(part: Any) -> Any:
@@ -134,6 +129,7 @@ def _to_array(part: Any) -> Any:
         return part
 
 
+@without_collection()
 def read_coco(path: Path, content: Any = None, exact: bool = False) -> CocoJson:
     """Read a COCO json.
 
@@ -151,6 +147,16 @@ def read_coco(path: Path, content: Any = None, exact: bool = False) -> CocoJson:
         return _to_columns(path, content, exact)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not in COCO's format: {error}") from None
+
+
+def read_detections(path: Path) -> CocoJson | None:
+    """Read a COCO json for detection, whose numbers may be texts. Return None for other jsons."""
+    content = load_json(path)
+    annotations = content.get("annotations") if isinstance(content, dict) else None
+    if not isinstance(annotations, list) or "images" not in content:
+        return None
+    is_for_detection = any(isinstance(entry, _Annotation) for entry in annotations)
+    return read_coco(path, content) if is_for_detection or not annotations else None
 
 
 def read_images(path: Path) -> dict[str, Any]:
@@ -176,28 +182,21 @@ def _check(content: Any, required: Mapping[str, Sequence[str]], exact: bool) -> 
         if not isinstance(entries, list):
             raise ValueError(f"it has no list {name!r}")
         for number, entry in enumerate(entries):
-            missing = [key for key in keys if _lacks(entry, key)]
+            if isinstance(entry, _Annotation):
+                missing = [key for key in keys if getattr(entry, key) is None]
+            else:
+                missing = [key for key in keys if not isinstance(entry, dict) or key not in entry]
             if missing:
                 raise ValueError(f"{name}[{number}] has no {', '.join(sorted(missing))}")
-        if name == "images":
-            _check_types(entries)
+        for entry in entries if name == "images" else []:
+            is_named = isinstance(entry["file_name"], str)
+            if not is_named or not isinstance(entry["id"], (int, float, str)):
+                image = f"the image of id {entry['id']!r}"
+                raise ValueError(f"{image} has the name {entry['file_name']!r}")
         if name != "annotations":
             _check_unique(name, "id", [_read_id(entry["id"], exact) for entry in entries])
     if not content["images"]:
         raise ValueError("it lists no images")
-
-
-def _check_types(images: Sequence[dict[str, Any]]) -> None:
-    for image in images:
-        is_named = isinstance(image["file_name"], str)
-        if not is_named or not isinstance(image["id"], (int, float, str)):
-            raise ValueError(f"the image of id {image['id']!r} has the name {image['file_name']!r}")
-
-
-def _lacks(entry: Any, key: str) -> bool:
-    if isinstance(entry, _Annotation):
-        return getattr(entry, key) is None
-    return not isinstance(entry, dict) or key not in entry
 
 
 def _check_unique(name: str, key: str, values: Sequence[Any]) -> None:
@@ -207,13 +206,11 @@ def _check_unique(name: str, key: str, values: Sequence[Any]) -> None:
 
 
 def _read_id(value: Any, exact: bool) -> Any:
-    """Return an id, or else the same text for the ids 1, 1.0, '1' and '1.0'."""
-    if exact:
+    """Return an id, or else the same number for the ids 1, 1.0 and '1'."""
+    if exact or type(value) is int:
         return value
-    if type(value) is int:
-        return str(value)
     try:
-        return str(int(value)) if float(value).is_integer() else str(value)
+        return int(value) if float(value).is_integer() else str(value)
     except (ValueError, TypeError, OverflowError):
         return str(value)
 
@@ -229,7 +226,7 @@ def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
         [labels.get(_read_id(entry.category_id, exact), -1) for entry in annotations],
         [annotation.bbox for annotation in annotations],
         [annotation.segmentation or None for annotation in annotations],
-        [annotation.origin for annotation in annotations],
+        [annotation.xcit_mm_origin for annotation in annotations],
         [annotation.area for annotation in annotations],
         [annotation.id for annotation in annotations],
     )
@@ -257,26 +254,19 @@ def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
 
 def _check_box(annotation: _Annotation, exact: bool) -> None:
     box = annotation.bbox
-    numbers = box if exact or not isinstance(box, list) else list(map(_to_number, box))
+    is_valid = isinstance(box, list) and len(box) == 4
     try:
-        is_valid = len(numbers) == 4 and all(map(isfinite, numbers))
-    except TypeError:
+        is_valid = is_valid and all(map(isfinite, box if exact else map(float, box)))
+    except (TypeError, ValueError):
         is_valid = False
     if not is_valid:
         problem = f"the bbox of annotation {annotation.id} is {box}"
         raise ValueError(f"{problem}, not [x, y, width, height]")
 
 
-def _to_number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")
-
-
 def _is_set(value: Any) -> bool:
     """Return whether a number, which may be a text, is not 0."""
-    return bool(value) and _to_number(value) != 0
+    return bool(value) and to_number(value) != 0
 
 
 def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
@@ -301,7 +291,7 @@ def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
 
 def read_stated_size(image: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return width and height of an image of a json, or None if it does not state both."""
-    sides = [_to_number(image.get(side)) for side in ("width", "height")]
+    sides = [to_number(image.get(side)) for side in ("width", "height")]
     if not all(isfinite(side) and side > 0 for side in sides):
         return None
     return int(sides[0]), int(sides[1])

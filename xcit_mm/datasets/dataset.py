@@ -7,7 +7,7 @@ and it is written once for mmdet or mmseg.
 import copy
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
 from pathlib import Path
@@ -187,6 +187,7 @@ class Dataset:
         splits: The split 'train', and perhaps 'val' and 'test'.
         left_out: What is not used.
         inventory: The files among which the data set was found, or None if they were made.
+        source: The first file that speaks for the format.
         descriptions: Files that describe the whole, such as data.yaml or a COCO json.
     """
 
@@ -195,6 +196,7 @@ class Dataset:
     splits: dict[str, Split]
     left_out: LeftOut
     inventory: Inventory | None = None
+    source: Path | None = None
     descriptions: Sequence[Path] = ()
 
     def __post_init__(self) -> None:
@@ -213,15 +215,15 @@ class Dataset:
         for split in self.splits.values():
             explained |= split.files
         suffixes = {*PHOTO_SUFFIXES}
-        if inventory.given.is_dir():
+        if inventory.data.is_dir():
             used = chain(*(split.files for split in self.splits.values()))
             suffixes |= {path.suffix.lower() for path in used}
-        others = inventory.without(explained)
-        lost = [path for path in others if path.suffix.lower() in suffixes]
+        unused = inventory.without(explained)
+        lost = [path for path in unused if path.suffix.lower() in suffixes]
         if lost:
             problem = f"{preview(lost)} of {inventory.root} are neither used nor left out"
             raise RuntimeError(f"{problem}: this is an error of xcit_mm")
-        self.left_out.add_files("other file", "", others)
+        self.left_out.add_files("other file", "", unused)
 
     @property
     def training(self) -> Split:
@@ -254,19 +256,3 @@ def check_repeated(names: Sequence[Any], file: Path) -> None:
     for name, count in Counter(names).most_common(1):
         if count > 1:
             raise ValueError(f"{file} has {name!r} twice: give each label a name of its own")
-
-
-class Candidate(NamedTuple):
-    """A format that may explain a folder.
-
-    Attributes:
-        file: The first file that speaks for it.
-        read: Function that reads the folder in this format.
-    """
-
-    data_format: str
-    file: Path
-    read: Callable[[], Dataset]
-
-    def __str__(self) -> str:
-        return f"{self.data_format} ({self.file})"

@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..utils.errors import counted
 from . import coco, labelme, map_folders, voc, yolo
-from .dataset import LAYOUTS, Candidate, Dataset
+from .dataset import LAYOUTS, Dataset
 from .inventory import Inventory
 
 EXPECTED = (
@@ -38,47 +37,38 @@ def _read(data: Path, formats: Sequence[Any], expected: str) -> Dataset:
     if not data.exists():
         raise FileNotFoundError(f"no folder or file at {data}: expected {expected}")
     inventory = Inventory.of(data)
-    proposals = [_propose(data_format, inventory) for data_format in formats]
-    candidates = [proposal for proposal in proposals if proposal]
-    datasets = [_read_candidate(candidate, candidates) for candidate in candidates]
-    counts = [dataset.count_labels() for dataset in datasets]
-    explaining = [number for number, count in enumerate(counts) if count]
-    if len(explaining) > 1:
-        names = [f"{counted(counts[i], 'object')} of {candidates[i]}" for i in explaining]
-        fix = "remove one, or give its file by --data"
-        raise ValueError(f"{data} has {' and '.join(names)}: {fix}")
-    if not explaining and len(candidates) != 1:
+    datasets: list[Dataset] = []
+    errors: list[Exception] = []
+    for data_format in formats:
+        try:
+            dataset = data_format.read(inventory)
+        except (ValueError, OSError) as error:
+            errors.append(error)
+        else:
+            datasets += [dataset] if dataset else []
+    if errors and datasets:
+        files = " or ".join(f"{dataset.data_format} ({dataset.source})" for dataset in datasets)
+        fix = f"if this is not meant, remove it, or give the file of {files} by --data"
+        raise ValueError(f"{errors[0]}; {fix}") from None
+    if errors:
+        raise errors[0]
+    explaining = [dataset for dataset in datasets if dataset.count_labels()] or datasets
+    if not explaining:
         suffixes = Counter(path.suffix.lower() for path in inventory.files)
-        found = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(5))
-        problem = f"{data} has no labels, but {found or 'no files'}"
+        files = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(5))
+        problem = f"{data} has no labels, but {files or 'no files'}"
         raise ValueError(f"{problem}: expected {expected}; {LAYOUTS}")
-    chosen = explaining[0] if explaining else 0
-    for number, candidate in enumerate(candidates):
-        if number != chosen:
-            reason = f"of {candidate.data_format} without objects"
-            datasets[chosen].left_out.rename(candidate.file, reason)
-    return datasets[chosen]
-
-
-def _propose(data_format: Any, inventory: Inventory) -> Candidate | None:
-    """Return a format if it may explain a folder. An error is raised when the folder is read."""
-    try:
-        return data_format.propose(inventory)
-    except (ValueError, OSError) as error:
-        return Candidate(data_format.__name__, inventory.given, partial(_raise, error))
-
-
-def _raise(error: Exception) -> Dataset:
-    raise error
-
-
-def _read_candidate(candidate: Candidate, candidates: Sequence[Candidate]) -> Dataset:
-    """Read a folder in one format. An error names the other formats that may be meant."""
-    try:
-        return candidate.read()
-    except (ValueError, OSError) as error:
-        others = [str(other) for other in candidates if other is not candidate]
-        if not others:
-            raise
-        fix = f"if this is not meant, remove it, or give the file of {' or '.join(others)}"
-        raise ValueError(f"{error}; {fix} by --data") from None
+    if len(explaining) > 1:
+        objects = [
+            f"{counted(dataset.count_labels(), 'object')} of {dataset.data_format} "
+            f"({dataset.source})"
+            for dataset in explaining
+        ]
+        fix = "remove one, or give its file by --data"
+        raise ValueError(f"{data} has {' and '.join(objects)}: {fix}")
+    chosen = explaining[0]
+    for dataset in datasets:
+        if dataset is not chosen and dataset.source:
+            reason = f"of {dataset.data_format} without objects"
+            chosen.left_out.rename(dataset.source, reason)
+    return chosen

@@ -37,7 +37,7 @@ class ImageInfo(NamedTuple):
         labels: Each label of a segmentation map with its number of pixels.
         dropped_bands: As `count_dropped_bands`.
         colors: The colour (red, green, blue) of each label of a map with a palette.
-        is_lossy: Whether the file is a JPEG, which changes labels.
+        is_lossy: Whether the file is a JPEG.
     """
 
     width: int = 0
@@ -56,6 +56,16 @@ class ImageInfo(NamedTuple):
         is_exchanged = is_turned and self.orientation >= 5
         return (self.width, self.height) if is_exchanged else (self.height, self.width)
 
+    @property
+    def map_problem(self) -> str:
+        """Why the file is not a segmentation map, with the remedy, or ''."""
+        if self.problem:
+            return f"cannot be read: {self.problem}"
+        if self.channels > 1:
+            fix = "write maps of one channel, or with a palette, whose values are class numbers"
+            return f"has colours instead of labels: {fix}"
+        return "is a JPEG, which changes labels: export the maps as PNG" if self.is_lossy else ""
+
 
 def read_infos(paths: Sequence[str], are_maps: bool = False) -> dict[str, ImageInfo]:
     """Read the headers of image files, and the labels if they are maps, with a progress bar.
@@ -65,11 +75,16 @@ def read_infos(paths: Sequence[str], are_maps: bool = False) -> dict[str, ImageI
     if not paths:
         return {}
     cache_path = _cache_path(paths[0], are_maps)
-    cache = _read_cache(cache_path)
-    states = {path: _state(path) for path in paths}
+    cache: dict[str, list] = {}
+    # Without a cache that can be read and written, each start reads all files.
+    with contextlib.suppress(OSError, ValueError):
+        cache = json.loads(cache_path.read_bytes())
+    states = {}
     infos = {}
-    for path, state in states.items():
-        if path in cache and cache[path][:2] == state:
+    for path in paths:
+        stat = os.stat(path)
+        states[path] = [stat.st_size, stat.st_mtime_ns]
+        if cache.get(path, [])[:2] == states[path]:
             infos[path] = ImageInfo(*cache[path][2:])
     changed = [path for path in paths if path not in infos]
     if not changed:
@@ -85,7 +100,6 @@ def read_infos(paths: Sequence[str], are_maps: bool = False) -> dict[str, ImageI
             infos[path] = info
             cache[path] = [*states[path], *info]
             bar.update()
-    # If the cache cannot be written, the next start reads all files again.
     with contextlib.suppress(OSError), atomic_write(cache_path) as file:
         file.write(json.dumps(cache).encode())
     return infos
@@ -100,34 +114,29 @@ def _cache_path(path: str, are_maps: bool) -> Path:
     return Path(root).expanduser() / "xcit_mm" / name
 
 
-def _read_cache(path: Path) -> dict[str, list]:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-
-
-def _state(path: str) -> list[int]:
-    state = os.stat(path)
-    return [state.st_size, state.st_mtime_ns]
-
-
 def _read_file(path: str, is_map: bool) -> ImageInfo:
     info = ImageInfo()
+    header = b""
     try:
-        if not os.path.getsize(path):
-            return ImageInfo(problem="the file is empty")
         with open(path, "rb") as file:
+            header = file.read(25)
+            if not header:
+                return info._replace(problem="the file is empty")
+            file.seek(0)
             info = ImageInfo(dropped_bands=count_dropped_bands(file))
             with Image.open(file) as image:
                 width, height = image.size
                 channels = len(image.getbands())
+                tags: Any = getattr(image, "tag_v2", {})
+                bits = int(np.max(tags.get(ExifTags.Base.BitsPerSample, 8)))
+                if image.format == "PNG":  # Pillow does not tell
+                    bits = header[24]
                 info = info._replace(
                     width=width,
                     height=height,
                     orientation=read_orientation(image),
                     channels=channels,
-                    bits=_count_bits(path, image),
+                    bits=bits,
                     is_lossy=image.format == "JPEG",
                 )
                 if is_map or not _has_end(path, image.format):
@@ -135,27 +144,14 @@ def _read_file(path: str, is_map: bool) -> ImageInfo:
                 if is_map and channels == 1:
                     info = _with_labels(info, image)
     except UnidentifiedImageError:
-        return info._replace(problem=_describe_format(path))
+        is_heif = header[4:8] == b"ftyp"
+        problem = "it is HEIC or AVIF: convert it to JPEG" if is_heif else "it is not an image"
+        return info._replace(problem=problem)
     except Image.DecompressionBombError:
         return info._replace(problem="it has more pixels than Pillow reads, 179 million")
     except Exception as error:  # every decoder has its own exceptions
         return info._replace(problem=" ".join(str(error).split()))
     return info
-
-
-def _describe_format(path: str) -> str:
-    """Return why Pillow does not know an image."""
-    with open(path, "rb") as file:
-        is_heif = file.read(12)[4:8] == b"ftyp"
-    return "it is HEIC or AVIF: convert it to JPEG" if is_heif else "it is not an image"
-
-
-def _count_bits(path: str, image: Image.Image) -> int:
-    if image.format == "PNG":  # Pillow does not tell, byte 24 does
-        with open(path, "rb") as file:
-            return file.read(25)[24]
-    tags: Any = getattr(image, "tag_v2", {})
-    return int(np.max(tags.get(ExifTags.Base.BitsPerSample, 8)))
 
 
 def _has_end(path: str, image_format: str | None) -> bool:
@@ -170,8 +166,8 @@ def _with_labels(info: ImageInfo, image: Image.Image) -> ImageInfo:
     """Return the properties of a segmentation map with its labels."""
     if image.mode == "F":
         return info._replace(problem="its labels are floats: write whole numbers of 8 bits")
-    values, pixels = np.unique(np.asarray(image), return_counts=True)
-    labels = list(zip(map(int, values), map(int, pixels), strict=True))
+    numbers, pixels = np.unique(np.asarray(image), return_counts=True)
+    labels = list(zip(numbers.tolist(), pixels.tolist(), strict=True))
     palette = image.getpalette() if image.mode == "P" else None
     if palette is None:
         return info._replace(labels=labels)

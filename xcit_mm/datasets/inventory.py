@@ -2,10 +2,11 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path, PurePath, PureWindowsPath
 
 from ..utils.errors import counted
@@ -13,7 +14,8 @@ from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import compose
 from ..utils.walk import iter_real_files
 
-_SYSTEM = ("Thumbs.db", "desktop.ini", "__MACOSX")  # written by systems beside files of the user
+# Beginnings of names that systems give to their files beside those of the user.
+_HIDDEN = (".", "Thumbs.db", "desktop.ini", "__MACOSX")
 
 
 @dataclass
@@ -65,24 +67,30 @@ class Inventory:
     """The files below folders, without hidden files and those of systems.
 
     Attributes:
-        given: The file or folder that the user gave. Other files beside a file do not describe it.
+        data: The file or folder that the user gave. Other files beside a file do not describe it.
         root: The first folder.
         roots: All folders.
         files: All files, sorted.
         photos: The files with a suffix of photos.
     """
 
-    def __init__(self, given: Path, *roots: Path) -> None:
-        self.given = given
+    def __init__(self, data: Path, *roots: Path) -> None:
+        self.data = data
         self.root = roots[0]
         self.roots = roots
         self._real_paths: dict[Path, str] = {}
+        errors: list[OSError] = []  # of folders that cannot be read
         for root in roots:
-            for path, real_path in iter_real_files(root, _raise):
-                parts = path.relative_to(root).parts
-                if not any(part.startswith((".", *_SYSTEM)) for part in parts):
+            for path, real_path in iter_real_files(root, errors.append):
+                parts = path.parts[len(root.parts) :]
+                if not any(part.startswith(_HIDDEN) for part in parts):
                     self._real_paths[path] = real_path
-        self.files = sorted(self._real_paths)
+        if errors:
+            raise errors[0]
+        self.files = sorted(self._real_paths, key=attrgetter("parts"))  # as paths, in less time
+        self._by_suffix: dict[str, list[Path]] = defaultdict(list)
+        for path in self.files:
+            self._by_suffix[path.suffix.lower()].append(path)
         self.photos = self.with_suffix(*PHOTO_SUFFIXES)
         self._by_name: dict[str, list[Path]] = defaultdict(list)
         for photo in self.photos:
@@ -108,17 +116,18 @@ class Inventory:
 
     def with_suffix(self, *suffixes: str) -> list[Path]:
         """List the files that have one of the suffixes, in small or capital letters."""
-        return [path for path in self.files if path.suffix.lower() in suffixes]
+        paths = chain(*(self._by_suffix.get(suffix, ()) for suffix in suffixes))
+        return sorted(paths, key=attrgetter("parts"))
 
     def describing(self, *suffixes: str) -> list[Path]:
         """List the files with one of the suffixes that may describe the data set: the given file,
         or all below the given folder.
         """
-        if self.given.is_dir():
+        if self.data.is_dir():
             # A link and its file are one, by the name nearer to the root.
             paths = sorted(self.with_suffix(*suffixes), key=lambda path: -len(path.parts))
             return sorted({self._real_paths[path]: path for path in paths}.values())
-        return [self.given] if self.given.suffix.lower() in suffixes else []
+        return [self.data] if self.data.suffix.lower() in suffixes else []
 
     @cached_property
     def keys_of_jsons(self) -> dict[Path, set[str]]:
@@ -150,11 +159,11 @@ class Inventory:
     def without(self, used: Iterable[Path]) -> list[Path]:
         """List the files that are not among others, by whatever links."""
         paths = set(used)
-        others = [path for path in self.files if path not in paths]
-        if not others:
+        unused = [path for path in self.files if path not in paths]
+        if not unused:
             return []
         real_paths = set(map(self.real_path, paths))
-        return [path for path in others if self._real_paths[path] not in real_paths]
+        return [path for path in unused if self._real_paths[path] not in real_paths]
 
     def other_photos(self, used: Iterable[Path]) -> list[Path]:
         """List the photos that are not among others, by whatever links."""
@@ -169,21 +178,10 @@ class Inventory:
         """
         parts = tuple(compose(part) for part in PureWindowsPath(name).parts)  # also reads slashes
         paths = self._by_name.get(parts[-1], []) if parts else []
-        if len(paths) < 2:
-            return paths[0] if paths else None
-        lengths = [_shared_end(tuple(map(compose, path.parts)), parts) for path in paths]
-        longest = max(lengths)
-        best = [path for path, length in zip(paths, lengths, strict=True) if length == longest]
-        if len(best) > 1:
-            raise ValueError(f"{name} may be {best[0]} or {best[1]}: write more of its path")
-        return best[0]
-
-
-def _raise(error: OSError) -> None:
-    raise error  # of a folder that cannot be read
-
-
-def _shared_end(parts: Sequence[str], others: Sequence[str]) -> int:
-    """Return the number of last parts that two paths share."""
-    pairs = zip(reversed(parts), reversed(others), strict=False)
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        for length in range(2, len(parts) + 1):
+            end = parts[-length:]
+            longer = [path for path in paths if tuple(map(compose, path.parts[-length:])) == end]
+            paths = longer or paths
+        if len(paths) > 1:
+            raise ValueError(f"{name} may be {paths[0]} or {paths[1]}: write more of its path")
+        return paths[0] if paths else None

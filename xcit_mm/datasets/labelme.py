@@ -2,16 +2,14 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..utils.texts import class_name
-from .coco import load_json
-from .dataset import Candidate, NewObject
+from .coco_json import load_json
+from .dataset import Dataset, NewObject
 from .inventory import Inventory
 from .photo_labels import PhotoLabels, box_around, read_folder
 
@@ -19,17 +17,14 @@ _READ = ("polygon", "rectangle")
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
-def propose(inventory: Inventory) -> Candidate | None:
-    """Return this format if a folder has its jsons."""
+def read(inventory: Inventory) -> Dataset | None:
+    """Read a folder that has labelme's jsons."""
     shapes = {}
     for path, keys in inventory.keys_of_jsons.items():
         content = load_json(path) if "shapes" in keys else None
         if isinstance(content, dict) and "shapes" in content:
             shapes[path] = read_shapes(path, content)
-    if not shapes:
-        return None
-    read = partial(read_folder, "labelme", list(shapes), shapes.__getitem__, inventory)
-    return Candidate("labelme", next(iter(shapes)), read)
+    return read_folder("labelme", list(shapes), shapes.__getitem__, inventory)
 
 
 def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
@@ -55,19 +50,16 @@ def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
                 points[f"of the type {shape_type}"] += 1
             else:
                 unread[f"shapes of the type {shape_type}"] += 1
-        objects = [_join(label, f"shape {key}", shapes) for (label, key), shapes in parts.items()]
+        objects = []
+        for (label, key), shapes in parts.items():
+            outlines = [np.asarray(shape["points"], float).reshape(-1, 2) for shape in shapes]
+            # A rectangle, given by two corners, makes the object a box without a mask.
+            has_rectangle = any(shape.get("shape_type") == "rectangle" for shape in shapes)
+            mask = None if has_rectangle else [array("d", part.ravel()) for part in outlines]
+            box = box_around(np.concatenate(outlines))
+            objects.append(NewObject(label, box, mask, f"shape {key}"))
         sides = (content.get("imageWidth") or 0, content.get("imageHeight") or 0)
         size = sides if all(sides) else None
         return PhotoLabels(objects, size, unread, points, content.get("imagePath"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected labelme's shapes") from None
-
-
-def _join(label: str, name: str, shapes: Sequence[dict]) -> NewObject:
-    """Join the parts of an object. A rectangle, given by two corners, makes it a box without a
-    mask.
-    """
-    parts = [np.asarray(shape["points"], float).reshape(-1, 2) for shape in shapes]
-    has_rectangle = any(shape.get("shape_type") == "rectangle" for shape in shapes)
-    outlines = None if has_rectangle else [array("d", part.ravel()) for part in parts]
-    return NewObject(label, box_around(np.concatenate(parts)), outlines, name)

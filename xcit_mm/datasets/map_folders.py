@@ -1,40 +1,36 @@
 """Folders of images and of segmentation maps, and perhaps the names of the classes."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..utils.errors import preview
 from ..utils.texts import class_name, read_lines
-from .dataset import IGNORED, Candidate, Dataset, Image, Split, check_repeated
+from .dataset import IGNORED, Dataset, Image, Split, check_repeated
 from .headers import ImageInfo, read_infos
 from .inventory import Inventory, LeftOut
-from .pairs import LABEL_FOLDERS, PHOTO_FOLDERS, find_lists, has_label_ending, pair_labelled
+from .pairs import LABEL_ENDING, LABEL_FOLDERS, PHOTO_FOLDERS, find_lists, pair_labelled
 from .photo_labels import image_sizes
 
 _TASK = "Segmentation"
 _MIN_SOFT = 3  # labels between 0 and 255 of a map with soft edges
 
 
-def propose(inventory: Inventory) -> Candidate | None:
-    """Return this format if a folder has segmentation maps. They are recognised by the names of
-    folders, by endings such as _mask, or by having one channel.
+def read(inventory: Inventory) -> Dataset | None:
+    """Read photos and maps of a folder that has maps. They are recognised by the names of folders,
+    by endings such as _mask, or by having one channel. Splits are folders, or Pascal VOC's lists.
     """
     maps = _find_maps(inventory)
     if not maps:
         return None
-    return Candidate("maps", maps[0], partial(_read_map_folders, maps, inventory))
-
-
-def _read_map_folders(maps: Sequence[Path], inventory: Inventory) -> Dataset:
-    """Read photos and maps. Splits are folders, or Pascal VOC's lists."""
     photos = sorted(set(inventory.photos).difference(maps))
     left_out = LeftOut(inventory.root)
     labelled = pair_labelled(photos, maps, inventory, left_out, _TASK)
     names = _find_names(inventory)
     descriptions = find_lists(inventory, _TASK)
     infos = read_infos([str(path) for rows in labelled.values() for _, path in rows], are_maps=True)
-    _check_kinds(infos)
+    for path, info in infos.items():
+        if info.map_problem:
+            raise ValueError(f"{path} {info.map_problem}")
     _check_palettes(infos)
     if names is not None:
         descriptions.append(names)
@@ -51,8 +47,12 @@ def _read_map_folders(maps: Sequence[Path], inventory: Inventory) -> Dataset:
         problem = f"{inventory.root} has one class, {classes[0]!r}"
         fix = "write the labels 0, 1, ... into the maps, and their names into classes.txt"
         raise ValueError(f"{problem}, besides the ignored label {IGNORED}: {fix}")
-    splits = {split: _to_split(rows) for split, rows in labelled.items()}
-    return Dataset("maps", tuple(classes), splits, left_out, inventory, descriptions)
+    splits = {}
+    for split, rows in labelled.items():
+        sizes = image_sizes(photo for photo, _ in rows)
+        images = [Image(photo, *sizes[photo]) for photo, _ in rows]
+        splits[split] = Split(images, [path for _, path in rows])
+    return Dataset("maps", tuple(classes), splits, left_out, inventory, maps[0], descriptions)
 
 
 def _find_names(inventory: Inventory) -> Path | None:
@@ -64,12 +64,6 @@ def _find_names(inventory: Inventory) -> Path | None:
     return files[0] if files else None
 
 
-def _to_split(rows: Sequence[tuple[Path, Path]]) -> Split:
-    sizes = image_sizes(photo for photo, _ in rows)
-    images = [Image(photo, *sizes[photo]) for photo, _ in rows]
-    return Split(images, [path for _, path in rows])
-
-
 def _find_maps(inventory: Inventory) -> list[Path]:
     """List the images that are segmentation maps."""
     maps = []
@@ -77,7 +71,7 @@ def _find_maps(inventory: Inventory) -> list[Path]:
     for path in inventory.photos:
         folders = [name.lower() for name in reversed(inventory.relative(path).parts[:-1])]
         named = [name for name in folders if name in LABEL_FOLDERS | PHOTO_FOLDERS]
-        if (named and named[0] in LABEL_FOLDERS) or (not named and has_label_ending(path)):
+        if (named and named[0] in LABEL_FOLDERS) or (not named and LABEL_ENDING.search(path.stem)):
             maps.append(path)
         elif not named:
             unnamed.append(path)
@@ -87,18 +81,6 @@ def _find_maps(inventory: Inventory) -> list[Path]:
     return maps
 
 
-def _check_kinds(infos: Mapping[str, ImageInfo]) -> None:
-    """Raise ValueError if a map cannot be read, or does not store labels as they were drawn."""
-    for path, info in infos.items():
-        if info.problem:
-            raise ValueError(f"{path} cannot be read: {info.problem}")
-        if info.channels > 1:
-            fix = "write maps of one channel, or with a palette, whose values are class numbers"
-            raise ValueError(f"{path} has colours instead of labels: {fix}")
-        if info.is_lossy:
-            raise ValueError(f"{path} is a JPEG, which changes labels: export the maps as PNG")
-
-
 def _check_palettes(infos: Mapping[str, ImageInfo]) -> None:
     """Raise ValueError if a map gives a colour to another label than another map."""
     label_of_color: dict[tuple, tuple[int, str]] = {}
@@ -106,9 +88,9 @@ def _check_palettes(infos: Mapping[str, ImageInfo]) -> None:
         labels: dict[tuple, list[int]] = {}
         for (label, _), color in zip(info.labels, info.colors, strict=False):
             labels.setdefault(tuple(color), []).append(label)
-        for color, (label, *others) in labels.items():
+        for color, (label, *further) in labels.items():
             other, other_path = label_of_color.setdefault(color, (label, path))
-            if other != label and not others:
+            if other != label and not further:
                 problem = f"the colour {color} has label {other} in {other_path}, {label} in {path}"
                 raise ValueError(f"{problem}: write all maps with one palette")
 

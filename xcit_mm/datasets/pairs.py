@@ -2,9 +2,9 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PureWindowsPath
 
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import compose, read_lines
@@ -34,7 +34,8 @@ PHOTO_FOLDERS = {"images", "image", "imgs", "img", "photos", "jpegimages", "left
 LABEL_FOLDERS = {"labels", "label", "annotations", "masks", "mask", "segmentationclass", "gtfine"}
 """Names of folders in which labels lie apart from photos."""
 
-_ENDINGS = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
+LABEL_ENDING = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
+"""The end of the stem of a file that is a label, such as NAME_mask.png."""
 _OTHER_TEXTS = {"classes", "readme", *SPLITS}  # stems of texts that list classes or photos
 
 Pairs = dict[str, list[tuple[Path, Path | None]]]
@@ -51,51 +52,66 @@ def split_of(path: PurePath) -> str | None:
 
 
 def divide_photos(
-    photos: Iterable[Path], inventory: Inventory, left_out: LeftOut, task: str = "Main"
+    photos: Sequence[Path], inventory: Inventory, left_out: LeftOut, task: str = "Main"
 ) -> dict[str, list[Path]]:
     """Return the photos of each split, by Pascal VOC's lists in ImageSets/TASK, or else by folder.
 
     Photos that no list names are in the split ''. So are those of folders without a split, if
     another folder is of training; otherwise they are of training.
     """
-    listed = _read_lists(inventory, task)
-    found: set[Path | None] = set()
+    lists = find_lists(inventory, task)
+    listed = _read_lists(lists, photos, left_out)
     splits: dict[str, list[Path]] = defaultdict(list)
     for photo in photos:
-        split = split_of(inventory.relative(photo.parent))
-        if listed:
-            names = [parent / photo.stem for parent in photo.parents]
-            name = next((name for name in names if name in listed), None)
-            split = listed[name] if name else None
-            found.add(name)
+        split = listed.get(photo) if lists else split_of(inventory.relative(photo.parent))
         splits[split or ""].append(photo)
-    for name in listed:
-        if name not in found:
-            left_out.add("photo", "of a list that is missing", name)
-    if "" in splits and "train" not in splits and not listed:
+    if "" in splits and "train" not in splits and not lists:
         splits["train"] = splits.pop("")
     return dict(splits)
 
 
 def find_lists(inventory: Inventory, task: str = "Main") -> list[Path]:
-    """List Pascal VOC's lists of the photos of splits."""
-    texts = [path for path in inventory.with_suffix(".txt") if path.stem.lower() in SPLITS]
-    return [path for path in texts if path.parts[-3:-1] == ("ImageSets", task)]
-
-
-def _read_lists(inventory: Inventory, task: str) -> dict[Path, str]:
-    """Return the split of each photo that Pascal VOC's lists name: its folder of the year, with
-    its stem.
+    """List Pascal VOC's lists of the photos of splits: those of a task, or else of any. CVAT's
+    default.txt, a list of all photos, is none.
     """
-    splits = {}
+    texts = [path for path in inventory.with_suffix(".txt") if path.stem.lower() in SPLITS]
+    lists = [path for path in texts if path.parts[-3:-2] == ("ImageSets",) and read_lines(path)]
+    return [path for path in lists if path.parent.name == task] or lists
+
+
+def _read_lists(
+    lists: Sequence[Path], photos: Sequence[Path], left_out: LeftOut
+) -> dict[Path, str]:
+    """Return the split of each photo that Pascal VOC's lists name by an end of its path."""
+    by_end: dict[tuple[Path, str], list[Path]] = defaultdict(list)
+    for folder in {path.parents[2] for path in lists}:  # of a year
+        for photo in photos:
+            if folder in photo.parents:
+                parts = photo.relative_to(folder).with_suffix("").parts
+                for start in range(len(parts)):
+                    by_end[folder, compose("/".join(parts[start:]))].append(photo)
+    splits: dict[Path, str] = {}
+    missing: dict[Path, None] = {}
     # trainval.txt comes first: photos that val.txt names too are held out.
-    lists = find_lists(inventory, task)
     for path in sorted(lists, key=lambda path: path.stem.lower() != "trainval"):
+        folder = path.parents[2]
         for line in read_lines(path):
-            name = Path(line)
-            stem = name.stem if name.suffix.lower() in PHOTO_SUFFIXES else line
-            splits[path.parents[2] / stem] = SPLITS[path.stem.lower()]
+            # The list of a class adds 1, 0 or -1. CVAT quotes names with spaces.
+            names = [_to_end(line), _to_end(re.sub(r"\s+-?[01]$", "", line))]
+            named = next((by_end[folder, name] for name in names if (folder, name) in by_end), [])
+            splits |= dict.fromkeys(named, SPLITS[path.stem.lower()])
+            if not named:
+                missing[folder / names[0]] = None
+    for name in missing:
+        left_out.add("photo", "of a list that is missing", name)
     return splits
+
+
+def _to_end(name: str) -> str:
+    """Return the path of a photo in a list as `_read_lists` compares it."""
+    path = PureWindowsPath(compose(name.strip('"')))  # also reads slashes
+    is_photo = path.suffix.lower() in PHOTO_SUFFIXES
+    return (path.with_suffix("") if is_photo else path).as_posix()
 
 
 def pair_labels(
@@ -127,7 +143,9 @@ def pair_labels(
             raise ValueError(f"{other} and {photo} share the label {path}: rename one")
     unused = set(inventory.without(photo_of_label)).intersection(labels)
     for label in sorted(unused):
-        is_other = label.stem.split(".")[0].lower() in _OTHER_TEXTS
+        is_other = (
+            label.suffix.lower() == ".txt" and label.stem.split(".")[0].lower() in _OTHER_TEXTS
+        )
         noun, reason = ("other file", "") if is_other else ("label", "without a photo")
         left_out.add_files(noun, reason, [label])
     in_no_split = dict(pairs.pop("", []))
@@ -160,13 +178,13 @@ def _keys(path: Path, inventory: Inventory) -> list[tuple]:
     apart = PHOTO_FOLDERS | LABEL_FOLDERS
     folders = [SPLITS.get(name.lower(), name) for name in names if name.lower() not in apart]
     stem = compose(path.stem)
-    short_stem = _ENDINGS.sub("", stem)
+    short_stem = LABEL_ENDING.sub("", stem)
     keys = [(path.parent, stem), (*folders, stem), (*folders, short_stem)]
     return list(dict.fromkeys(keys))
 
 
 def pair_labelled(
-    photos: Iterable[Path],
+    photos: Sequence[Path],
     labels: Sequence[Path],
     inventory: Inventory,
     left_out: LeftOut,
@@ -190,8 +208,3 @@ def pair_labelled(
     if "train" not in splits:
         raise ValueError(f"{inventory.root} has no training images with labels: {LAYOUTS}")
     return splits
-
-
-def has_label_ending(path: Path) -> bool:
-    """Return whether a file is named as a label: NAME_mask.png."""
-    return _ENDINGS.search(path.stem) is not None

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -91,12 +91,17 @@ def _check(photo_labels: PhotoLabels, photo: Path, path: Path | None) -> None:
         )
 
 
+def to_number(value: Any) -> float:
+    """Return a number, which may be a text, or else NaN."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return nan
+
+
 def is_rotation(value: Any) -> bool:
     """Return whether an angle in degrees, which may be a text, turns a box."""
-    try:
-        return float(value or 0) % 360 != 0
-    except (TypeError, ValueError):
-        return False
+    return to_number(value or 0) % 360 > 0
 
 
 def box_around(points: np.ndarray) -> list[float]:
@@ -159,15 +164,20 @@ def read_folder(
     labels: Sequence[Path],
     read: Callable[[Path], PhotoLabels],
     inventory: Inventory,
-) -> Dataset:
-    """Read a folder with a file of labels for each photo. Other photos are left out."""
+) -> Dataset | None:
+    """Read a folder with a file of labels for each photo. Other photos are left out. Return None
+    if there are no labels.
+    """
+    if not labels:
+        return None
     left_out = LeftOut(inventory.root)
-    others = set(inventory.with_suffix(labels[0].suffix.lower())).difference(labels)
-    left_out.add_files("other file", "", sorted(others))
+    unread = set(inventory.with_suffix(labels[0].suffix.lower())).difference(labels)
+    left_out.add_files("other file", "", sorted(unread))
     # Pascal VOC's SegmentationClass and SegmentationObject hold maps.
     maps = [path for path in inventory.photos if "segmentation" in path.parent.name.lower()]
     left_out.add_files("segmentation map", "", maps)
     photos = sorted(set(inventory.photos).difference(maps))
     labelled = pair_labelled(photos, labels, inventory, left_out)
     classes, splits = read_photo_labels(labelled, lambda path, size: read(path), left_out)
-    return Dataset(data_format, classes, splits, left_out, inventory, find_lists(inventory))
+    lists = find_lists(inventory)
+    return Dataset(data_format, classes, splits, left_out, inventory, labels[0], lists)

@@ -2,23 +2,19 @@
 
 from array import array
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 from ..utils.texts import class_name
-from .dataset import Candidate, NewObject
+from .dataset import Dataset, NewObject
 from .inventory import Inventory
 from .photo_labels import PhotoLabels, is_rotation, read_folder
 
 
-def propose(inventory: Inventory) -> Candidate | None:
-    """Return this format if a folder has its xml files."""
+def read(inventory: Inventory) -> Dataset | None:
+    """Read a folder that has Pascal VOC's xml files."""
     paths = [path for path in inventory.describing(".xml") if _is_voc(path)]
-    if not paths:
-        return None
-    read = partial(read_folder, "Pascal VOC", paths, read_xml, inventory)
-    return Candidate("Pascal VOC", paths[0], read)
+    return read_folder("Pascal VOC", paths, read_xml, inventory)
 
 
 def _is_voc(path: Path) -> bool:
@@ -74,7 +70,7 @@ def _is_rotated(element: ElementTree.Element) -> bool:
 
 
 def _read_numbers(element: ElementTree.Element, *sides: str) -> list[float]:
-    texts = [element.findtext(f"bndbox/{side}") for side in sides]
-    if None in texts:
+    numbers = [element.findtext(f"bndbox/{side}") for side in sides]
+    if None in numbers:
         raise ValueError("an object has no bndbox")
-    return [float(text or "") for text in texts]
+    return [float(number or "") for number in numbers]

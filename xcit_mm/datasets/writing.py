@@ -7,12 +7,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from ..utils.atomic import atomic_write
+from .coco_json import without_collection
 from .dataset import Dataset, Split
 from .inventory import Inventory
 
@@ -38,11 +39,26 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
             path = folder / f"{name}.json"
             write_coco(split, dataset.classes, path)
             arguments[name] = dict(ann_file=str(path), data_prefix=dict(img=""))
+    inventory = dataset.inventory
+    paths = [image.path for split in dataset.splits.values() for image in split.images]
+    elsewhere = [
+        str(path)
+        for path in [*paths, *dataset.descriptions]
+        if inventory is None or not inventory.covers(path)
+    ]
+    state = dict(
+        classes=list(dataset.classes),
+        held_out=bool(dataset.held_out),
+        roots=list(map(str, inventory.roots if inventory else ())),
+        elsewhere=elsewhere,
+        content=_fingerprint(inventory.files if inventory else [], elsewhere),
+    )
     with atomic_write(folder / _STATE) as file:
-        file.write(json.dumps(_state(dataset)).encode())
+        file.write(json.dumps(state).encode())
     return arguments
 
 
+@without_collection()
 def write_coco(split: Split, classes: Sequence[str], path: Path) -> None:
     """Write objects as a COCO json, with the absolute paths of their images. `xcit_mm_origin` names
     an object in the user's files.
@@ -120,26 +136,6 @@ def _write_maps(split: Split, folder: Path, name: str) -> dict[str, Any]:
     )
 
 
-def _state(dataset: Dataset) -> dict[str, Any]:
-    """Return what a written config depends on, and the files that were read."""
-    inventory = dataset.inventory
-    roots = inventory.roots if inventory else ()
-    files = inventory.files if inventory else []
-    paths = [image.path for split in dataset.splits.values() for image in split.images]
-    elsewhere = [
-        str(path)
-        for path in [*paths, *dataset.descriptions]
-        if not any(path.is_relative_to(root) for root in roots)
-    ]
-    return dict(
-        classes=list(dataset.classes),
-        held_out=bool(dataset.held_out),
-        roots=list(map(str, roots)),
-        elsewhere=elsewhere,
-        content=_fingerprint(files, elsewhere),
-    )
-
-
 def _fingerprint(files: Sequence[Path], elsewhere: Sequence[str]) -> str:
     """Return a hash of the files of a data set: of the content of labels, and of the size and time
     of photos.
@@ -148,7 +144,8 @@ def _fingerprint(files: Sequence[Path], elsewhere: Sequence[str]) -> str:
     for path in [*files, *map(Path, elsewhere)]:
         total.update(f"{path} ".encode())
         if path.suffix.lower() in _LABEL_SUFFIXES:
-            total.update(blake2b(path.read_bytes()).digest())
+            with path.open("rb") as file:
+                total.update(file_digest(file, blake2b).digest())
         else:
             stat = path.stat()
             total.update(f"{stat.st_size} {stat.st_mtime_ns}".encode())

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from ..utils.texts import read_lines
-from .dataset import Candidate, Dataset, NewObject
+from .dataset import Dataset, NewObject
 from .inventory import Inventory, LeftOut
 from .pairs import PHOTO_FOLDERS, divide_photos, pair_labels, split_of
 from .photo_labels import PhotoLabels, Size, box_around, read_photo_labels
@@ -20,49 +20,42 @@ from .yolo_descriptions import (
     Description,
     find_sources,
     has_names,
-    is_list_of_names,
     read_description,
 )
 
 
-def propose(inventory: Inventory) -> Candidate | None:
-    """Return this format if a folder has a description: a yaml with names, or else a .data, or else
-    a list of names.
+def read(inventory: Inventory) -> Dataset | None:
+    """Read a folder that has a description: a yaml with names, or else a .data, or else a list of
+    names. A photo without a label file has no objects.
 
     Raises:
         ValueError: If a description cannot be read, several files describe the folder, or a list
             has other names.
     """
     yamls = [path for path in inventory.describing(".yaml", ".yml") if has_names(path)]
-    lists = [path for path in inventory.describing(".txt", ".names") if is_list_of_names(path)]
+    lists = inventory.describing(".names")
+    lists += [path for path in inventory.describing(".txt") if path.name.lower() == "classes.txt"]
     descriptions = yamls or inventory.describing(".data") or lists[:1]
     if not descriptions:
         return None
-    first, *others = descriptions
+    first, *further = descriptions
     description = read_description(first)
-    others += [path for path in lists if read_description(path).classes != description.classes]
-    if others:
-        problem = f"{inventory.given} is described by {first} and {others[0]}"
+    further += [path for path in lists if read_description(path).classes != description.classes]
+    if further:
+        problem = f"{inventory.data} is described by {first} and {further[0]}"
         raise ValueError(f"{problem}: remove one, or give one by --data")
-    return Candidate("YOLO", first, partial(_read_yolo, description, inventory))
-
-
-def _read_yolo(description: Description, inventory: Inventory) -> Dataset:
-    """Read the data set of a description. A photo without a label file has no objects."""
-    path = description.files[0]
-    sources = find_sources(path, description.entries)
+    sources = find_sources(first, description.entries)
     left_out = LeftOut(inventory.root)
     inventory = _with_folders_elsewhere(inventory, list(chain(*sources.values())))
     photos = {split: _find_photos(paths, inventory) for split, paths in sources.items()}
     if not photos:  # supervision names no splits
         photos = divide_photos(inventory.photos, inventory, left_out)
     if "train" not in photos:
-        raise ValueError(f"{path} has no training images: expected 'train'")
+        raise ValueError(f"{first} has no training images: expected 'train'")
     unlisted = inventory.other_photos(chain(*photos.values()))
     photos.setdefault("", []).extend(unlisted)
-    lists = [source for source in chain(*sources.values()) if source.is_file()]
-    used = [*description.files, *lists]
-    texts = [text for text in inventory.with_suffix(".txt") if text not in used]
+    used = [*description.files, *filter(Path.is_file, chain(*sources.values()))]
+    texts = [path for path in inventory.with_suffix(".txt") if path not in used]
     pairs = pair_labels(photos, texts, inventory, left_out)
     may_be_poses: list[bool] = []
     read = partial(
@@ -72,8 +65,8 @@ def _read_yolo(description: Description, inventory: Inventory) -> Dataset:
     classes, splits = read_photo_labels(pairs, read, left_out, names)
     if may_be_poses and all(may_be_poses):
         fix = "write kpt_shape into data.yaml, and boxes alone are read"
-        raise ValueError(f"{path}: lines of the labels look like boxes with keypoints: {fix}")
-    return Dataset("YOLO", classes, splits, left_out, inventory, used)
+        raise ValueError(f"{first}: lines of the labels look like boxes with keypoints: {fix}")
+    return Dataset("YOLO", classes, splits, left_out, inventory, first, used)
 
 
 def _with_folders_elsewhere(inventory: Inventory, sources: Sequence[Path]) -> Inventory:
@@ -85,7 +78,7 @@ def _with_folders_elsewhere(inventory: Inventory, sources: Sequence[Path]) -> In
             folder = folder.parent
         if not any(folder.is_relative_to(root) for root in roots):
             roots = [root for root in roots if not root.is_relative_to(folder)] + [folder]
-    return inventory if roots == [inventory.root] else Inventory(inventory.given, *roots)
+    return inventory if roots == [inventory.root] else Inventory(inventory.data, *roots)
 
 
 def _find_photos(sources: Sequence[Path], inventory: Inventory) -> list[Path]:
@@ -148,18 +141,14 @@ def _read_line(line: str, description: Description) -> tuple[str, list[float]]:
 
 
 def _are_keypoints(coordinates: Sequence[float]) -> bool:
-    """Return whether points inside a box may follow it, each x, y and perhaps a visibility of 0, 1
-    or 2. A point that is not labelled is 0, 0.
+    """Return whether points inside a box may follow it, each x, y and a visibility of 0, 1 or 2. A
+    point that is not labelled is 0, 0.
     """
-    x, y, width, height = coordinates[:4]
-    for step in (2, 3):
-        if width <= 0 or height <= 0 or (len(coordinates) - 4) % step:
-            continue
-        points = zip(coordinates[4::step], coordinates[5::step], strict=True)
-        are_inside = all(
-            (abs(px - x) <= width / 2 and abs(py - y) <= height / 2) or px == py == 0
-            for px, py in points
-        )
-        if are_inside and (step == 2 or set(coordinates[6::3]) <= {0, 1, 2}):
-            return True
-    return False
+    x, y, width, height, *keypoints = coordinates
+    have_visibilities = len(keypoints) % 3 == 0 and set(keypoints[2::3]) <= {0, 1, 2}
+    if width <= 0 or height <= 0 or not have_visibilities:
+        return False
+    return all(
+        (abs(px - x) <= width / 2 and abs(py - y) <= height / 2) or px == py == 0
+        for px, py in zip(keypoints[::3], keypoints[1::3], strict=True)
+    )

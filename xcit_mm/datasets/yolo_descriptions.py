@@ -57,10 +57,6 @@ def has_names(path: Path) -> bool:
     return is_named_so or (isinstance(entries, dict) and bool(_entry(entries, "names")))
 
 
-def is_list_of_names(path: Path) -> bool:
-    return path.suffix.lower() == ".names" or path.name.lower() == "classes.txt"
-
-
 def read_description(path: Path) -> Description:
     """Read a description.
 
@@ -95,21 +91,19 @@ def _read_entries(path: Path) -> dict[str, Any]:
     if suffix == ".data":
         pairs = [line.partition("=") for line in read_lines(path)]
         return {key.strip(): value.strip() for key, _, value in pairs}
-    entries = {
-        stem: f"{stem}.txt" for stem in SPLITS if _lists_photos(path.with_name(f"{stem}.txt"))
-    }
-    return dict(entries, names=path.name)
+    entries = dict(names=path.name)
+    for stem in SPLITS:
+        listing = path.with_name(f"{stem}.txt")
+        lines = read_lines(listing) if listing.is_file() else []
+        if lines and all(line.lower().endswith(PHOTO_SUFFIXES) for line in lines):
+            entries[stem] = listing.name
+    return entries
 
 
 def _entry(entries: Mapping[str, Any], key: str) -> Any:
     """Return an entry, or nothing if it is null."""
     value = entries.get(key) or ""
     return "" if value in ("~", "null", "Null", "NULL") else value
-
-
-def _lists_photos(path: Path) -> bool:
-    lines = read_lines(path) if path.is_file() else []
-    return bool(lines) and all(line.lower().endswith(PHOTO_SUFFIXES) for line in lines)
 
 
 def _read_names(path: Path, names: Any) -> tuple[Any, list[Path]]:
