@@ -418,3 +418,13 @@ def test_maps_of_uncertain_meaning_are_one_line(write, message, folder):
     with pytest.raises(ValueError) as error:
         read_maps(folder)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_colour_of_several_labels_says_nothing_about_the_palette(folder):
+    write_files(folder, "images/{0,1}.jpg")
+    (folder / "masks").mkdir()
+    labels = np.repeat(np.arange(3, dtype=np.uint8), 512)[: 32 * 32].reshape(32, 32)
+    labels[0] = 2
+    with_palette(folder / "masks/0.png", labels, [0, 0, 0, 255, 0, 0, 0, 0, 0])
+    with_palette(folder / "masks/1.png", np.full_like(labels, 2), [9, 9, 9, 255, 0, 0, 0, 0, 0])
+    assert len(read_maps(folder).training.images) == 2

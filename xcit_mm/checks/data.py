@@ -75,6 +75,7 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
         problem = f"{count} have an unknown image_id or category_id"
         yield from listed("FAIL", "D408", coco.unknown, problem, _DROPPED)
         info = coco.info if isinstance(coco.info, dict) else {}
+        is_of_coco = any(str(value).startswith("COCO") for value in info.values())
         objects = CheckedObjects(
             dataset.to_split(coco),
             path,
@@ -82,7 +83,7 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
             is_training=split.name == "train",
             needs_masks=split.scores_masks or dataset.annotation_step.get("with_mask", False),
             poly2mask=dataset.annotation_step.get("poly2mask", True),
-            has_meant_crowds=any(str(value).startswith("COCO") for value in info.values()),
+            has_meant_crowds=is_of_coco,
         )
         photos = None
         if path == dataset.json_path:

@@ -97,6 +97,7 @@ def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
     missing = [name for label, name in enumerate(objects.classes) if label not in labels]
     problem = f"classes have no objects in {objects.owner}"
     fix = "annotate objects, or remove the classes"
+    # If all objects are dropped or crowds, lines above say so.
     yield from listed("note", "D410", missing if labels else [], problem, fix)
     counts = np.bincount(columns.images)
     if counts.max() > _MAX_SCORED and not objects.is_training:

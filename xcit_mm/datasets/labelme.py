@@ -29,14 +29,14 @@ def read(inventory: Inventory) -> Dataset | None:
 
 def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
     """Read the polygons and rectangles of a photo. Those of one label and group are parts of one
-    object.
+    object. Shapes without an area and of other types are counted, see `PhotoLabels`.
 
     Raises:
         ValueError: If the file has another structure.
     """
     parts: dict[tuple, list[dict]] = {}
     unread: Counter[str] = Counter()
-    points: Counter[str] = Counter()
+    without_area: Counter[str] = Counter()
     try:
         for number, shape in enumerate(content["shapes"], start=1):
             shape_type = shape.get("shape_type") or "polygon"
@@ -47,19 +47,19 @@ def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
                 key = (class_name(shape["label"]), number if group is None else f"group {group}")
                 parts.setdefault(key, []).append(shape)
             elif shape_type in _WITHOUT_AREA:
-                points[f"of the type {shape_type}"] += 1
+                without_area[f"of the type {shape_type}"] += 1
             else:
                 unread[f"shapes of the type {shape_type}"] += 1
         objects = []
-        for (label, key), shapes in parts.items():
+        for (label, number_or_group), shapes in parts.items():
             outlines = [np.asarray(shape["points"], float).reshape(-1, 2) for shape in shapes]
             # A rectangle, given by two corners, makes the object a box without a mask.
             has_rectangle = any(shape.get("shape_type") == "rectangle" for shape in shapes)
             mask = None if has_rectangle else [array("d", part.ravel()) for part in outlines]
             box = box_around(np.concatenate(outlines))
-            objects.append(NewObject(label, box, mask, f"shape {key}"))
+            objects.append(NewObject(label, box, mask, f"shape {number_or_group}"))
         sides = (content.get("imageWidth") or 0, content.get("imageHeight") or 0)
         size = sides if all(sides) else None
-        return PhotoLabels(objects, size, unread, points, content.get("imagePath"))
+        return PhotoLabels(objects, size, unread, without_area, content.get("imagePath"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected labelme's shapes") from None

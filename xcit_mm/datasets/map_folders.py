@@ -88,9 +88,12 @@ def _check_palettes(infos: Mapping[str, ImageInfo]) -> None:
         labels: dict[tuple, list[int]] = {}
         for (label, _), color in zip(info.labels, info.colors, strict=False):
             labels.setdefault(tuple(color), []).append(label)
-        for color, (label, *further) in labels.items():
+        for color, labels_of_color in labels.items():
+            if len(labels_of_color) > 1:
+                continue  # a map that gives a colour to several labels says nothing about it
+            label = labels_of_color[0]
             other, other_path = label_of_color.setdefault(color, (label, path))
-            if other != label and not further:
+            if other != label:
                 problem = f"the colour {color} has label {other} in {other_path}, {label} in {path}"
                 raise ValueError(f"{problem}: write all maps with one palette")
 
