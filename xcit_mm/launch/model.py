@@ -72,11 +72,11 @@ def _find_pipeline(model: str, cfg: Config, name: str) -> Pipeline:
     if not cfg.get(name):
         raise ValueError(f"{model} has no {name}, {fix}")
     dataset = cfg[name].dataset.to_dict()
-    inner, *others = leaf_datasets(dataset)
-    is_wrapped = inner is not dataset
-    if others or (is_wrapped and type_name(dataset) not in _WRAPPERS):
+    leaves = list(leaf_datasets(dataset))
+    is_wrapped = leaves[0] is not dataset
+    if len(leaves) > 1 or (is_wrapped and type_name(dataset) not in _WRAPPERS):
         raise ValueError(f"{model} has {type_name(dataset)}, {fix}")
-    return inner["pipeline"]
+    return leaves[0]["pipeline"]
 
 
 def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
@@ -141,7 +141,7 @@ def _have_masks(dataset: Dataset) -> bool:
 def _set_class_counts(name: str, part: Any, classes: int) -> int:
     """Set the number of classes in all heads of a part, and return how many heads have it."""
     if isinstance(part, list | tuple):
-        return sum(_set_class_counts(name, item, classes) for item in part)
+        return sum(_set_class_counts(name, stage, classes) for stage in part)
     if not isinstance(part, dict):
         return 0
     count = sum(_set_class_counts(name, value, classes) for value in part.values())
@@ -224,10 +224,8 @@ def _resize_randomly(steps: Pipeline) -> Pipeline:
     only = {"LoadImageFromFile", "LoadAnnotations", "Resize", "RandomFlip", "PackDetInputs"}
     if {type_name(step) for step in steps} != only:
         return steps
-    return map_steps(steps, _resize_step_randomly)
-
-
-def _resize_step_randomly(step: dict) -> list[dict]:
-    if type_name(step) == "Resize" and step.get("scale"):
-        return [step | dict(type="RandomResize", ratio_range=(0.67, 1.5))]
-    return [step]
+    random = dict(type="RandomResize", ratio_range=(0.67, 1.5))
+    return [
+        step | random if type_name(step) == "Resize" and step.get("scale") else step
+        for step in steps
+    ]
