@@ -114,8 +114,7 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
             plain values.
     """
     path = Path(filename).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {filename}: check the path")
+    check_checkpoint(path)
     with path.open("rb") as file:
         start = file.read(16)
     try:
@@ -130,9 +129,9 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
         raise ValueError(f"cannot read {path} as a checkpoint: {_explain(path, error)}") from error
 
 
-def meta_of(content: Any) -> Mapping[str, Any]:
+def meta_of(checkpoint: Any) -> Mapping[str, Any]:
     """Return what mmengine and mmcv 1 write about a run into the content of a file, or {}."""
-    meta = content.get("meta") if isinstance(content, Mapping) else None
+    meta = checkpoint.get("meta") if isinstance(checkpoint, Mapping) else None
     return meta if isinstance(meta, Mapping) else {}
 
 
