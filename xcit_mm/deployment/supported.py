@@ -141,5 +141,5 @@ def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
             if key not in ("backbone", "neck", "train_cfg", "data_preprocessor"):
                 yield from _parts(f"{where}.{key}", value)
     elif isinstance(part, (list, tuple)):
-        for item in part:
-            yield from _parts(where, item)
+        for stage in part:
+            yield from _parts(where, stage)
