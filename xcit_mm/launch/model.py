@@ -110,12 +110,26 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
 
 
 def _choose_masks(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
-    """Let a model that predicts masks find only boxes if these are wanted, or all that there is."""
+    """Let a model that predicts masks find only boxes if these are wanted, or all that there is.
+
+    Raises:
+        ValueError: If only some objects have masks, or the model needs masks.
+    """
     model = adapted.model
     roi_head = model.get("roi_head") or {}
     if not ("panoptic_head" in model or model.get("mask_head") or roi_head.get("mask_head")):
         return
-    adapted.masks = not boxes and _have_masks(dataset)
+    if not boxes:
+        without_mask = []
+        for split in filter(None, (dataset.training, dataset.held_out)):
+            masks = split.objects.masks if split.objects is not None else []
+            without_mask += [split.name_object(row) for row, mask in enumerate(masks) if not mask]
+        count = dataset.count_labels()
+        if 0 < len(without_mask) < count:
+            problem = f"{len(without_mask)} of {count} objects have no mask"
+            fix = "draw or remove them, or train boxes alone by --boxes"
+            raise ValueError(f"{problem}: {preview(without_mask)}: {fix}")
+        adapted.masks = not without_mask
     if adapted.masks:
         return
     if roi_head.get("type") not in ("StandardRoIHead", "CascadeRoIHead"):
@@ -123,19 +137,6 @@ def _choose_masks(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
     roi_head |= dict(mask_roi_extractor=None, mask_head=None)
     if model["type"] == "MaskRCNN":
         model["type"] = "FasterRCNN"
-
-
-def _have_masks(dataset: Dataset) -> bool:
-    """Return whether all objects have masks, and raise ValueError if only some have."""
-    without_mask = []
-    for split in filter(None, (dataset.training, dataset.held_out)):
-        masks = split.objects.masks if split.objects is not None else []
-        without_mask += [split.name_object(row) for row, mask in enumerate(masks) if not mask]
-    count = dataset.count_labels()
-    if 0 < len(without_mask) < count:
-        problem = f"{len(without_mask)} of {count} objects have no mask: {preview(without_mask)}"
-        raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
-    return not without_mask
 
 
 def _set_class_counts(name: str, part: Any, classes: int) -> int:

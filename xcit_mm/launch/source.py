@@ -30,7 +30,7 @@ def refresh_copies(cfg: Config) -> None:
     state = read_state(copies)
     is_outdated = not (state and is_current(state))
     if is_outdated and source.get("is_cut"):
-        problem = f"{path}, its labels or tiles are not as they were when the tiles were cut"
+        problem = f"{path}, its labels or its tiles have changed since the tiles were cut"
         print(f"{problem}: to cut them again, write another config by --from", file=sys.stderr)
     elif is_outdated:
         dataset = read_data(path, cfg)

@@ -96,7 +96,7 @@ def _check_state(path: str, saved: Any) -> None:
         same = [folder / f"iter_{meta['iter']}.pth", folder / f"epoch_{meta['epoch']}.pth"]
         last = _find_last_checkpoint(folder) or "a checkpoint of iterations or epochs"
         instead = next((file for file in same if file.is_file()), last)
-        problem = f"it holds no optimizer, as the best checkpoints: take {instead}"
+        problem = f"it holds no optimizer, like every best checkpoint: take {instead}"
         raise ValueError(f"cannot resume from {path}: {problem}")
 
 

@@ -35,8 +35,8 @@ class Backbone(BaseModule):
 
     def __init__(self, init_cfg: InitCfg = None, **unknown: object) -> None:
         if unknown:
-            hint = "help() lists them; forgot _delete_=True over a base config's backbone?"
-            raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {hint}")
+            fix = "remove it, or give _delete_=True if a base config's backbone has it"
+            raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {fix}")
         super().__init__(init_cfg)
         self._split_init_cfg()  # raises now what would otherwise be raised after the data is read
 

@@ -288,6 +288,6 @@ def _checksum(model: nn.Module) -> int:
     """Return the CRC-32 of the names and bytes of a model's weights."""
     checksum = 0
     for name, tensor in model.state_dict().items():
-        content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        checksum = crc32(content, crc32(name.encode(), checksum))
+        stored = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        checksum = crc32(stored, crc32(name.encode(), checksum))
     return checksum

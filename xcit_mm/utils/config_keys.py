@@ -90,8 +90,8 @@ def _arguments(part_class: Any) -> tuple[set[str], bool]:
         bases = part_class.__mro__[:-1]  # without object
         functions = [vars(base)["__init__"] for base in bases if "__init__" in vars(base)]
     signatures = [inspect.signature(function).parameters for function in functions]
-    own = signatures[0].values() if signatures else ()
-    takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in own)
+    parameters = signatures[0].values() if signatures else ()
+    takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters)
     return {name for signature in signatures for name in signature}, takes_any
 
 
@@ -126,7 +126,7 @@ def _dotted_keys(cfg: Config) -> Iterator[str]:
 
 def _below(prefix: str, value: Any) -> Iterator[str]:
     yield prefix
-    items = dict(enumerate(value)) if isinstance(value, list) else value
-    if isinstance(items, Mapping):
-        for name, item in items.items():
-            yield from _below(f"{prefix}.{name}", item)
+    entries = dict(enumerate(value)) if isinstance(value, list) else value
+    if isinstance(entries, Mapping):
+        for name, entry in entries.items():
+            yield from _below(f"{prefix}.{name}", entry)
