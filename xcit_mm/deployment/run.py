@@ -321,7 +321,7 @@ def list_providers(wanted: str | None) -> list[str]:
 
 def describe(error: Exception, path: Path) -> str:
     """Return the error of a file as one line that names the file."""
-    if isinstance(error, cv2.error):  # whose text is the place in OpenCV's code
+    if isinstance(error, cv2.error):  # whose text names a line of OpenCV's code
         return f"{path}: OpenCV cannot process the image"
     message = " ".join(str(error).split()) or type(error).__name__
     return message if str(path) in message else f"{path}: {message}"

@@ -1,6 +1,7 @@
 """A plain vision transformer of timm, such as DeiT or DINOv3, with the pyramid of XCiT."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from ..utils.errors import reason
 from ..weights.bands import LINEAR_STEM, with_stem_for_bands
 from ..weights.layouts import TIMM_PREFIX, Weights
-from ..weights.matching import PYRAMID_PREFIXES, match_backbone
+from ..weights.matching import match_backbone
 from .xcit import Pyramid, taps_and_strides
 
 # timm's modules of transformers whose blocks all have the stride of their patches.
@@ -174,10 +175,10 @@ class TimmPyramid(Pyramid):
         if LINEAR_STEM not in weights.trunk:
             raise ValueError(f"it lacks {LINEAR_STEM}, which each ViT of timm has")
         trunk = with_stem_for_bands(weights.trunk, self.in_channels, fill_stem)
-        has_pyramid = bool(weights.heads) or any(key.startswith(PYRAMID_PREFIXES) for key in trunk)
-        if not has_pyramid:
+        if not weights.needs_pyramid:
             trunk = self._convert(trunk)
-        return match_backbone(self, self.depth, trunk, _AFTER_BLOCKS, has_pyramid, TIMM_PREFIX)
+        weights = replace(weights, trunk=trunk)
+        return match_backbone(self, weights, self.depth, _AFTER_BLOCKS, TIMM_PREFIX)
 
     def _convert(self, trunk: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert the tensors of a file by timm to those of the model."""

@@ -1,6 +1,7 @@
 """Matching of a checkpoint to a model: it fills the whole model, or an error says why not."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -9,10 +10,9 @@ from ..utils.cli import log_line
 from ..utils.errors import preview
 from .bands import with_stem_for_bands
 from .classes import ClassNames, move_classes
-from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
+from .layouts import CLASSIFIER_PREFIXES, PYRAMID_PREFIXES, Weights, describe, parse_checkpoint
 from .zoo import load_checkpoint
 
-PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _MASK_HEAD = "roi_head.mask_head."  # of mmdet
 _KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
 
@@ -137,33 +137,31 @@ def match_trunk(
     trunk = with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
     if hasattr(backbone, "cls_token"):
         return _match_classifier(expected, trunk, weights.task, strict_heads)
+    weights = replace(weights, trunk=trunk)
     unused = () if weights.heads else CLASSIFIER_PREFIXES
-    has_pyramid = bool(weights.heads) or any(key.startswith(PYRAMID_PREFIXES) for key in trunk)
-    return match_backbone(backbone, backbone.arch.depth, trunk, unused, has_pyramid)
+    return match_backbone(backbone, weights, backbone.arch.depth, unused)
 
 
 def match_backbone(
-    backbone: Any,
-    depth: int,
-    trunk: dict[str, Tensor],
-    unused: tuple[str, ...],
-    has_pyramid: bool,
-    prefix: str = "",
+    backbone: Any, weights: Weights, depth: int, unused: tuple[str, ...], prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Return the tensors of a file's trunk that fill a backbone, whose own trunk has a prefix.
+    """Return the tensors of a trunk that fill a backbone, under their names in it.
 
-    Blocks after the last tap, up to `depth`, levels of the pyramid that the backbone lacks, and
-    tensors with an `unused` prefix are left out.
+    Left out are blocks after the last tap, up to `depth`, levels of the pyramid that the backbone
+    lacks, and tensors with an `unused` prefix.
+
+    Args:
+        prefix: That of all tensors of the backbone but the pyramid's.
     """
     expected = backbone.state_dict()
-    if not has_pyramid:
+    if not weights.needs_pyramid:
         expected = without(expected, PYRAMID_PREFIXES)
     after_taps = range(backbone.out_indices[-1] + 1, depth)
     lacking = [level for level in PYRAMID_PREFIXES if not hasattr(backbone, level[:-1])]
     unused = (*unused, *lacking, *(f"blocks.{index}." for index in after_taps))
     state = {
         key if key.startswith(PYRAMID_PREFIXES) else prefix + key: tensor
-        for key, tensor in without(trunk, unused).items()
+        for key, tensor in without(weights.trunk, unused).items()
     }
     return check_coverage(expected, state)
 
