@@ -154,7 +154,8 @@ class NonFiniteHook(Hook):
             return ""
         paths = [sample.get("img_path") for sample in kwargs.get("data_samples") or ()]
         images = preview(list(filter(None, paths)))
-        return f"{source} is the first that is not finite{f' at {images}' if images else ''}"
+        where = f" at {images}" if images else ""
+        return f"{source} is the first that is not finite{where}"
 
 
 def _find_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:
