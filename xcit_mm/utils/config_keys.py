@@ -36,7 +36,7 @@ def _is_known(cfg: Config, key: str, options: Mapping[str, Any]) -> bool:
     first, *names = key.split(".")
     if first not in _READ:
         # A variable of the file, whose value other parts already have.
-        return first in cfg and not _keys_with_leaf(cfg, key)
+        return first in cfg and _leaf(key) not in map(_leaf, _dotted_keys(cfg))
     value: Any = cfg.get(first)
     prefix = first
     for name in names:
@@ -96,26 +96,15 @@ def _arguments(part_class: Any) -> tuple[set[str], bool]:
 
 
 def _find_similar(cfg: Config, key: str) -> str | None:
-    same_leaf = _keys_with_leaf(cfg, key)
-    if same_leaf:
-        return same_leaf[0]
-    keys = sorted(_dotted_keys(cfg))
-    similar = get_close_matches(key, keys, 1, 0.8)
-    if similar:
-        return similar[0]
-    leaves = {_leaf(name): name for name in reversed(keys)}
-    similar_leaf = get_close_matches(_leaf(key), leaves, 1)
-    return leaves[similar_leaf[0]] if similar_leaf else None
+    """Return the key with the most similar leaf, rather one of the training, and a short one."""
+    keys = sorted(_dotted_keys(cfg), key=lambda name: (name.startswith("train"), -len(name), name))
+    leaves = {_leaf(name): name for name in keys}  # the last of several stays
+    similar = get_close_matches(_leaf(key), leaves, 1)
+    return leaves[similar[0]] if similar else None
 
 
 def _leaf(key: str) -> str:
     return key.rpartition(".")[2]
-
-
-def _keys_with_leaf(cfg: Config, key: str) -> list[str]:
-    """List other keys of parts with the same leaf, those of the training and short ones first."""
-    keys = {name for name in _dotted_keys(cfg) if _leaf(name) == _leaf(key)} - {key}
-    return sorted(keys, key=lambda name: (not name.startswith("train"), len(name), name))
 
 
 def _dotted_keys(cfg: Config) -> Iterator[str]:
