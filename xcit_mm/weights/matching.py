@@ -145,13 +145,11 @@ def match_trunk(
 def match_backbone(
     backbone: Any, weights: Weights, depth: int, unused: tuple[str, ...], prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Return the tensors of a trunk that fill a backbone, under their names in it.
+    """Return the tensors of a trunk that fill a backbone. The names of the backbone's trunk have a
+    prefix.
 
     Left out are blocks after the last tap, up to `depth`, levels of the pyramid that the backbone
     lacks, and tensors with an `unused` prefix.
-
-    Args:
-        prefix: That of all tensors of the backbone but the pyramid's.
     """
     expected = backbone.state_dict()
     if not weights.needs_pyramid:
