@@ -36,7 +36,8 @@ def find_state(checkpoint: str, work_dir: Path, cfg: Config) -> tuple[str, dict[
         whole = None if checkpoint else _find_newest_whole(work_dir)
         if whole is None:
             raise
-        raise ValueError(f"{error}; give the one before: --resume {whole}") from None
+        fix = f"resume from it with --resume {whole}"
+        raise ValueError(f"{error}; an earlier checkpoint is not damaged: {fix}") from None
     _check_state(path, saved)
     check_same_classes(path, learned_classes(saved), configured_classes(cfg, "train"))
     if not checkpoint:

@@ -114,7 +114,8 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
             plain values.
     """
     path = Path(filename).expanduser()
-    check_checkpoint(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {filename}: check the path")
     with path.open("rb") as file:
         start = file.read(16)
     try:
