@@ -24,7 +24,7 @@ from ..utils.configs import (
     metainfo,
     part_class,
 )
-from ..weights.matching import StrictLoadHook
+from ..weights import StrictLoadHook
 
 _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}
 

@@ -119,15 +119,15 @@ def check_device() -> str:
     return f"training runs on {name}"
 
 
-def print_lines(found: Iterator[str]) -> int:
-    """Print lines as they are found, and return the exit code: 1 after a FAIL."""
+def print_lines(lines: Iterator[str]) -> int:
+    """Print lines as they are made, and return the exit code: 1 after a FAIL."""
     warnings.simplefilter("ignore")  # the lines include what matters
-    lines = sys.stdout
+    stdout = sys.stdout
     has_failed = False
     # The output of libraries while they are imported must not mix with the lines.
     with redirect_stdout(sys.stderr):
-        for line in found:
-            print(line, file=lines, flush=True)
+        for line in lines:
+            print(line, file=stdout, flush=True)
             has_failed |= line.startswith("FAIL")
     return 1 if has_failed else 0
 

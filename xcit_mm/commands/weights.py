@@ -4,7 +4,6 @@ import argparse
 import reprlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -41,20 +40,6 @@ KNOWN = (
 )
 
 
-class ShortRepr(reprlib.Repr):
-    """Shows the first items of nested values. A small file may hold lists of endless depth."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxdict = self.maxlist = self.maxtuple = 20
-        self.maxstring = self.maxother = 200
-
-    def repr1(self, x: Any, level: int) -> str:
-        if isinstance(x, argparse.Namespace):
-            x = vars(x)
-        return self.repr_dict(x, level) if isinstance(x, dict) else super().repr1(x, level)
-
-
 def read(args: argparse.Namespace) -> Weights:
     return parse_checkpoint(load_checkpoint(args.file), args.ema)
 
@@ -79,9 +64,15 @@ def inspect(args: argparse.Namespace) -> None:
     }
     for key, value in rows.items():
         print(f"{key:11} {value}")
+    short = reprlib.Repr()  # a small file may hold lists of endless depth
+    short.maxdict = short.maxlist = short.maxtuple = 20
+    short.maxstring = short.maxother = 200
     for key, value in weights.metadata.items():
-        shown = value if isinstance(value, str) else ShortRepr().repr(value)
-        line = " ".join(shown.split())
+        if isinstance(value, argparse.Namespace):
+            value = vars(value)
+        if isinstance(value, dict):
+            value = dict(value)  # not one of a subclass, which it would name
+        line = " ".join((value if isinstance(value, str) else short.repr(value)).split())
         print(f"{key:11} {line[:200]}{'...' if len(line) > 200 else ''}")
 
 
@@ -92,15 +83,15 @@ def convert(args: argparse.Namespace) -> None:
     weights = read(args)
     if args.backbone:
         weights.heads.clear()
-    content = to_layout(weights, "official" if args.to == "safetensors" else args.to)
+    converted = to_layout(weights, "official" if args.to == "safetensors" else args.to)
     with atomic_path(out) as unfinished:
         if args.to == "safetensors" or out.suffix == ".safetensors":
-            tensors = content.get("state_dict") or content.get("model") or content
+            tensors = converted.get("state_dict") or converted.get("model") or converted
             # Safetensors cannot hold tensors that share memory.
             separate = {key: value.clone().contiguous() for key, value in tensors.items()}
             save_file(separate, unfinished)
         else:
-            torch.save(content, unfinished)
+            torch.save(converted, unfinished)
     print(f"{out} ({args.to} layout)")
 
 

@@ -24,7 +24,7 @@ def compare(path: Path, module: Any, channels: int) -> list[str]:
 
     Raises:
         RuntimeError: If a value deviates by more than 3e-4 of the largest, or more than 2 % of the
-            detections have no match of the same class, at the same place, with the same score.
+            detections have no match of the same class, at the same position, with the same score.
     """
     from onnxruntime import InferenceSession, OrtValue, SessionOptions
 

@@ -74,9 +74,9 @@ class ExportableDetector(nn.Module):
         return select(boxes, scores.where(is_detected, -1.0), labels, self.cfg)
 
 
-def _of_class(values: Tensor, labels: Tensor) -> Tensor:
-    """Select the values of the labels (n,) from values (n, classes, ...)."""
-    return values[torch.arange(labels.shape[0], device=labels.device), labels]
+def _of_class(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Select the outputs for the labels (n,) from those for all classes (n, classes, ...)."""
+    return outputs[torch.arange(labels.shape[0], device=labels.device), labels]
 
 
 def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor) -> Tensor:

@@ -86,10 +86,10 @@ def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndar
 
 def paste_mask(mask: np.ndarray, box: np.ndarray, size: Size, threshold: Any) -> np.ndarray:
     """Paste probabilities (h, w) into a box of an image, which has a `size`: (H, W), bool."""
-    left, top, right, bottom = box.tolist()
+    x1, y1, x2, y2 = box.tolist()
     pixels = []
     positions = []  # of the pixels in the mask with a ring of zeros
-    for axis, start, end in ((0, top, bottom), (1, left, right)):
+    for axis, start, end in ((0, y1, y2), (1, x1, x2)):
         inside = np.arange(max(int(start) - 1, 0), min(int(end) + 2, size[axis]))
         cells = (inside + 0.5 - start) / max(end - start, 1e-6) * mask.shape[axis]
         pixels.append(inside)
@@ -219,7 +219,7 @@ class Model:
 
 
 def list_rows(prediction: Arrays, classes: list[str]) -> list[tuple[int, str, list[float]]]:
-    """List label, text and box of each object, or of each class of a map, whose box is empty."""
+    """List label, caption and box of each object, or of each class of a map, with no box."""
     if "map" in prediction:
         shares = np.bincount(prediction["map"].ravel()) / prediction["map"].size
         present = shares.nonzero()[0].tolist()
@@ -241,26 +241,20 @@ def draw(image: np.ndarray, prediction: Arrays, classes: list[str]) -> np.ndarra
     if "map" in prediction:
         drawn = image // 2 + colours[prediction["map"]] // 2
     rows = list(enumerate(list_rows(prediction, names)))
-    for index, (label, text, box) in reversed(rows):  # the best on top
+    for index, (label, caption, box) in reversed(rows):  # the best on top
         colour = colours[label].tolist()
         if "masks" in prediction:
             mask = prediction["masks"][index]
             drawn[mask] = drawn[mask] // 2 + colours[label] // 2
+        x, y = 4, 20 * index + 16
         if box:
-            left, top, right, bottom = map(round, box)
-            cv2.rectangle(drawn, (left, top), (right, bottom), colour, 2)
-            write_text(drawn, text, left, max(top - 4, 16), colour)
-        else:
-            write_text(drawn, text, 4, 20 * index + 16, colour)
+            x1, y1, x2, y2 = map(round, box)
+            cv2.rectangle(drawn, (x1, y1), (x2, y2), colour, 2)
+            x, y = x1, max(y1 - 4, 16)
+        cv2.rectangle(drawn, (x, y - 12), (x + 9 * len(caption), y + 4), colour, -1)
+        font = cv2.FONT_HERSHEY_SIMPLEX
+        cv2.putText(drawn, caption, (x, y), font, 0.5, (0, 0, 0), 1, cv2.LINE_AA)
     return drawn
-
-
-def write_text(drawn: np.ndarray, text: str, left: int, bottom: int, colour: list[int]) -> None:
-    """Write black letters on a bar in a colour."""
-    corner = left + 9 * len(text), bottom + 4
-    cv2.rectangle(drawn, (left, bottom - 12), corner, colour, -1)
-    font = cv2.FONT_HERSHEY_SIMPLEX
-    cv2.putText(drawn, text, (left, bottom), font, 0.5, (0, 0, 0), 1, cv2.LINE_AA)
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
@@ -284,20 +278,17 @@ def list_photos(inputs: list[Path]) -> list[Path]:
         files = [source]
         if source.is_dir():
             entries = sorted(source.iterdir())
-            files = [path for path in entries if is_photo(path)]
-            others = len(entries) - len(files)
+            named = [path for path in entries if path.suffix.lower() in SUFFIXES]
+            files = [path for path in named if path.is_file() and not path.name.startswith(".")]
+            left_out = len(entries) - len(files)
             if not files:
-                fix = "name its sub-folders with photos" if others else "give another"
-                raise ValueError(f"{source} has no photos among {others} entries: {fix}")
-            if others:
-                print(f"{source}: {others} entries are no photos and left out", file=sys.stderr)
+                fix = "name its sub-folders with photos" if left_out else "give another"
+                raise ValueError(f"{source} has no photos among {left_out} entries: {fix}")
+            if left_out:
+                print(f"{source}: {left_out} entries are no photos and left out", file=sys.stderr)
         for path in files:
             photos.setdefault(path.resolve(), path)
     return list(photos.values())
-
-
-def is_photo(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 def drawing_names(photos: list[Path]) -> list[str]:
@@ -328,19 +319,9 @@ def list_providers(wanted: str | None) -> list[str]:
     return list(dict.fromkeys([f"{wanted}ExecutionProvider", "CPUExecutionProvider"]))
 
 
-def predict_file(model: Model, path: Path, drawing: Path | None, min_score: float) -> None:
-    """Print a row for each object of an image, or each class, and draw them into a file."""
-    image = read_image(path)
-    prediction = model(image, min_score)
-    for _, text, box in list_rows(prediction, model.classes):
-        print(path, text, *(f"{side:.1f}" for side in box))
-    if drawing:
-        write_png(drawing, draw(image, prediction, model.classes))
-
-
 def describe(error: Exception, path: Path) -> str:
     """Return the error of a file as one line that names the file."""
-    if isinstance(error, cv2.error):  # whose text is the place in OpenCV's code
+    if isinstance(error, cv2.error):  # whose text names a line of OpenCV's code
         return f"{path}: OpenCV cannot process the image"
     message = " ".join(str(error).split()) or type(error).__name__
     return message if str(path) in message else f"{path}: {message}"
@@ -373,7 +354,12 @@ def main() -> int:
     code = 0
     for path, name in zip(photos, drawing_names(photos), strict=True):
         try:
-            predict_file(model, path, args.out and args.out / name, args.score_thr)
+            image = read_image(path)
+            prediction = model(image, args.score_thr)
+            for _, caption, box in list_rows(prediction, model.classes):
+                print(path, caption, *(f"{side:.1f}" for side in box))
+            if args.out:
+                write_png(args.out / name, draw(image, prediction, model.classes))
         except BrokenPipeError:
             raise
         except Exception as error:  # onnxruntime's classes share no base

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -57,37 +56,29 @@ def _score(cfg: Config, model: nn.Module, count: int | None) -> dict[str, float]
 def _file_model(model: Any, path: Path) -> Any:
     """Return a copy of a model that predicts by a file."""
     session = InferenceSession(path)
-    copied = copy.copy(model)
-    if hasattr(model, "decode_head"):
-        copied.encode_decode = partial(_compute_logits, session)
-    else:
-        threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
-        copied.predict = partial(_detect, session, threshold)
-    return copied
-
-
-def _run(session: InferenceSession, images: Tensor) -> dict[str, np.ndarray]:
     names = [output.name for output in session.get_outputs()]
-    arrays = session.run(names, {"image": images.cpu().contiguous().numpy()})
-    return dict(zip(names, arrays, strict=True))
+    copied = copy.copy(model)
 
+    def run(images: Tensor) -> dict[str, np.ndarray]:
+        arrays = session.run(names, {"image": images.cpu().contiguous().numpy()})
+        return dict(zip(names, arrays, strict=True))
 
-def _compute_logits(session: InferenceSession, images: Tensor, metas: list[dict]) -> Tensor:
-    """Stand in for `encode_decode` of mmseg's segmentors."""
-    return torch.from_numpy(_run(session, images)["logits"]).to(images.device)
+    def encode_decode(images: Tensor, metas: list[dict]) -> Tensor:  # of mmseg's segmentors
+        return torch.from_numpy(run(images)["logits"]).to(images.device)
 
+    def predict(images: Tensor, samples: list[Any]) -> list[Any]:  # of mmdet's detectors
+        threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
+        for image, sample in zip(images, samples, strict=True):
+            height, width = sample.img_shape[:2]  # the file pads it
+            outputs = run(image[None, :, :height, :width])
+            scale = sample.get("scale_factor", (1.0, 1.0))
+            objects = to_objects(outputs, sample.ori_shape[:2], scale, threshold)
+            tensors = {name: torch.from_numpy(array) for name, array in objects.items()}
+            sample.pred_instances = InstanceData(bboxes=tensors.pop("boxes"), **tensors)
+        return samples
 
-def _detect(
-    session: InferenceSession, threshold: float | None, images: Tensor, samples: list[Any]
-) -> list[Any]:
-    """Stand in for `predict` of mmdet's detectors: give each sample the objects of its image, in
-    the image's own pixels.
-    """
-    for image, sample in zip(images, samples, strict=True):
-        height, width = sample.img_shape[:2]  # the file pads it
-        outputs = _run(session, image[None, :, :height, :width])
-        scale = sample.get("scale_factor", (1.0, 1.0))
-        objects = to_objects(outputs, sample.ori_shape[:2], scale, threshold)
-        tensors = {name: torch.from_numpy(array) for name, array in objects.items()}
-        sample.pred_instances = InstanceData(bboxes=tensors.pop("boxes"), **tensors)
-    return samples
+    if hasattr(model, "decode_head"):
+        copied.encode_decode = encode_decode
+    else:
+        copied.predict = predict
+    return copied

@@ -63,7 +63,17 @@ def check_model(cfg: Config, part: str) -> None:
 def check_detector(cfg: Config) -> None:
     """Raise ValueError with the part or option that `ExportableDetector` lacks."""
     for where, part in _parts("model", cfg.model):
-        _check_part(where, part)
+        key = where.rpartition(".")[2]
+        name = type_name(dict(type=key) | part)  # nms in mmdet's configs may have no type
+        if name not in TYPES[key]:
+            fix = f"only {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
+            _refuse(f"{where}.type={name!r}", fix)
+        expected = dict(VALUES.get(key, {}))
+        if key == "nms":  # all other options must be unset
+            expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
+        for option, value in expected.items():
+            if part.get(option, value) != value:
+                _refuse(f"{where}.{option}={part[option]!r}", "leave it out")
     # A head with anchors, `model.rpn_head` or RetinaNet's `model.bbox_head`, has sigmoid scores.
     for key in ("rpn_head", "bbox_head"):
         loss = (cfg.model.get(key) or {}).get("loss_cls")
@@ -75,21 +85,6 @@ def check_detector(cfg: Config) -> None:
             _check_limits(f"model.test_cfg.{stage}", test_cfg.get(stage) or {})
     else:
         _check_limits("model.test_cfg", test_cfg)
-
-
-def _check_part(where: str, part: dict) -> None:
-    """Raise ValueError if a part of a detector, at a dotted key, has another type or option."""
-    key = where.rpartition(".")[2]
-    name = type_name(dict(type=key) | part)  # nms in mmdet's configs may have no type
-    if name not in TYPES[key]:
-        fix = f"only {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
-        _refuse(f"{where}.type={name!r}", fix)
-    expected = dict(VALUES.get(key, {}))
-    if key == "nms":  # all other options must be unset
-        expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
-    for option, value in expected.items():
-        if part.get(option, value) != value:
-            _refuse(f"{where}.{option}={part[option]!r}", "leave it out")
 
 
 def _check_limits(where: str, test_cfg: dict) -> None:
@@ -141,5 +136,5 @@ def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
             if key not in ("backbone", "neck", "train_cfg", "data_preprocessor"):
                 yield from _parts(f"{where}.{key}", value)
     elif isinstance(part, (list, tuple)):
-        for item in part:
-            yield from _parts(where, item)
+        for stage in part:
+            yield from _parts(where, stage)

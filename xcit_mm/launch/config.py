@@ -1,6 +1,5 @@
 """The config of a fine-tuning, written from an adapted model and a data set."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -49,24 +48,30 @@ def write_finetuning_config(
     ending = "coco" if adapted.is_detector else "maps"
     copies = config.resolve().with_name(f"{config.stem}-{ending}")
     origin = dict(path=str(source), copies=str(copies), is_cut=tiles is not None)
-    values = dict(
+    arguments = write_dataset(data, copies)
+    has_bands = tiles is not None and has_other_bands(adapted.cfg, tiles)
+    settings = "" if tiles is None else f"raster = {to_code(tiles.settings)}"
+    substitutes = dict(
         description=description,
         source=to_code(origin),
         **_describe_model(adapted),
         **_describe_task(adapted, bool(data.held_out)),
-        **_describe_data(data, write_dataset(data, copies)),
-        **_describe_tiles(adapted, tiles),
+        training=to_code(arguments["train"]),
+        held_out=to_code(arguments["val"]) if data.held_out else "training",
+        classes=data.classes,
+        iterations=max(1000, 12 * len(data.training.images) // _BATCH_SIZE),
+        batch_size=_BATCH_SIZE,
+        raster=settings and f"{settings}  # how rasters are read: defaults of xcit-mm raster\n",
+        fill_stem=', fill_stem="rgb-mean"' if has_bands else "",
     )
     template = shipped_folder("configs") / "_base_" / "finetuning.txt"
     with atomic_write(config) as file:
-        file.write(Template(template.read_text()).substitute(values).encode())
+        file.write(Template(template.read_text()).substitute(substitutes).encode())
     return description
 
 
-# Each of the following functions returns values of the template.
-
-
 def _describe_model(adapted: Adapted) -> dict[str, Any]:
+    """Return what the template says about the model."""
     cfg = adapted.cfg
     checkpoint = adapted.checkpoint
     if checkpoint is not None and Path(checkpoint).is_file():
@@ -94,6 +99,7 @@ def _describe_model(adapted: Adapted) -> dict[str, Any]:
 
 
 def _describe_task(adapted: Adapted, is_validated: bool) -> dict[str, str]:
+    """Return what the template says about data sets and scores of the model's library."""
     if adapted.is_detector:
         metric = ["bbox", "segm"] if adapted.masks else ["bbox"]
         options = f'ann_file=held_out["ann_file"], metric={metric}, classwise=True'
@@ -110,35 +116,13 @@ def _describe_task(adapted: Adapted, is_validated: bool) -> dict[str, str]:
     )
 
 
-def _describe_data(data: Dataset, arguments: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    return dict(
-        training=to_code(arguments["train"]),
-        held_out=to_code(arguments["val"]) if data.held_out else "training",
-        classes=data.classes,
-        iterations=max(1000, 12 * len(data.training.images) // _BATCH_SIZE),
-        batch_size=_BATCH_SIZE,
-    )
-
-
-def _describe_tiles(adapted: Adapted, tiles: "Tiles | None") -> dict[str, str]:
-    if tiles is None:
-        return dict(raster="", fill_stem="")
-    settings = f"raster = {to_code(tiles.settings)}"
-    return dict(
-        raster=f"{settings}  # how rasters are read: defaults of xcit-mm raster\n",
-        fill_stem=', fill_stem="rgb-mean"' if has_other_bands(adapted.cfg, tiles) else "",
-    )
-
-
 def to_code(value: Any) -> str:
     """Return the Python of a value, with dicts as dict(type=..., key=value), as people write
     configs.
     """
     if isinstance(value, dict):
-        items = [f"{key}={to_code(item)}" for key, item in value.items() if key != "type"]
-        if "type" in value:
-            items.insert(0, f"type={to_code(value['type'])}")
-        return f"dict({', '.join(items)})"
+        keys = sorted(value, key=lambda key: key != "type")  # which comes first
+        return f"dict({', '.join(f'{key}={to_code(value[key])}' for key in keys)})"
     if isinstance(value, list):
         return f"[{', '.join(map(to_code, value))}]"
     return repr(value.__name__ if isinstance(value, type) else value)

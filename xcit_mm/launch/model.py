@@ -72,11 +72,11 @@ def _find_pipeline(model: str, cfg: Config, name: str) -> Pipeline:
     if not cfg.get(name):
         raise ValueError(f"{model} has no {name}, {fix}")
     dataset = cfg[name].dataset.to_dict()
-    inner, *others = leaf_datasets(dataset)
-    is_wrapped = inner is not dataset
-    if others or (is_wrapped and type_name(dataset) not in _WRAPPERS):
+    leaves = list(leaf_datasets(dataset))
+    is_wrapped = leaves[0] is not dataset
+    if len(leaves) > 1 or (is_wrapped and type_name(dataset) not in _WRAPPERS):
         raise ValueError(f"{model} has {type_name(dataset)}, {fix}")
-    return inner["pipeline"]
+    return leaves[0]["pipeline"]
 
 
 def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
@@ -110,12 +110,26 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
 
 
 def _choose_masks(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
-    """Let a model that predicts masks find only boxes if these are wanted, or all that there is."""
+    """Let a model that predicts masks find only boxes if these are wanted, or all that there is.
+
+    Raises:
+        ValueError: If only some objects have masks, or the model needs masks.
+    """
     model = adapted.model
     roi_head = model.get("roi_head") or {}
     if not ("panoptic_head" in model or model.get("mask_head") or roi_head.get("mask_head")):
         return
-    adapted.masks = not boxes and _have_masks(dataset)
+    if not boxes:
+        without_mask = []
+        for split in filter(None, (dataset.training, dataset.held_out)):
+            masks = split.objects.masks if split.objects is not None else []
+            without_mask += [split.name_object(row) for row, mask in enumerate(masks) if not mask]
+        count = dataset.count_labels()
+        if 0 < len(without_mask) < count:
+            problem = f"{len(without_mask)} of {count} objects have no mask"
+            fix = "draw or remove them, or train boxes alone by --boxes"
+            raise ValueError(f"{problem}: {preview(without_mask)}: {fix}")
+        adapted.masks = not without_mask
     if adapted.masks:
         return
     if roi_head.get("type") not in ("StandardRoIHead", "CascadeRoIHead"):
@@ -125,23 +139,10 @@ def _choose_masks(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
         model["type"] = "FasterRCNN"
 
 
-def _have_masks(dataset: Dataset) -> bool:
-    """Return whether all objects have masks, and raise ValueError if only some have."""
-    without_mask = []
-    for split in filter(None, (dataset.training, dataset.held_out)):
-        masks = split.objects.masks if split.objects is not None else []
-        without_mask += [split.name_object(row) for row, mask in enumerate(masks) if not mask]
-    count = dataset.count_labels()
-    if 0 < len(without_mask) < count:
-        problem = f"{len(without_mask)} of {count} objects have no mask: {preview(without_mask)}"
-        raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
-    return not without_mask
-
-
 def _set_class_counts(name: str, part: Any, classes: int) -> int:
     """Set the number of classes in all heads of a part, and return how many heads have it."""
     if isinstance(part, list | tuple):
-        return sum(_set_class_counts(name, item, classes) for item in part)
+        return sum(_set_class_counts(name, stage, classes) for stage in part)
     if not isinstance(part, dict):
         return 0
     count = sum(_set_class_counts(name, value, classes) for value in part.values())
@@ -224,10 +225,8 @@ def _resize_randomly(steps: Pipeline) -> Pipeline:
     only = {"LoadImageFromFile", "LoadAnnotations", "Resize", "RandomFlip", "PackDetInputs"}
     if {type_name(step) for step in steps} != only:
         return steps
-    return map_steps(steps, _resize_step_randomly)
-
-
-def _resize_step_randomly(step: dict) -> list[dict]:
-    if type_name(step) == "Resize" and step.get("scale"):
-        return [step | dict(type="RandomResize", ratio_range=(0.67, 1.5))]
-    return [step]
+    random = dict(type="RandomResize", ratio_range=(0.67, 1.5))
+    return [
+        step | random if type_name(step) == "Resize" and step.get("scale") else step
+        for step in steps
+    ]

@@ -25,11 +25,7 @@ from ..training.termination import TerminationHook
 from ..utils.arguments import errors_of_one_line
 from ..utils.atomic import atomic_path
 from ..utils.cli import cli_main, parse_cfg_options
-from ..utils.compat import (
-    add_hooks_to_runs,
-    find_bases_by_package,
-    load_urls_by,
-)
+from ..utils.compat import add_hooks_to_runs, find_bases_by_package, load_urls_by
 from ..utils.configs import data_sets, part_class, read_config, type_name
 from ..utils.errors import reason
 from ..utils.folders import lock_folder
@@ -206,8 +202,8 @@ def _prepare_training(run: Run) -> ModuleType | None:
             problem = f"{run.work_dir} has no checkpoint yet"
             run.say(f"{problem}: the run starts at the first iteration")
         else:
-            checkpoint, content = state
-            if end and is_complete(content, unit, end):
+            checkpoint, saved = state
+            if end and is_complete(saved, unit, end):
                 complete = f"the run is complete: {checkpoint} has all {end} {unit}"
                 run.say(f"{complete}; raise max_{unit} to extend it")
                 return None
@@ -220,7 +216,7 @@ def _prepare_training(run: Run) -> ModuleType | None:
         flags += ["--resume"] if has_path_in_config else ["--resume", checkpoint]
     if has_path_in_config:
         # The --resume of mmseg takes no path, and a value of --cfg-options no spaces: the path goes
-        # into the config, at the place where the run stores its config anyway.
+        # into the config, where the run stores its config anyway.
         config = str(run.work_dir / f"{Path(config).stem}.py")
         changes = []
     script = run.load_script(config, flags, changes)
@@ -261,6 +257,6 @@ def _describe_model(cfg: Config) -> str:
         model += f"-{str(backbone.get('arch')).upper()}/{backbone['patch_size']}"
     dataset = next(data_sets(cfg, "train"), {})
     folders = dataset.get("data_prefix") or {}
-    places = [dataset.get("data_root"), dataset.get("ann_file"), *folders.values()]
-    place = next(filter(None, places), None)
-    return f"{model} on {place}" if place else model
+    paths = [dataset.get("data_root"), dataset.get("ann_file"), *folders.values()]
+    path = next(filter(None, paths), None)
+    return f"{model} on {path}" if path else model

@@ -25,26 +25,22 @@ def refresh_copies(cfg: Config) -> None:
     source = cfg.get("source") or {}
     if not source.get("copies"):
         return
+    path = Path(source["path"])
     copies = Path(source["copies"])
     state = read_state(copies)
-    if not (state and is_current(state)):
-        _write_again(cfg, Path(source["path"]), copies)
+    is_outdated = not (state and is_current(state))
+    if is_outdated and source.get("is_cut"):
+        problem = f"{path}, its labels or its tiles have changed since the tiles were cut"
+        print(f"{problem}: to cut them again, write another config by --from", file=sys.stderr)
+    elif is_outdated:
+        dataset = read_data(path, cfg)
+        for key, now in (("classes", list(dataset.classes)), ("held_out", bool(dataset.held_out))):
+            if state and state[key] != now:
+                problem = f"{path} has {key}={now}, and the config was written for {state[key]}"
+                raise ValueError(f"{problem}: write another config by --from")
+        write_dataset(dataset, copies)
+        reason = f"{path} has changed" if state else f"{copies} is missing"
+        print(f"{reason}; {copies} is written again: {dataset.describe()}", file=sys.stderr)
         state = read_state(copies)
     if state:
         source["content"] = state["content"]
-
-
-def _write_again(cfg: Config, path: Path, copies: Path) -> None:
-    if cfg.source.get("is_cut"):
-        problem = f"{path}, its labels or tiles are not as they were when the tiles were cut"
-        print(f"{problem}: to cut them again, write another config by --from", file=sys.stderr)
-        return
-    before = read_state(copies)
-    dataset = read_data(path, cfg)
-    for key, now in (("classes", list(dataset.classes)), ("held_out", bool(dataset.held_out))):
-        if before and before[key] != now:
-            problem = f"{path} has {key}={now}, and had {before[key]} when the config was written"
-            raise ValueError(f"{problem}: write another config by --from")
-    write_dataset(dataset, copies)
-    reason = f"{path} has changed" if before else f"{copies} is missing"
-    print(f"{reason}; {copies} is written again: {dataset.describe()}", file=sys.stderr)

@@ -31,20 +31,20 @@ def find_state(checkpoint: str, work_dir: Path, cfg: Config) -> tuple[str, dict[
     if path is None:
         return None
     try:
-        content = _load_whole(path)
+        saved = _load_whole(path)
     except ValueError as error:
         whole = None if checkpoint else _find_newest_whole(work_dir)
         if whole is None:
             raise
-        hint = f"{whole} is whole: resume from it with --resume {whole}"
-        raise ValueError(f"{error}; {hint}") from None
-    _check_state(path, content)
-    check_same_classes(path, learned_classes(content), configured_classes(cfg, "train"))
+        fix = f"resume from it with --resume {whole}"
+        raise ValueError(f"{error}; an earlier checkpoint is not damaged: {fix}") from None
+    _check_state(path, saved)
+    check_same_classes(path, learned_classes(saved), configured_classes(cfg, "train"))
     if not checkpoint:
-        fix = f"give another --work-dir, or resume from it with --resume {path}"
-        check_same_data(path, content, cfg.to_dict(), fix)
-    _compare_source(path, content, cfg)
-    return path, content
+        fix = f"give another --work-dir, or --resume {path}"
+        check_same_data(path, saved, cfg.to_dict(), fix)
+    _compare_source(path, saved, cfg)
+    return path, saved
 
 
 def training_length(cfg: Config) -> tuple[int, str]:
@@ -70,11 +70,11 @@ def _saved_checkpoints(work_dir: Path) -> list[Path]:
 
 def _load_whole(path: str) -> Any:
     """Read a checkpoint. Raise ValueError if a power failure has left a part of it unwritten."""
-    content = load_checkpoint(path)
+    saved = load_checkpoint(path)
     damage = None if "://" in path else find_damage(Path(path))
     if damage:
         raise ValueError(f"cannot resume from {path}: its record {damage} is damaged")
-    return content
+    return saved
 
 
 def _find_newest_whole(work_dir: Path) -> Path | None:
@@ -85,26 +85,26 @@ def _find_newest_whole(work_dir: Path) -> Path | None:
     return None
 
 
-def _check_state(path: str, content: Any) -> None:
+def _check_state(path: str, saved: Any) -> None:
     """Raise ValueError unless a checkpoint holds the state of a run of mmengine."""
-    meta: Any = content.get("meta") if isinstance(content, dict) else None
+    meta: Any = saved.get("meta") if isinstance(saved, dict) else None
     has_position = isinstance(meta, dict) and {"epoch", "iter"} <= meta.keys()
-    if not has_position or content.get("message_hub") is None:
+    if not has_position or saved.get("message_hub") is None:
         problem = "it holds weights, not the state of a run: start from it with load_from"
         raise ValueError(f"cannot resume from {path}: {problem}")
-    if "optimizer" not in content:
+    if "optimizer" not in saved:
         folder = Path(path).parent
         same = [folder / f"iter_{meta['iter']}.pth", folder / f"epoch_{meta['epoch']}.pth"]
         last = _find_last_checkpoint(folder) or "a checkpoint of iterations or epochs"
         instead = next((file for file in same if file.is_file()), last)
-        problem = f"it holds no optimizer, as the best checkpoints: take {instead}"
+        problem = f"it holds no optimizer, like every best checkpoint: take {instead}"
         raise ValueError(f"cannot resume from {path}: {problem}")
 
 
-def _compare_source(path: str, content: dict[str, Any], cfg: Config) -> None:
+def _compare_source(path: str, saved: dict[str, Any], cfg: Config) -> None:
     """Print a line if the data that `train --from` copied are not those of a checkpoint's run."""
     try:
-        trained = plain_values(content["meta"].get("cfg") or "").get("source") or {}
+        trained = plain_values(saved["meta"].get("cfg") or "").get("source") or {}
     except ValueError:  # a config that would have to be run
         return
     source = cfg.get("source") or {}

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import PretrainedInit
 from torch import Tensor, nn
 
-from ..utils.compat import BatchNorm, log_initialization_to_file_only
+from ..utils.compat import BatchNorm, file_handlers
 from ..weights.bands import check_stem_rule
 from ..weights.layouts import Weights, describe
 from ..weights.matching import load_pretrained, match_trunk
@@ -16,7 +17,6 @@ MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
 InitCfg = dict | list[dict] | None
 
 
-@log_initialization_to_file_only
 class Backbone(BaseModule):
     """`BaseModule` that an `init_cfg` of type 'Pretrained' fills completely, or raises.
 
@@ -35,8 +35,8 @@ class Backbone(BaseModule):
 
     def __init__(self, init_cfg: InitCfg = None, **unknown: object) -> None:
         if unknown:
-            hint = "help() lists them; forgot _delete_=True over a base config's backbone?"
-            raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {hint}")
+            fix = "remove it, or give _delete_=True if a base config's backbone has it"
+            raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {fix}")
         super().__init__(init_cfg)
         self._split_init_cfg()  # raises now what would otherwise be raised after the data is read
 
@@ -125,24 +125,29 @@ class Backbone(BaseModule):
         finally:
             self.init_cfg = init_cfg
 
+    def _dump_init_info(self) -> None:
+        """Keep mmengine's note on each parameter from the screen, where it goes without a file."""
+        if file_handlers(MMLogger.get_current_instance()):
+            super()._dump_init_info()
+
     def _split_init_cfg(self) -> tuple[list[dict], list[dict]]:
         """Return the initialisations by mmengine, and the options of those from a checkpoint."""
         cfgs = [self.init_cfg] if isinstance(self.init_cfg, dict) else self.init_cfg or []
         by_mmengine = []
         from_checkpoint = []
+        required, *optional = self.pretrained_options
         for cfg in cfgs:
+            options = dict(cfg)
             if "type" not in cfg:
                 raise ValueError(f"init_cfg={cfg} has no type: for weights it is 'Pretrained'")
-            if cfg["type"] in ("Pretrained", PretrainedInit):
-                from_checkpoint.append({name: cfg[name] for name in cfg if name != "type"})
-            else:
+            if options.pop("type") not in ("Pretrained", PretrainedInit):
                 by_mmengine.append(cfg)
-        required, *optional = self.pretrained_options
-        for options in from_checkpoint:
+                continue
             if required not in options or not set(options) <= {required, *optional}:
                 raise ValueError(
                     f"init_cfg with {', '.join(options)}: give {required} and, if needed, "
                     f"{' or '.join(optional)}; the layout is recognised"
                 )
             check_stem_rule(options.get("fill_stem"))
+            from_checkpoint.append(options)
         return by_mmengine, from_checkpoint

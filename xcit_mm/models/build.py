@@ -1,14 +1,14 @@
 """Models with their weights: a backbone by its name, a model of a config."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
-from torch import Tensor, nn
+from torch import nn
 
 from ..utils.configs import SUFFIXES, backbone_class, data_preprocessor, read_config, type_name
 from ..utils.errors import reason
@@ -87,9 +87,9 @@ def load_model(cfg: Config, checkpoint: str | Path, part: str = "model") -> nn.M
     config = _without_init_cfg(cfg)
     if part == "model":
         model = _build(cfg, config)
-        content = load_checkpoint(checkpoint)
-        check_same_classes(checkpoint, learned_classes(content), configured_classes(cfg))
-        model.load_state_dict(match_model(model, content))
+        saved = load_checkpoint(checkpoint)
+        check_same_classes(checkpoint, learned_classes(saved), configured_classes(cfg))
+        model.load_state_dict(match_model(model, saved))
         return model.eval()
     if not config.get("backbone"):
         raise ValueError(f"the config's model, {config.get('type')}, has no backbone")
@@ -138,17 +138,13 @@ def check_backbone(cfg: Config) -> None:
         options.pop("type")
         options.pop("_scope_", None)
         with torch.device("meta"):
-            backbone: Any = backbone_type(**options)
-        _check_normalisation(cfg, backbone.in_channels)
-    _check_windows(cfg)
-
-
-def _is_subclass(registered: Any, base: type) -> bool:
-    """Return whether what a registry holds, class or function, is a subclass of `base`."""
-    return isinstance(registered, type) and issubclass(registered, base)
-
-
-def _check_windows(cfg: Config) -> None:
+            channels = backbone_type(**options).in_channels
+        for name in ("mean", "std"):
+            numbers = data_preprocessor(cfg).get(name)
+            if isinstance(numbers, Sequence) and len(numbers) not in (1, channels):
+                problem = f"{len(numbers)} values, the backbone has in_channels={channels}"
+                fix = "give one for each channel, or one for all"
+                raise ValueError(f"data_preprocessor.{name} has {problem}: {fix}")
     head = cfg.model.get("decode_head")
     is_typed = isinstance(head, dict) and "type" in head
     is_slide = (cfg.model.get("test_cfg") or {}).get("mode") == "slide"
@@ -156,6 +152,11 @@ def _check_windows(cfg: Config) -> None:
         raise ValueError(
             "Mask2FormerHead of mmseg predicts whole images only: model.test_cfg=dict(mode='whole')"
         )
+
+
+def _is_subclass(registered: Any, base: type) -> bool:
+    """Return whether what a registry holds, class or function, is a subclass of `base`."""
+    return isinstance(registered, type) and issubclass(registered, base)
 
 
 def _check_base_config(cfg: Config) -> None:
@@ -172,15 +173,6 @@ def _check_base_config(cfg: Config) -> None:
         raise ValueError(f"model.neck has no type, since the base config has none: {fix}")
 
 
-def _check_normalisation(cfg: Config, channels: int) -> None:
-    for name in ("mean", "std"):
-        values = data_preprocessor(cfg).get(name)
-        if isinstance(values, Sequence) and len(values) not in (1, channels):
-            problem = f"{len(values)} values, the backbone has in_channels={channels}"
-            fix = "give one for each channel, or one for all"
-            raise ValueError(f"data_preprocessor.{name} has {problem}: {fix}")
-
-
 def _without_init_cfg(cfg: Config) -> ConfigDict:
     """Copy the model of a config without its backbone's `init_cfg`."""
     model = model_config(cfg)
@@ -193,11 +185,9 @@ def _build(cfg: Config, part: ConfigDict) -> Any:
     try:
         return MODELS.build(part)
     except Exception as error:  # a wrong config makes the libraries raise nearly anything
-        fix = (
-            "correct the model in the config"
-            if cfg.get("default_scope")
-            else "give the config a default_scope"
-        )
+        fix = "correct the model in the config"
+        if not cfg.get("default_scope"):
+            fix = "give the config a default_scope"
         raise ValueError(f"the model cannot be built: {reason(error)}; {fix}") from error
 
 
@@ -217,8 +207,13 @@ def _build_for_file(path: str, options: dict[str, Any]) -> Trunk:
     try:
         weights = parse_checkpoint(load_checkpoint(path))
         arguments = backbone_options(weights.trunk)
-        if any(key.startswith("fpn") for key in weights.trunk):
-            arguments["strides"] = _pyramid_strides(weights.trunk, arguments["patch_size"])
+        levels = {key.partition(".")[0] for key in weights.trunk if key.startswith("fpn")}
+        if levels:  # those from the patch size on may need no tensors
+            arguments["strides"] = tuple(
+                stride
+                for number, stride in enumerate(STRIDES, start=1)
+                if stride >= arguments["patch_size"] or f"fpn{number}" in levels
+            )
         # The file is checked before memory is taken for the sizes that it claims.
         with torch.device("meta"):
             _build_trunk(arguments | options).match_weights(weights)
@@ -229,12 +224,3 @@ def _build_for_file(path: str, options: dict[str, Any]) -> Trunk:
 
 def _build_trunk(arguments: dict[str, Any]) -> Trunk:
     return XCiT(**arguments) if "strides" in arguments else Trunk(**arguments)
-
-
-def _pyramid_strides(tensors: Mapping[str, Tensor], patch_size: int) -> tuple[int, ...]:
-    """Return the strides whose levels have tensors, or need none: from `patch_size` on."""
-    strides = []
-    for number, stride in enumerate(STRIDES, start=1):
-        if stride >= patch_size or any(key.startswith(f"fpn{number}.") for key in tensors):
-            strides.append(stride)
-    return tuple(strides)

@@ -50,11 +50,9 @@ def prepare_for_autocast(model: nn.Module) -> None:
 
 
 def _output_in_float32(module: nn.Module, args: tuple, output: Any) -> Any:
-    return apply_to(output, _is_floating_point, Tensor.float)
-
-
-def _is_floating_point(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
+    return apply_to(
+        output, lambda value: isinstance(value, Tensor) and value.is_floating_point(), Tensor.float
+    )
 
 
 def _make_input_contiguous(module: nn.Module, args: tuple) -> tuple:

@@ -1,6 +1,7 @@
 """A plain vision transformer of timm, such as DeiT or DINOv3, with the pyramid of XCiT."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -9,9 +10,9 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..utils.errors import reason
-from ..weights.bands import LINEAR_STEM
+from ..weights.bands import LINEAR_STEM, with_stem_for_bands
 from ..weights.layouts import TIMM_PREFIX, Weights
-from ..weights.matching import PYRAMID_PREFIXES, check_coverage, with_stem_for_bands, without
+from ..weights.matching import match_backbone
 from .xcit import Pyramid, taps_and_strides
 
 # timm's modules of transformers whose blocks all have the stride of their patches.
@@ -173,20 +174,11 @@ class TimmPyramid(Pyramid):
         """
         if LINEAR_STEM not in weights.trunk:
             raise ValueError(f"it lacks {LINEAR_STEM}, which each ViT of timm has")
-        expected = self.state_dict()
         trunk = with_stem_for_bands(weights.trunk, self.in_channels, fill_stem)
-        has_pyramid = any(key.startswith(PYRAMID_PREFIXES) for key in trunk)
-        if not has_pyramid and not weights.heads:
-            expected = without(expected, PYRAMID_PREFIXES)
+        if not weights.needs_pyramid:
             trunk = self._convert(trunk)
-        after_taps = range(len(self.timm_model.blocks), self.depth)
-        unused = [*_AFTER_BLOCKS, *(f"blocks.{index}." for index in after_taps)]
-        unused += [prefix for prefix in PYRAMID_PREFIXES if not hasattr(self, prefix[:-1])]
-        state = {
-            key if key.startswith(PYRAMID_PREFIXES) else f"{TIMM_PREFIX}{key}": tensor
-            for key, tensor in without(trunk, tuple(unused)).items()
-        }
-        return check_coverage(expected, state)
+        weights = replace(weights, trunk=trunk)
+        return match_backbone(self, weights, self.depth, _AFTER_BLOCKS, TIMM_PREFIX)
 
     def _convert(self, trunk: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert the tensors of a file by timm to those of the model."""

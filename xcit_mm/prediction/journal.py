@@ -132,11 +132,11 @@ class Progress:
         starts: dict[str, int] = {}
         offset = 0
         with journal.open("rb") as file:
-            for number, content in enumerate(file, start=1):
-                if not content.endswith(b"\n"):  # the process died while it wrote
+            for number, encoded in enumerate(file, start=1):
+                if not encoded.endswith(b"\n"):  # the process died while it wrote
                     break
                 try:
-                    line = {} if content.startswith(b'{"frame"') else json.loads(content)
+                    line = {} if encoded.startswith(b'{"frame"') else json.loads(encoded)
                 except ValueError:
                     problem = f"{journal}, line {number} is damaged"
                     fix = "remove the file to predict its images again"
@@ -145,23 +145,20 @@ class Progress:
                     starts[line["start"]] = offset
                     self.names.add(line["name"])
                 elif "path" in line:
-                    start = starts.pop(line["path"], offset)
-                    self._add(line, journal, start, offset)
+                    path = line["path"]
+                    item = Item(path, line["name"], line["id"])
+                    start = starts.pop(path, offset)
+                    facts = line["stamp"], line.get("error"), line["drawing"]
+                    self.entries[path] = Entry(item, *facts, journal, start, offset)
+                    self.deaths.pop(path, None)
                 elif "end" in line:
                     starts.clear()
-                offset += len(content)
+                offset += len(encoded)
         is_alone = len(starts) == 1
         for path in starts:
             self.deaths.setdefault(path, 0)
             if is_alone:
                 self.deaths[path] += 1
-
-    def _add(self, line: dict[str, Any], journal: Path, start: int, offset: int) -> None:
-        item = Item(line["path"], line["name"], line["id"])
-        error = line.get("error")
-        entry = Entry(item, line["stamp"], error, line["drawing"], journal, start, offset)
-        self.entries[item.path] = entry
-        self.deaths.pop(item.path, None)
 
 
 def read_journals(folder: Path) -> Progress:
@@ -208,8 +205,8 @@ class Journal:
         """Return the path of an incomplete file of this process. A kill may leave the file."""
         return self.path.with_suffix(f".unfinished{suffix}")
 
-    def _append(self, content: dict[str, Any]) -> None:
-        line = json.dumps(content).encode() + b"\n"
+    def _append(self, fields: dict[str, Any]) -> None:
+        line = json.dumps(fields).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
             while line:

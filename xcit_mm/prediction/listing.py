@@ -91,7 +91,10 @@ def find_items(
         elif not os.path.isfile(name):
             listings.append(_search(name, out))
         elif name.endswith(".txt"):
-            listings.append(_read_text(Path(name), root or ""))
+            lines = read_lines(Path(name))
+            if not lines:
+                raise ValueError(f"{name} is empty: write a path or URL on each line")
+            listings.append(_list_files(lines, root or ""))
         elif name.endswith(".json"):
             coco = _read_coco(Path(name), root)
             if categories and coco.categories and coco.categories != categories:
@@ -102,7 +105,7 @@ def find_items(
         else:
             files.append(name)
     if root is not None and not any(name.endswith((".txt", ".json")) for name in names):
-        raise ValueError(f"root {root}: only a list has a root, a .txt or a COCO .json")
+        raise ValueError(f"root {root} is for paths in a .txt or a COCO .json: leave it out")
     return _join([_list_files(files, root=""), *listings], categories)
 
 
@@ -154,8 +157,8 @@ def drawing_name(name: str) -> str:
     return name if name.endswith(suffix) else name + suffix
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:12]
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()[:12]
 
 
 def _is_url(path: str) -> bool:
@@ -243,14 +246,6 @@ def _why_left_out(path: Path, name: Path, out: Path | None) -> str | None:
     if suffix not in IMAGE_SUFFIXES + VIDEO_SUFFIXES:
         return suffix or "without a suffix"
     return None
-
-
-def _read_text(path: Path, root: str | Path) -> Listing:
-    """List the paths of a text, one on each line."""
-    lines = read_lines(path)
-    if not lines:
-        raise ValueError(f"{path} is empty: write a path or URL on each line")
-    return _list_files(lines, root)
 
 
 def _read_coco(path: Path, root: str | Path | None) -> Listing:

@@ -25,7 +25,6 @@ from ..models.build import check_backbone, load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_without_weights, prepare_for_inference
 from ..utils.configs import read_config, tested_metainfo
-from ..utils.devices import check_device
 from ..version import __version__
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_model
@@ -87,7 +86,11 @@ class Predictor:
             raise ValueError(f"{dtype=}: must be one of {', '.join(DTYPES)}, auto")
         if batch_size < 1:
             raise ValueError(f"{batch_size=}: must be positive")
-        check_device(device)
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+            problem = f"device {device} cannot be used ({str(error).strip().splitlines()[0]})"
+            raise ValueError(f"{problem}: leave it out, or take cpu") from None
         self.tile = tile
         self.overlap = 0 if tile is None else overlap_of_tiles(tile, overlap)
         self.cfg = cfg
@@ -288,6 +291,6 @@ def _checksum(model: nn.Module) -> int:
     """Return the CRC-32 of the names and bytes of a model's weights."""
     checksum = 0
     for name, tensor in model.state_dict().items():
-        content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        checksum = crc32(content, crc32(name.encode(), checksum))
+        stored = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        checksum = crc32(stored, crc32(name.encode(), checksum))
     return checksum

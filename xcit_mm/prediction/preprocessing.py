@@ -97,5 +97,5 @@ class Preprocessing:
         try:
             return self._pipeline(dict(img=image))
         except cv2.error:
-            problem = "the config's resizing leaves nothing of it"
-            raise ValueError(f"image of {height}x{width} pixels: {problem}; pad it") from None
+            problem = "too narrow for the config's resizing"
+            raise ValueError(f"image of {height}x{width} pixels: {problem}, pad it") from None

@@ -127,10 +127,10 @@ def _opened(results: Results, listing: Listing, overwrite: bool) -> Iterator[Non
     arguments = results.predictor.arguments
     model_files = [arguments["config"], arguments["checkpoint"]] if arguments else []
     check_output(out, [*model_files, *(item.path for item in listing.items)])
-    is_resumed = (out / SETTINGS).exists()
-    former_version = ("parts",)
-    own = (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS)
-    for name in former_version if is_resumed else own:
+    names = [JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS]
+    if (out / SETTINGS).exists():  # of this version, or of one that wrote parts
+        names = ["parts"]
+    for name in names:
         if (out / name).exists():
             raise FileExistsError(
                 f"{out / name} is not of a run of this version: give another --out, or remove it"
@@ -177,9 +177,9 @@ def _merge(results: Results, unread: Sequence[str]) -> RunReport:
         images = [image for image, _ in _iter_images(progress)]
     classes = zip(results.category_ids, results.predictor.names, strict=True)
     categories = [dict(id=id_, name=name) for id_, name in classes]
-    content = dict(images=images, categories=categories, annotations=[])
+    coco = dict(images=images, categories=categories, annotations=[])
     with atomic_write(results.out / IMAGES, _unfinished(results.out, IMAGES)) as file:
-        file.write(json.dumps(content).encode())
+        file.write(json.dumps(coco).encode())
     entries = progress.entries.items()
     failures = [f"{path}: {entry.error}" for path, entry in entries if entry.error is not None]
     return RunReport(results.out, len(predicted), [*unread, *failures])

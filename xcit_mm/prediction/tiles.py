@@ -87,12 +87,12 @@ def reported_objects(prediction: Prediction, rows: Window, columns: Window) -> O
         low = boxes[:, axis]
         high = boxes[:, axis + 2]
         # If this tile cuts an object whose centre lies beyond a seam, the next tile sees more.
-        before = window.inside.start - (low + high) / 2
-        after = (low + high) / 2 - window.inside.stop
-        is_near = np.maximum(before, after) <= window.margin
-        is_cut_before = (before > 0) & (low <= window.start + 1)
-        is_cut_after = (after > 0) & (high >= window.stop - 1)
-        keep &= is_near & ~is_cut_before & ~is_cut_after
+        below = window.inside.start - (low + high) / 2
+        above = (low + high) / 2 - window.inside.stop
+        is_near = np.maximum(below, above) <= window.margin
+        is_cut_below = (below > 0) & (low <= window.start + 1)
+        is_cut_above = (above > 0) & (high >= window.stop - 1)
+        keep &= is_near & ~is_cut_below & ~is_cut_above
         is_open[:, axis] = (low <= window.start + window.margin) & window.edges[0]
         is_open[:, axis + 2] = (high >= window.stop - window.margin) & window.edges[1]
     shapes = shapely.box(*boxes[keep].T)
@@ -103,14 +103,9 @@ def reported_objects(prediction: Prediction, rows: Window, columns: Window) -> O
             left, top, mask = crop_of(masks, int(number))
             shapes[position] = outline(mask, (columns.start + left, rows.start + top))
     tiles = np.tile([columns.start, rows.start, columns.stop, rows.stop], (keep.sum(), 1))
-    return Objects(
-        shapes,
-        boxes[keep],
-        prediction.scores[keep].astype(float),
-        prediction.labels[keep],
-        tiles,
-        is_open[keep],
-    )
+    scores = prediction.scores[keep].astype(float)
+    labels = prediction.labels[keep]
+    return Objects(shapes, boxes[keep], scores, labels, tiles, is_open[keep])
 
 
 def predict_tiled(

@@ -1,4 +1,4 @@
-"""The place of a run in its data: batches have numbers, and a resumed run starts at the next."""
+"""The position of a run in its data: batches have numbers, and a resumed run starts at the next."""
 
 import itertools
 import random
@@ -30,16 +30,16 @@ def seed_generators(*numbers: int) -> None:
 
 
 class SeededDataset(Dataset):
-    """A data set whose random numbers depend only on a seed and the place of a sample in the run,
-    not on the worker. All attributes are those of the original data set.
+    """A data set whose random numbers depend only on a seed and the position of a sample in the
+    run, not on the worker. All attributes are those of the original data set.
     """
 
     def __init__(self, dataset: Any, seed: tuple[int, ...]) -> None:
         vars(self).update(_dataset=dataset, _seed=seed)
 
     def __getitem__(self, numbered: tuple[tuple[int, ...], Any]) -> Any:
-        place, index = numbered
-        seed_generators(*self._seed, *place)
+        position, index = numbered
+        seed_generators(*self._seed, *position)
         return self._dataset[index]
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class SeededDataset(Dataset):
 
 
 class NumberedBatches(Sampler):
-    """Batches of indices with numbers, as lists of ((epoch, batch, place in the batch), index).
+    """Batches of indices with numbers, as lists of ((epoch, batch, position in it), index).
 
     They start with the batch `first` of `epoch`, and go on with the next epoch if `endless`. Of
     earlier batches only the indices are read.
@@ -93,7 +93,7 @@ class NumberedBatches(Sampler):
                 self.sampler.set_epoch(epoch)
             for indices in self._batches:
                 if batch >= self.first:
-                    yield [((epoch, batch, place), index) for place, index in enumerate(indices)]
+                    yield [((epoch, batch, row), index) for row, index in enumerate(indices)]
                 batch += 1
             if not self._endless or len(self) == 0:
                 return
@@ -104,7 +104,7 @@ def numbered_loader(
 ) -> DataLoader:
     """Build a loader whose random numbers depend on the batch's number, the seed and the process.
 
-    Its samplers are built again, because InfiniteSampler keeps its place and mmengine's loop has
+    Its samplers are built again, because InfiniteSampler keeps its position and mmengine's loop has
     already read ahead.
     """
     config = dict(config)

@@ -192,14 +192,14 @@ class _Log(io.TextIOBase):
     def __init__(self) -> None:
         self._waiting = ""  # until there is a file
 
-    def write(self, text: str) -> int:
-        self._waiting = (self._waiting + text)[-_KEPT:]
+    def write(self, output: str) -> int:
+        self._waiting = (self._waiting + output)[-_KEPT:]
         for handler in file_handlers(MMLogger.get_current_instance()):
             if handler.stream is not None:
                 handler.stream.write(self._waiting)
                 handler.stream.flush()
                 self._waiting = ""
-        return len(text)
+        return len(output)
 
 
 class _Screen(logging.Handler):

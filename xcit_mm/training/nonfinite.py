@@ -1,4 +1,4 @@
-"""Values that are not finite: a stop before the optimizer steps, and the place they come from."""
+"""Values that are not finite: a stop before the optimizer steps, and what they come from."""
 
 import logging
 from collections.abc import Mapping
@@ -67,8 +67,18 @@ class NonFiniteHook(Hook):
         }
 
         # A copy of the model shares this function, whereas a method would be copied with the run.
-        def after_forward(*arguments: Any) -> None:
-            self._after_forward(*arguments)
+        def after_forward(model: Any, args: tuple, kwargs: dict, output: Any) -> None:
+            if model is not self._model or not model.training:  # a copy has the same hook
+                return
+            if output is not None:
+                self._batch = (args, kwargs)
+                self._losses = output
+            # The model has raised, as SciPy's matching of NaN does. Several processes would have to
+            # run the batch again together, and not all may have raised.
+            elif get_world_size() == 1:
+                cause = self._describe_batch(args, kwargs)
+                if cause:
+                    log_line(cause, logging.ERROR)
 
         self._hooked = [
             self._model.register_forward_hook(after_forward, with_kwargs=True, always_call=True),
@@ -78,19 +88,6 @@ class NonFiniteHook(Hook):
     def after_train(self, runner: Runner) -> None:
         for hooked in self._hooked:
             hooked.remove()
-
-    def _after_forward(self, model: Any, args: tuple, kwargs: dict, output: Any) -> None:
-        if model is not self._model or not model.training:  # a copy has the same hook
-            return
-        if output is not None:
-            self._batch = (args, kwargs)
-            self._losses = output
-        # The model has raised, as SciPy's matching of NaN does. Several processes would have to run
-        # the batch again together, and not all may have raised.
-        elif get_world_size() == 1:
-            cause = self._describe_batch(args, kwargs)
-            if cause:
-                log_line(cause, logging.ERROR)
 
     def _before_step(self, *_: Any) -> None:
         # The loss scaler sets `found_inf`, so that a fused optimizer skips the step.
@@ -152,32 +149,31 @@ class NonFiniteHook(Hook):
         not finite, and the images. Return '' if all values are finite.
         """
         with self._runner.optim_wrapper.optim_context(self._runner.model):
-            place = _find_non_finite(self._model, args, kwargs)
-        if not place:
+            source = _find_non_finite(self._model, args, kwargs)
+        if not source:
             return ""
-        samples = kwargs.get("data_samples") or ()
-        paths = [sample.get("img_path") for sample in samples]
-        images = preview([path for path in paths if path])
+        paths = [sample.get("img_path") for sample in kwargs.get("data_samples") or ()]
+        images = preview(list(filter(None, paths)))
         where = f" at {images}" if images else ""
-        return f"{place} is the first that is not finite{where}"
+        return f"{source} is the first that is not finite{where}"
 
 
 def _find_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:
     """Name the first of inputs, outputs of modules and gradients that is not finite, or ''."""
     names = {module: name for name, module in model.named_modules() if name}
-    places = [] if is_finite((args, kwargs)) else ["the input"]
+    sources = [] if is_finite((args, kwargs)) else ["the input"]
 
     def inspect(module: nn.Module, inputs: Any, output: Any) -> None:
-        if module in names and not places and not is_finite(output):
-            places.append(f"the output of {names[module]} ({type(module).__name__})")
+        if module in names and not sources and not is_finite(output):
+            sources.append(f"the output of {names[module]} ({type(module).__name__})")
 
     # All processes run it, since modules such as SyncBN wait for each other. The matching of
     # Mask2Former raises at NaN. `forward` leaves out the hooks of the model itself, which may have
     # called this function.
     with register_module_forward_hook(inspect), suppress(Exception):
         model.forward(*args, **kwargs)
-    if places:
-        return places[0]
+    if sources:
+        return sources[0]
     # The backward pass begins at the last parameter.
     for name, parameter in reversed(list(model.named_parameters())):
         if not is_finite(parameter.grad):

@@ -47,12 +47,7 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
         is_complete(checkpoint, "epochs", runner.max_epochs)
     else:
         is_complete(checkpoint, "iters", runner.max_iters)
-    edits = _find_edits(checkpoint["meta"].get("cfg", ""), runner.cfg.pretty_text)
-    info = checkpoint["message_hub"].get("runtime_info", {})
-    _check_schedule(edits, [info.get("max_iters"), info.get("max_epochs")])
-    for name, change in edits.items():
-        log_line(f"the config was edited: {name} {_describe(*change)}")
-    is_longer = not edits.keys().isdisjoint(_RUN_LENGTHS)
+    is_longer = _check_edits(runner.cfg.pretty_text, checkpoint)
     if not is_longer or "optimizer" not in checkpoint:
         return
     schedulers = runner.param_schedulers or []
@@ -84,14 +79,27 @@ def is_complete(checkpoint: Mapping[str, Any], unit: str, end: int) -> bool:
     return done == end
 
 
-def _find_edits(saved_config: str, config: str) -> Edits:
-    """Compare the parts of two configs, neither of which is run as code."""
-    saved_parts = _read_parts(saved_config)
+def _check_edits(config: str, checkpoint: Mapping[str, Any]) -> bool:
+    """Log how a config differs from that of a checkpoint, neither of which is run as code, and
+    return whether it makes the run longer. Raise CannotResume if it edits the schedule otherwise.
+    """
+    saved_parts = _read_parts(checkpoint["meta"].get("cfg", ""))
     parts = _read_parts(config)
     edits: Edits = {}
     for part in _PARTS:
         edits |= _differences(part, saved_parts.get(part), parts.get(part))
-    return edits
+    is_longer = not edits.keys().isdisjoint(_RUN_LENGTHS)
+    info = checkpoint["message_hub"].get("runtime_info", {})
+    run_ends = (info.get("max_iters"), info.get("max_epochs"))
+    for name, (old, new) in edits.items():
+        change = f"{textwrap.shorten(repr(old), 60)} -> {textwrap.shorten(repr(new), 60)}"
+        edit = f"the config was edited: {name} {change}"
+        is_of_schedule = name.startswith(_SCHEDULE) and name not in _PRECISION
+        if is_of_schedule and not (is_longer and _grows_with_the_run(name, old, new, run_ends)):
+            fix = "undo the edit, or start anew from the checkpoint by load_from, without --resume"
+            raise CannotResume(f"{edit}; a run that resumes keeps its schedule: {fix}")
+        log_line(edit)
+    return is_longer
 
 
 def _read_parts(config: str) -> dict[str, Any]:
@@ -122,32 +130,16 @@ def _differences(name: str, old: Any, new: Any) -> Edits:
     return edits
 
 
-def _check_schedule(edits: Edits, run_ends: Sequence[int | None]) -> None:
-    """Raise CannotResume if a schedule was edited in another way than to be longer.
+def _grows_with_the_run(name: str, old: Any, new: Any, run_ends: Sequence[int | None]) -> bool:
+    """Return whether an edit makes the run longer, or a scheduler that lasts to its end.
 
     `run_ends` are the iterations and the epochs of the run before.
     """
-    is_longer = not edits.keys().isdisjoint(_RUN_LENGTHS)
-    for name, change in edits.items():
-        if not name.startswith(_SCHEDULE) or name in _PRECISION:
-            continue
-        if not is_longer or not _grows_with_the_run(name, *change, run_ends):
-            problem = f"the config was edited: {name} {_describe(*change)}"
-            fix = "undo the edit, or start anew from the checkpoint by load_from, without --resume"
-            raise CannotResume(f"{problem}; a run that resumes keeps its schedule: {fix}")
-
-
-def _grows_with_the_run(name: str, old: Any, new: Any, run_ends: Sequence[int | None]) -> bool:
-    """Return whether an edit makes the run longer, or a scheduler that lasts to its end."""
     keys = name.split(".")
     is_end = keys[-1] == "end" and old in run_ends  # not that of a warm-up
     is_length = name in _RUN_LENGTHS or is_end or not _SCHEDULER_LENGTHS.isdisjoint(keys)
     are_numbers = isinstance(old, int | float) and isinstance(new, int | float)
     return is_length and are_numbers and old < new
-
-
-def _describe(old: Any, new: Any) -> str:
-    return f"{textwrap.shorten(repr(old), 60)} -> {textwrap.shorten(repr(new), 60)}"
 
 
 def _advance(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
@@ -179,8 +171,8 @@ def _replace_rates(wrapper: OptimWrapper, checkpoint: dict) -> None:
     rate = current["param_groups"][0]["lr"]
     saved_rate = saved["param_groups"][0]["lr"]
     if rate != saved_rate:
-        place = f"the rate at iteration {checkpoint['meta']['iter'] + 1}"
-        log_line(f"{place} is {rate:.4g}, not {saved_rate:.4g}")
+        iteration = checkpoint["meta"]["iter"] + 1
+        log_line(f"the rate at iteration {iteration} is {rate:.4g}, not {saved_rate:.4g}")
     # mmengine keeps the base rate in a group of its own.
     for key in {"param_groups", "base_param_settings"} & saved.keys():
         saved[key] = current[key]

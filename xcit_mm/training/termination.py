@@ -37,14 +37,14 @@ class TerminationHook(Hook):
         self._former: Any = signal.SIG_DFL
 
     def before_train(self, runner: Runner) -> None:
-        self._former = signal.signal(signal.SIGTERM, self._note)
+        def note(*_: object) -> None:
+            self._is_terminated = True
+
+        self._former = signal.signal(signal.SIGTERM, note)
         for loop in (runner.train_loop, runner.val_loop):
             loader = getattr(loop, "dataloader", None)
             if isinstance(loader, DataLoader):
                 loader.worker_init_fn = partial(_init_worker, loader.worker_init_fn)
-
-    def _note(self, *_: Any) -> None:
-        self._is_terminated = True
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.
@@ -53,22 +53,8 @@ class TerminationHook(Hook):
             return  # a checkpoint does not hold gradients that accumulate
         is_terminated = torch.tensor(float(self._is_terminated))
         all_reduce(is_terminated, op="max")
-        if is_terminated:
-            self._save(runner)
-            if is_main_process():
-                hint = f"{_path(runner)} is saved: --resume continues from it"
-                print_line(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
-            sys.exit(128 + signal.SIGTERM)
-
-    def after_train(self, runner: Runner) -> None:
-        signal.signal(signal.SIGTERM, self._former)
-        stopped = _path(runner)
-        pointer = stopped.with_name("last_checkpoint")
-        if is_main_process() and pointer.is_file() and pointer.read_text() != str(stopped):
-            stopped.unlink(missing_ok=True)  # of a former stop of this training
-
-    def _save(self, runner: Runner) -> None:
-        """Save the state after the last iteration."""
+        if not is_terminated:
+            return
         runner.save_checkpoint(
             runner.work_dir,
             STOPPED,
@@ -80,6 +66,16 @@ class TerminationHook(Hook):
             path = _path(runner)
             with atomic_write(path.with_name("last_checkpoint")) as file:
                 file.write(str(path).encode())
+            hint = f"{path} is saved: --resume continues from it"
+            print_line(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
+        sys.exit(128 + signal.SIGTERM)
+
+    def after_train(self, runner: Runner) -> None:
+        signal.signal(signal.SIGTERM, self._former)
+        stopped = _path(runner)
+        pointer = stopped.with_name("last_checkpoint")
+        if is_main_process() and pointer.is_file() and pointer.read_text() != str(stopped):
+            stopped.unlink(missing_ok=True)  # of a former stop of this training
 
 
 def _path(runner: Runner) -> Path:
@@ -91,15 +87,15 @@ def _init_worker(init: Callable[[int], None] | None, worker: int) -> None:
 
     Then call the function that its loader calls in a worker.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=_wait_for_end_by_parent, daemon=True).start()
-    if init is not None:
-        init(worker)
-
-
-def _wait_for_end_by_parent() -> None:
     parent = parent_process()
     assert parent is not None
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
-        pass
-    os._exit(0)
+
+    def wait_for_end_by_parent() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
+            pass
+        os._exit(0)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=wait_for_end_by_parent, daemon=True).start()
+    if init is not None:
+        init(worker)

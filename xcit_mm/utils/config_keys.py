@@ -36,7 +36,7 @@ def _is_known(cfg: Config, key: str, options: Mapping[str, Any]) -> bool:
     first, *names = key.split(".")
     if first not in _READ:
         # A variable of the file, whose value other parts already have.
-        return first in cfg and not _keys_with_leaf(cfg, key)
+        return first in cfg and _leaf(key) not in map(_leaf, _dotted_keys(cfg))
     value: Any = cfg.get(first)
     prefix = first
     for name in names:
@@ -90,32 +90,21 @@ def _arguments(part_class: Any) -> tuple[set[str], bool]:
         bases = part_class.__mro__[:-1]  # without object
         functions = [vars(base)["__init__"] for base in bases if "__init__" in vars(base)]
     signatures = [inspect.signature(function).parameters for function in functions]
-    own = signatures[0].values() if signatures else ()
-    takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in own)
+    parameters = signatures[0].values() if signatures else ()
+    takes_any = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters)
     return {name for signature in signatures for name in signature}, takes_any
 
 
 def _find_similar(cfg: Config, key: str) -> str | None:
-    same_leaf = _keys_with_leaf(cfg, key)
-    if same_leaf:
-        return same_leaf[0]
-    keys = sorted(_dotted_keys(cfg))
-    similar = get_close_matches(key, keys, 1, 0.8)
-    if similar:
-        return similar[0]
-    leaves = {_leaf(name): name for name in reversed(keys)}
-    similar_leaf = get_close_matches(_leaf(key), leaves, 1)
-    return leaves[similar_leaf[0]] if similar_leaf else None
+    """Return the key with the most similar leaf, rather one of the training, and a short one."""
+    keys = sorted(_dotted_keys(cfg), key=lambda name: (name.startswith("train"), -len(name), name))
+    leaves = {_leaf(name): name for name in keys}  # the last of several stays
+    similar = get_close_matches(_leaf(key), leaves, 1)
+    return leaves[similar[0]] if similar else None
 
 
 def _leaf(key: str) -> str:
     return key.rpartition(".")[2]
-
-
-def _keys_with_leaf(cfg: Config, key: str) -> list[str]:
-    """List other keys of parts with the same leaf, those of the training and short ones first."""
-    keys = {name for name in _dotted_keys(cfg) if _leaf(name) == _leaf(key)} - {key}
-    return sorted(keys, key=lambda name: (not name.startswith("train"), len(name), name))
 
 
 def _dotted_keys(cfg: Config) -> Iterator[str]:
@@ -126,7 +115,7 @@ def _dotted_keys(cfg: Config) -> Iterator[str]:
 
 def _below(prefix: str, value: Any) -> Iterator[str]:
     yield prefix
-    items = dict(enumerate(value)) if isinstance(value, list) else value
-    if isinstance(items, Mapping):
-        for name, item in items.items():
-            yield from _below(f"{prefix}.{name}", item)
+    entries = dict(enumerate(value)) if isinstance(value, list) else value
+    if isinstance(entries, Mapping):
+        for name, entry in entries.items():
+            yield from _below(f"{prefix}.{name}", entry)

@@ -62,7 +62,7 @@ def plain_values(source: str) -> dict[str, Any]:
     """
     if "{{" in source:
         raise ValueError("mmengine replaces what stands in {{ }}, which may be code")
-    values = {}
+    assigned = {}
     try:
         for statement in ast.parse(source).body:
             if not isinstance(statement, ast.Assign):
@@ -70,10 +70,10 @@ def plain_values(source: str) -> dict[str, Any]:
             for target in statement.targets:
                 if not isinstance(target, ast.Name) or target.id in ("dict", "_base_"):
                     raise ValueError(f"line {statement.lineno} assigns {ast.unparse(target)}")
-                values[target.id] = _plain_value(statement.value)
+                assigned[target.id] = _plain_value(statement.value)
     except (SyntaxError, TypeError, RecursionError) as error:
         raise ValueError(reason(error)) from None
-    return values
+    return assigned
 
 
 def _plain_value(node: ast.AST | None) -> Any:
@@ -85,8 +85,8 @@ def _plain_value(node: ast.AST | None) -> Any:
         pairs = zip(node.keys, node.values, strict=True)
         return {_plain_value(key): _plain_value(value) for key, value in pairs}
     if isinstance(node, ast.List | ast.Tuple):
-        items = [_plain_value(item) for item in node.elts]
-        return items if isinstance(node, ast.List) else tuple(items)
+        elements = map(_plain_value, node.elts)
+        return list(elements) if isinstance(node, ast.List) else tuple(elements)
     return ast.literal_eval(node)  # type: ignore[arg-type]  # which refuses everything else
 
 

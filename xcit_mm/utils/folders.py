@@ -43,7 +43,12 @@ def open_folder(
         if overwrite:
             _remove(folder, [*list_results(), path])
         if path.exists():
-            check_settings(folder, _read_settings(path), settings)
+            stored = None
+            with suppress(ValueError):
+                stored = json.loads(path.read_bytes())
+            if not isinstance(stored, dict):
+                raise ValueError(f"{path} is damaged: give another --out, or --overwrite")
+            check_settings(folder, stored, settings)
         else:
             with atomic_write(path, folder / f"{SETTINGS}.unfinished") as file:
                 file.write(json.dumps(settings, indent=2).encode())
@@ -106,24 +111,14 @@ def _try_lock(file: IO[bytes], path: Path) -> bool:
         return True  # some network file systems have no locks
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
-    with suppress(ValueError):
-        settings = json.loads(path.read_bytes())
-        if isinstance(settings, dict):
-            return settings
-    raise ValueError(f"{path} is damaged: give another --out, or --overwrite")
-
-
-def check_settings(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise ValueError if the settings of earlier results differ from those of a run.
-
-    Args:
-        before: As read from JSON.
+def check_settings(out: Path, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if the settings of earlier results, as read from JSON, differ from those of
+    a run.
     """
-    now = json.loads(json.dumps(now))
-    for name in {**now, **before}:
-        if before.get(name) != now.get(name):
-            change = f"{name} was {before.get(name)}, is {now.get(name)}"
+    settings = json.loads(json.dumps(settings))
+    for name in {**settings, **stored}:
+        if stored.get(name) != settings.get(name):
+            change = f"{name} was {stored.get(name)}, is {settings.get(name)}"
             fix = "give another --out, or --overwrite"
             raise ValueError(f"{out} has results of another run: {change}; {fix}")
 

@@ -46,23 +46,25 @@ def read_image(
         OSError: If the file cannot be read or downloaded.
     """
     is_url = str(path).startswith(URL_PREFIXES)
-    content = _download(str(path)) if is_url else Path(path).read_bytes()
-    if not content:
+    encoded = _download(str(path)) if is_url else Path(path).read_bytes()
+    if not encoded:
         raise ValueError("the file is empty")
-    bands = count_dropped_bands(BytesIO(content))
+    bands = count_dropped_bands(BytesIO(encoded))
     if bands and not reads_all_bands(color_type, imdecode_backend):
         fix = "`xcit-mm raster` reads them, or a config as in docs/bands.md"
         raise ValueError(f"it has {bands} bands, which are not those of a photo: {fix}")
-    is_heif = content[4:8] == b"ftyp"  # HEIC or AVIF, which not every version of OpenCV reads
+    is_heif = encoded[4:8] == b"ftyp"  # HEIC or AVIF, which not every version of OpenCV reads
     if is_heif and importlib.util.find_spec("pillow_heif"):
         importlib.import_module("pillow_heif").register_heif_opener()
-    image = None if is_heif else mmcv.imfrombytes(content, color_type, backend=imdecode_backend)
+    image = None if is_heif else mmcv.imfrombytes(encoded, color_type, backend=imdecode_backend)
     if image is None:
-        image = _decode_by_pillow(content, color_type, is_heif)
-    # OpenCV keeps the upper 8 of 16 bits: below 64 if a camera uses 14 bits or fewer.
-    elif image.max() < 64 and _has_16_bits(content):
-        problem = "the image uses few of its 16 bits and would be nearly black"
-        raise ValueError(f"{problem}: `xcit-mm raster` scales it")
+        image = _decode_by_pillow(encoded, color_type, is_heif)
+    elif image.max() < 64:
+        stored = mmcv.imfrombytes(encoded, "unchanged", backend="cv2")
+        # OpenCV keeps the upper 8 of 16 bits: below 64 if a camera uses 14 bits or fewer.
+        if stored is not None and stored.itemsize > 1:
+            problem = "the image uses few of its 16 bits and would be nearly black"
+            raise ValueError(f"{problem}: `xcit-mm raster` scales it")
     return np.ascontiguousarray(image)  # Pillow's channels are reversed by a stride
 
 
@@ -89,41 +91,22 @@ def count_dropped_bands(file: BinaryIO) -> int:
     return 0 if bands == _BANDS.get(interpretation, 1) else bands
 
 
-def _has_16_bits(content: bytes) -> bool:
-    """Return whether the file of an image has 16 bits or more per channel."""
-    image = mmcv.imfrombytes(content, "unchanged", backend="cv2")
-    return image is not None and image.itemsize > 1
-
-
-def _decode_by_pillow(content: bytes, color_type: str, is_heif: bool) -> np.ndarray:
+def _decode_by_pillow(encoded: bytes, color_type: str, is_heif: bool) -> np.ndarray:
     try:
-        mode = Image.open(BytesIO(content)).mode
+        mode = Image.open(BytesIO(encoded)).mode
         if mode.startswith(("I", "F")):  # which Pillow cuts off at 255
             raise ValueError(f"OpenCV does not decode its more than 8 bits (Pillow's mode {mode})")
-        return mmcv.imfrombytes(content, color_type, backend="pillow")
+        return mmcv.imfrombytes(encoded, color_type, backend="pillow")
     except (OSError, ValueError, SyntaxError) as error:
         problem = str(error)
         if isinstance(error, UnidentifiedImageError):
             problem = "the file is broken or not an image"
-        if content[:2] in (b"II", b"MM"):
+        if encoded[:2] in (b"II", b"MM"):
             problem += ": a raster is for `xcit-mm raster`"
         if is_heif:
             fix = "HEIC needs pillow-heif: pip install pillow-heif"
             problem = f"Pillow does not read the image; {fix}"
         raise ValueError(problem) from None
-
-
-def image_size(path: Path) -> tuple[int, int]:
-    """Return width and height of an image file, turned by its EXIF orientation as mmcv does.
-
-    Raises:
-        ValueError: If the file is not an image. Only its header is read.
-    """
-    try:
-        with Image.open(path) as image:
-            return image.size[::-1] if read_orientation(image) >= 5 else image.size
-    except (OSError, SyntaxError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def read_orientation(image: Image.Image) -> int:

@@ -177,8 +177,8 @@ def _move_rows(
         moved = _move_rows(key, two_rows, saved, ClassNames(in_file, in_model), division)
         return moved[1:] - moved[:1]
     groups, size = division
-    others = len(initial) // groups // size - len(in_model)
-    if len(saved) != groups * (len(in_file) + others) * size:
+    without_class = len(initial) // groups // size - len(in_model)
+    if len(saved) != groups * (len(in_file) + without_class) * size:
         if saved.shape != initial.shape:
             return saved
         raise ValueError(f"its {key} has {len(saved)} rows for {len(in_file)} classes")
@@ -186,7 +186,7 @@ def _move_rows(
         return saved
     rows = [(row, in_file.index(name)) for row, name in enumerate(in_model) if name in in_file]
     if rows:
-        rows += [(len(in_model) + row, len(in_file) + row) for row in range(others)]
+        rows += [(len(in_model) + row, len(in_file) + row) for row in range(without_class)]
     moved = initial.clone()
     new = moved.unflatten(0, (groups, -1, size))
     old = saved.unflatten(0, (groups, -1, size))

@@ -11,8 +11,9 @@ from torch import Tensor
 from ..archs import ARCHS, arch_name, resolve_arch
 from .bands import LINEAR_STEM, stem_key
 
-# Prefixes of the keys that only a classifier has.
+# Prefixes of the keys that only a classifier has, and only a pyramid.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
+PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 
 # Where backbones that wrap a model of timm have it: this package's TimmPyramid, mmseg, mmpretrain.
 TIMM_PREFIX = "timm_model."
@@ -57,6 +58,11 @@ class Weights:
     task: str
     source: str
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def needs_pyramid(self) -> bool:
+        """Whether the file must fill a pyramid: it has levels, or is a detector or segmentor."""
+        return bool(self.heads) or any(key.startswith(PYRAMID_PREFIXES) for key in self.trunk)
 
 
 def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:

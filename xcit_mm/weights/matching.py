@@ -1,32 +1,18 @@
 """Matching of a checkpoint to a model: it fills the whole model, or an error says why not."""
 
 from collections.abc import Mapping
-from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from mmengine.hooks import Hook
-from mmengine.model import BaseTTAModel, is_model_wrapper
-from mmengine.registry import HOOKS
-from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from ..utils.cli import log_line
-from ..utils.compat import is_resuming, is_training_run
-from ..utils.configs import read_config
 from ..utils.errors import preview
-from .bands import check_stem_rule, with_stem_for_bands
-from .classes import (
-    ClassNames,
-    check_same_classes,
-    configured_classes,
-    learned_classes,
-    move_classes,
-    plain_names,
-)
-from .layouts import CLASSIFIER_PREFIXES, Weights, describe, parse_checkpoint
-from .zoo import find_config, load_checkpoint
+from .bands import with_stem_for_bands
+from .classes import ClassNames, move_classes
+from .layouts import CLASSIFIER_PREFIXES, PYRAMID_PREFIXES, Weights, describe, parse_checkpoint
+from .zoo import load_checkpoint
 
-PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 _MASK_HEAD = "roi_head.mask_head."  # of mmdet
 _KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
 
@@ -151,14 +137,31 @@ def match_trunk(
     trunk = with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
     if hasattr(backbone, "cls_token"):
         return _match_classifier(expected, trunk, weights.task, strict_heads)
-    after_taps = range(len(backbone.blocks), backbone.arch.depth)
-    unused = [f"blocks.{index}." for index in after_taps]
-    unused += [prefix for prefix in PYRAMID_PREFIXES if not hasattr(backbone, prefix[:-1])]
-    if not weights.heads:
-        unused += CLASSIFIER_PREFIXES
-        if not any(key.startswith(PYRAMID_PREFIXES) for key in trunk):
-            expected = without(expected, PYRAMID_PREFIXES)
-    return check_coverage(expected, without(trunk, tuple(unused)))
+    weights = replace(weights, trunk=trunk)
+    unused = () if weights.heads else CLASSIFIER_PREFIXES
+    return match_backbone(backbone, weights, backbone.arch.depth, unused)
+
+
+def match_backbone(
+    backbone: Any, weights: Weights, depth: int, unused: tuple[str, ...], prefix: str = ""
+) -> dict[str, Tensor]:
+    """Return the tensors of a trunk that fill a backbone. The names of the backbone's trunk have a
+    prefix.
+
+    Left out are blocks after the last tap, up to `depth`, levels of the pyramid that the backbone
+    lacks, and tensors with an `unused` prefix.
+    """
+    expected = backbone.state_dict()
+    if not weights.needs_pyramid:
+        expected = without(expected, PYRAMID_PREFIXES)
+    after_taps = range(backbone.out_indices[-1] + 1, depth)
+    lacking = [level for level in PYRAMID_PREFIXES if not hasattr(backbone, level[:-1])]
+    unused = (*unused, *lacking, *(f"blocks.{index}." for index in after_taps))
+    state = {
+        key if key.startswith(PYRAMID_PREFIXES) else prefix + key: tensor
+        for key, tensor in without(weights.trunk, unused).items()
+    }
+    return check_coverage(expected, state)
 
 
 def _match_classifier(
@@ -226,72 +229,3 @@ def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> 
     if misfits:
         raise ValueError(f"it holds {preview(misfits)}")
     return state
-
-
-@HOOKS.register_module()
-class StrictLoadHook(Hook):
-    """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
-
-    It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
-    the model with its shape, and nothing else. The file of a backbone alone is for `init_cfg`.
-
-    A class is its name: at the start of a training, rows of the heads are moved to the numbers that
-    their classes have in the training data, and a resumed run must have the file's classes.
-
-    Args:
-        strict_heads: False lets rows of new classes, and heads of other shapes, keep their initial
-            values when training starts from `load_from`, and lists them.
-        fill_stem: Rule of `xcit_mm.weights.bands.stem_for_bands`, 'rgb-mean', 'rgb-zero' or 'mean',
-            that makes a stem for the model's `in_channels` when training starts from the file of a
-            model for RGB.
-
-    Raises:
-        ValueError: If the rule is unknown.
-    """
-
-    # Before a hook copies the checkpoint's tensors, as EMAHook does by their names.
-    priority = "VERY_HIGH"
-
-    def __init__(self, strict_heads: bool = True, fill_stem: str | None = None) -> None:
-        check_stem_rule(fill_stem)
-        self.strict_heads = strict_heads
-        self.fill_stem = fill_stem
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Check the checkpoint against the model, and give its tensors the names of the model, or
-        raise CheckpointMismatch.
-        """
-        model = runner.model
-        while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-            model = model.module
-        options: dict[str, Any] = {}
-        if is_training_run(runner):
-            dataset = runner.train_dataloader.dataset
-            classes = plain_names(getattr(dataset, "metainfo", {}).get("classes"))
-            if is_resuming(runner):
-                try:
-                    check_same_classes("the checkpoint", learned_classes(checkpoint), classes)
-                except ValueError as error:
-                    raise CheckpointMismatch(str(error)) from None
-            else:
-                options = dict(strict_heads=self.strict_heads, fill_stem=self.fill_stem)
-                options["names"] = _pair_names(runner, checkpoint, classes) if classes else None
-        checkpoint["state_dict"] = match_model(model, checkpoint, **options)
-
-
-def _pair_names(runner: Runner, checkpoint: dict, classes: tuple[str, ...]) -> ClassNames | None:
-    """Return the classes of a checkpoint and of the training that starts from it, or None if the
-    checkpoint does not name its own.
-    """
-    in_file = learned_classes(checkpoint)
-    name = runner.cfg.get("load_from")
-    if in_file is None and name:
-        with suppress(ValueError, OSError):  # a file without a config beside it
-            in_file = configured_classes(read_config(find_config(name)))
-    if in_file is None:
-        log_line("the checkpoint does not name its classes: heads of equal shapes keep their rows")
-        return None
-    names = ClassNames(in_file, classes)
-    if in_file != classes:
-        log_line(names.describe())
-    return names

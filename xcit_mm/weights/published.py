@@ -103,7 +103,14 @@ def ensure_downloaded(name: str) -> Path:
         dist.barrier()
     try:
         if not path.exists():
-            _download(url, path)
+            # Some servers reject Python's own agent.
+            request = Request(url, headers={"User-Agent": "torch.hub"})
+            with urlopen(request, timeout=60) as response, atomic_write(path) as file:
+                size = int(response.headers.get("Content-Length") or 0)
+                with tqdm.wrapattr(file, "write", total=size or None, disable=None) as target:
+                    shutil.copyfileobj(response, target)
+                if file.tell() < size:
+                    raise OSError(f"only {file.tell()} of {size} bytes came")
     except (OSError, HTTPException) as error:
         raise ConnectionError(
             f"cannot download {url} ({error}): download it elsewhere and put it at {path}"
@@ -112,13 +119,3 @@ def ensure_downloaded(name: str) -> Path:
         if dist.get_rank() == 0:
             dist.barrier()
     return path
-
-
-def _download(url: str, path: Path) -> None:
-    request = Request(url, headers={"User-Agent": "torch.hub"})  # some servers reject Python's own
-    with urlopen(request, timeout=60) as response, atomic_write(path) as file:
-        size = int(response.headers.get("Content-Length") or 0)
-        with tqdm.wrapattr(file, "write", total=size or None, disable=None) as target:
-            shutil.copyfileobj(response, target)
-        if file.tell() < size:
-            raise OSError(f"only {file.tell()} of {size} bytes came")

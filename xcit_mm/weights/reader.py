@@ -130,9 +130,9 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
         raise ValueError(f"cannot read {path} as a checkpoint: {_explain(path, error)}") from error
 
 
-def meta_of(content: Any) -> Mapping[str, Any]:
+def meta_of(checkpoint: Any) -> Mapping[str, Any]:
     """Return what mmengine and mmcv 1 write about a run into the content of a file, or {}."""
-    meta = content.get("meta") if isinstance(content, Mapping) else None
+    meta = checkpoint.get("meta") if isinstance(checkpoint, Mapping) else None
     return meta if isinstance(meta, Mapping) else {}
 
 

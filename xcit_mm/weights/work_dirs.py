@@ -78,20 +78,18 @@ def find_checkpoint_in(folder: Path) -> str | None:
     return _take_only(folder, sorted(files))
 
 
-def check_same_data(
-    checkpoint: str | Path, content: Any, config: Mapping[str, Any], fix: str
-) -> None:
+def check_same_data(path: str | Path, checkpoint: Any, config: Mapping[str, Any], fix: str) -> None:
     """Raise ValueError, which says what to do, if a checkpoint is of a run that trained on other
     data than a config does, and if these data still exist: others may have been moved.
     """
     try:
-        trained = _training_paths(plain_values(meta_of(content).get("cfg") or ""))
+        trained = _training_paths(plain_values(meta_of(checkpoint).get("cfg") or ""))
     except ValueError:  # a config that would have to be run
         return
     paths = _training_paths(config)
-    other = [path for path in trained if path not in paths and Path(path).exists()]
+    other = [data for data in trained if data not in paths and Path(data).exists()]
     if other and paths:
-        problem = f"{checkpoint} is of an earlier run on {other[0]}"
+        problem = f"{path} is of an earlier run on {other[0]}"
         raise ValueError(f"{problem}, the config trains on {paths[0]}: {fix}")
 
 

@@ -107,12 +107,12 @@ def _check_is_of_run(checkpoint: str, config: str) -> None:
     config, which the newest run has written.
     """
     try:
-        values = plain_values(Path(config).read_text())
-        content = load_from_file(checkpoint)
+        cfg = plain_values(Path(config).read_text())
+        saved = load_from_file(checkpoint)
     except (ValueError, OSError):  # raised, if it matters, where they are used
         return
     fix = "give the config of that run with the checkpoint, or train until a checkpoint is saved"
-    check_same_data(checkpoint, content, values, fix)
+    check_same_data(checkpoint, saved, cfg, fix)
 
 
 # mmengine logs a loader by its function's name less "load_from_".
@@ -179,13 +179,13 @@ def _check_code_names(value: Any) -> None:
     registered class nor a module of this package, mmdet or mmseg.
     """
     if isinstance(value, dict):
-        for key, item in value.items():
-            is_code = key in _TYPE_KEYS and not _REGISTERED.fullmatch(str(item))
+        for key, entry in value.items():
+            is_code = key in _TYPE_KEYS and not _REGISTERED.fullmatch(str(entry))
             if key == "imports":
-                is_code = not all(_MODULE.fullmatch(str(name)) for name in item or ())
+                is_code = not all(_MODULE.fullmatch(str(name)) for name in entry or ())
             if is_code:
-                raise ValueError(f"{key}={item!r}")
-            _check_code_names(item)
+                raise ValueError(f"{key}={entry!r}")
+            _check_code_names(entry)
     elif isinstance(value, list | tuple):
-        for item in value:
-            _check_code_names(item)
+        for entry in value:
+            _check_code_names(entry)
