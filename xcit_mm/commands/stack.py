@@ -80,7 +80,7 @@ def check_version(name: str) -> str:
 
 
 def check_use() -> str:
-    """Check that the libraries find the backbone and the shipped configs their bases."""
+    """Check that the libraries find the backbone, and the shipped configs find their bases."""
     import xcit_mm
     from xcit_mm.ops import is_compiled
     from xcit_mm.weights.zoo import find_config

@@ -150,6 +150,9 @@ class Model:
             Of a detector `boxes` (n, 4), left, top, right and bottom in pixels, `scores` and
             `labels` (n,), the best first, and with a mask head `masks` (n, H, W), bool. Of a
             segmentor `map` (H, W), the class of each pixel.
+
+        Raises:
+            ValueError: If the image has another type or shape, or is too small for the model.
         """
         if image.dtype != np.uint8 or image.shape[2:] != (3,):
             problem = f"an image of {image.shape}, {image.dtype}"

@@ -69,7 +69,7 @@ def _file_model(model: Any, path: Path) -> Any:
     def predict(images: Tensor, samples: list[Any]) -> list[Any]:  # of mmdet's detectors
         threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
         for image, sample in zip(images, samples, strict=True):
-            height, width = sample.img_shape[:2]  # the file pads it
+            height, width = sample.img_shape[:2]  # without padding: the model in the file pads
             outputs = run(image[None, :, :height, :width])
             scale = sample.get("scale_factor", (1.0, 1.0))
             objects = to_objects(outputs, sample.ori_shape[:2], scale, threshold)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..models import XCA, prepare_for_inference
-from ..models.prepare import copy_without_weights
+from ..models.prepare import copy_sharing_weights
 from ..utils.compat import without_resize_warning
 
 
@@ -72,7 +72,7 @@ def exportable(model: nn.Module) -> nn.Module:
 
     Attention has one implementation for all sizes, that of the config if it sets one.
     """
-    model = copy_without_weights(model).eval()
+    model = copy_sharing_weights(model).eval()
     prepare_for_inference(getattr(model, "model", model))
     modules: list[Any] = list(model.modules())
     for module in modules:

@@ -50,7 +50,10 @@ def write_finetuning_config(
     origin = dict(path=str(source), copies=str(copies), is_cut=tiles is not None)
     arguments = write_dataset(data, copies)
     has_bands = tiles is not None and has_other_bands(adapted.cfg, tiles)
-    settings = "" if tiles is None else f"raster = {to_code(tiles.settings)}"
+    raster = ""
+    if tiles is not None:
+        note = "how rasters are read: defaults of xcit-mm raster"
+        raster = f"raster = {to_code(tiles.settings)}  # {note}\n"
     substitutes = dict(
         description=description,
         source=to_code(origin),
@@ -61,7 +64,7 @@ def write_finetuning_config(
         classes=data.classes,
         iterations=max(1000, 12 * len(data.training.images) // _BATCH_SIZE),
         batch_size=_BATCH_SIZE,
-        raster=settings and f"{settings}  # how rasters are read: defaults of xcit-mm raster\n",
+        raster=raster,
         fill_stem=', fill_stem="rgb-mean"' if has_bands else "",
     )
     template = shipped_folder("configs") / "_base_" / "finetuning.txt"

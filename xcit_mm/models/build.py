@@ -203,7 +203,11 @@ def _check_is_model(name: str) -> None:
 
 
 def _build_for_file(path: str, options: dict[str, Any]) -> Trunk:
-    """Build the backbone that the tensors of a file, in any layout, fill."""
+    """Build the backbone that the tensors of a file, in any layout, fit, with initial weights.
+
+    Raises:
+        ValueError: If the file has no complete XCiT, or its tensors do not fit the options.
+    """
     try:
         weights = parse_checkpoint(load_checkpoint(path))
         arguments = backbone_options(weights.trunk)

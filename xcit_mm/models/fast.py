@@ -7,7 +7,7 @@ Each function takes a layer of `xcit` and returns what its plain code returns:
   intermediate maps stay in the cache and are never in memory as a whole.
 - `upsample`: a transposed convolution as one matrix product.
 
-`is_plain` decides where they are allowed.
+`is_unmodified` decides where they are allowed.
 """
 
 import math
@@ -44,7 +44,7 @@ GPU_POSITIONS = 65536
 PLAIN_TYPES = (nn.Linear, FastLinear, nn.Conv2d, nn.GELU, nn.Dropout)
 
 
-def is_plain(layer: nn.Module) -> bool:
+def is_unmodified(layer: nn.Module) -> bool:
     """Return whether a layer is unmodified: its parameters alone determine its results.
 
     Adapters such as LoRA, quantized and parametrized layers are of other classes. Pruning is a
@@ -84,7 +84,7 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
     if half and (dtype, x.device.type) != (torch.bfloat16, "cpu"):
         return False
     pays = x.shape[1] >= (BFLOAT16_RATIO if half else FLOAT32_RATIO) * x.shape[2]
-    return (pays or attention.implementation == "covariance") and is_plain(attention)
+    return (pays or attention.implementation == "covariance") and is_unmodified(attention)
 
 
 def covariance_attention(attention: Any, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -159,7 +159,7 @@ def uses_rows(layer: nn.Module, x: Tensor) -> bool:
     for part in layer.modules():
         if part.training or (isinstance(part, BatchNorm) and part.running_mean is None):
             return False
-    return is_plain(layer)
+    return is_unmodified(layer)
 
 
 def lpi(layer: Any, x: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ def upsample(conv: Any, x: Tensor, gelu: bool = False) -> Tensor:
     Args:
         gelu: Whether to compute the exact GELU of the result.
     """
-    if is_traced() or not is_plain(conv):
+    if is_traced() or not is_unmodified(conv):
         out = nn.ConvTranspose2d.forward(conv, x)
         return F.gelu(out) if gelu else out
     dtype = product_dtype(x)

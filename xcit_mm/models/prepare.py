@@ -12,7 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from ..ops import is_compiled
 from ..utils.compat import BatchNorm, has_hooks
 from . import fast
-from .fast import has_own_parameters, is_plain
+from .fast import has_own_parameters, is_unmodified
 from .products import FastLinear, conv_gelu
 from .xcit import Block, ConvPatchEmbed, Pyramid, Upsample2x
 
@@ -56,11 +56,11 @@ def prepare_for_inference(model: Any) -> Any:
     return model
 
 
-def copy_without_weights(model: nn.Module) -> Any:
-    """Copy a model. The copy shares the memory of the weights."""
+def copy_sharing_weights(model: nn.Module) -> Any:
+    """Copy a model, but not its weights: the copy shares their memory, and has no gradients."""
     shared: dict[int, Any] = {}
     for module in model.modules():
-        # Pruning keeps a tensor that deepcopy refuses as an attribute.
+        # Pruning keeps a tensor with a gradient as an attribute, which deepcopy refuses.
         tensors = [*module.parameters(False), *module.buffers(False), *vars(module).values()]
         for tensor in tensors:
             if type(tensor) is nn.Parameter:
@@ -83,7 +83,7 @@ class FoldedBlock(Block):
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         normed = self.norm1(x)
-        drops = self.attn.proj_drop.training  # as Monte Carlo dropout sets it, not of the residual
+        drops = self.attn.proj_drop.training  # Monte Carlo dropout, which must spare the residual
         if fast.uses_covariance(self.attn, normed) and not drops:
             x = fast.covariance_attention(self.attn, normed, x)
         else:
@@ -112,9 +112,10 @@ class GELUUpsample(Upsample2x):
 def _fold_layer_scale(block: Any) -> None:
     """Fold LayerScale into each branch's last layer: gamma (W x + b) = (gamma W) x + gamma b."""
     branches = (block.attn, block.local_mp, block.mlp)
-    parts = [block.norm1, block.norm2, block.norm3]
-    is_own = all(type(part) is nn.LayerNorm and has_own_parameters(part) for part in parts)
-    if not is_own or has_hooks(block) or not all(map(is_plain, branches)):
+    # A folded block may compute the norms of a few rows at a time.
+    norms = (block.norm1, block.norm2, block.norm3)
+    is_own = all(type(norm) is nn.LayerNorm and has_own_parameters(norm) for norm in norms)
+    if not is_own or has_hooks(block) or not all(map(is_unmodified, branches)):
         return
     scaled = {
         block.attn.proj: block.gamma1,
@@ -144,7 +145,7 @@ def _fuse_gelu_of_level(level: nn.Sequential) -> None:
     if len(level) != 4:  # upsampling, BatchNorm, GELU, upsampling
         return
     conv, norm, act, _ = level
-    is_plain_conv = type(conv) is Upsample2x and is_plain(conv)
+    is_plain_conv = type(conv) is Upsample2x and is_unmodified(conv)
     if is_plain_conv and type(norm) is nn.Identity and _is_exact_gelu(act):
         conv.__class__ = GELUUpsample
         level[2] = nn.Identity()
@@ -178,7 +179,7 @@ def _compose_laterals(model: Any, levels: list[nn.Sequential]) -> None:
         conv = lateral.conv
         is_1x1 = type(conv) is nn.Conv2d and conv.kernel_size == conv.stride == (1, 1)
         is_plain_conv = is_1x1 and conv.bias is not None and has_own_parameters(lateral)
-        is_plain_upsample = type(upsample) is Upsample2x and is_plain(upsample)
+        is_plain_upsample = type(upsample) is Upsample2x and is_unmodified(upsample)
         if is_plain_conv and is_plain_upsample and indices.count(index) == 1:
             _append_1x1(upsample, conv)
             lateral.conv = nn.Identity()

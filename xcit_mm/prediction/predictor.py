@@ -23,7 +23,7 @@ from torch import nn
 
 from ..models.build import check_backbone, load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
-from ..models.prepare import copy_without_weights, prepare_for_inference
+from ..models.prepare import copy_sharing_weights, prepare_for_inference
 from ..utils.configs import read_config, tested_metainfo
 from ..version import __version__
 from ..weights.reader import check_checkpoint
@@ -105,7 +105,7 @@ class Predictor:
         self._limits: dict[tuple[int, int], int] = {}
         # Weights are read, and perhaps downloaded, once all options are known to be valid.
         loaded = model if isinstance(model, nn.Module) else load_model(cfg, model)
-        own_model = copy_without_weights(loaded)
+        own_model = copy_sharing_weights(loaded)
         if device is None:
             device = next((str(weight.device) for weight in loaded.parameters()), "cpu")
         self.device = device

@@ -56,6 +56,7 @@ class Preprocessing:
         """Return the pixels of an image; see `Predictor.__call__`."""
         if isinstance(image, np.ndarray):
             is_bgr = image.dtype == np.uint8 and image.shape[2:] == (3,)
+            # Without bands and options, the config loads BGR of 8 bits.
             if self._bands is None and not self._decoding and not is_bgr:
                 expected = "(H, W, 3), BGR, uint8 from 0 to 255"
                 raise ValueError(f"image of {image.dtype}, {image.shape}: give {expected}")

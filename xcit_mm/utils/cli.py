@@ -65,7 +65,9 @@ def _terminating_by_an_exception() -> Iterator[None]:
 
 @contextmanager
 def ignore_broken_pipe() -> Iterator[None]:
-    """End without an error when the reader of the output has closed it, as `| head -1` does."""
+    """Exit with the code of SIGPIPE, without a traceback, when the reader of the output has closed
+    it, as `| head -1` does.
+    """
     try:
         try:
             yield

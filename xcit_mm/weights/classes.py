@@ -124,8 +124,8 @@ def _has_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
 def move_classes(
     model: Any, expected: Mapping[str, Tensor], state: Mapping[str, Tensor], names: ClassNames
 ) -> dict[str, Tensor]:
-    """Move the rows of heads in the tensors of a file to the numbers that their classes have in a
-    model. New classes keep the rows of the model's tensors, `expected`.
+    """Return the tensors of a file with the rows of its heads in the order of a model's classes.
+    New classes keep the rows of the model's tensors, `expected`.
 
     Raises:
         ValueError: If rows cannot be moved, as the layer or its number of rows is unknown.
@@ -140,6 +140,7 @@ def move_classes(
             for key in expected
             if key.startswith(f"{prefix}.") and key in state
         }
+        # None for a layer whose rows are not those of classes.
         divisions = {key: _divide_rows(head, layers[key], expected[key]) for key in layers}
         if layers and not any(divisions.values()) and names.in_file != names.in_model:
             problem = f"the rows of {prefix}, a {type(head).__name__}, cannot be moved"

@@ -151,10 +151,11 @@ def _best_files(info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def last_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that a run saved last, or None.
+    """Return the checkpoint that a run saved last, which may be missing, or None if none was saved.
 
-    The folder may have been moved or copied since the run wrote its path, which counts only if the
-    run saved elsewhere: on a server, or in a folder that is not a work folder.
+    If the folder was moved or copied, the path that the run wrote is in the former folder. The file
+    of that name in this folder counts. The written path itself counts only on a server, or in a
+    folder that is not a work folder.
     """
     pointer = work_dir / "last_checkpoint"
     saved = pointer.read_text().strip() if pointer.is_file() else ""
@@ -163,6 +164,6 @@ def last_checkpoint(work_dir: Path) -> str | None:
     file = work_dir / Path(saved).name
     if file.is_file():
         return str(file)
-    is_in_work_dir = Path(saved).with_name(pointer.name).exists()
-    is_elsewhere = "://" in saved or (Path(saved).is_file() and not is_in_work_dir)
+    is_in_former_work_dir = Path(saved).with_name(pointer.name).exists()
+    is_elsewhere = "://" in saved or (Path(saved).is_file() and not is_in_former_work_dir)
     return saved if is_elsewhere else str(file)

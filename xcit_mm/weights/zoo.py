@@ -154,6 +154,7 @@ def download_model(name: str) -> Path:
     Raises:
         ModuleNotFoundError: If huggingface_hub is not installed.
         ConnectionError: If the Hub has no such model or cannot be reached.
+        FileNotFoundError: If the folder has no config, or several.
         ValueError: If its config may run code of its author.
     """
     from huggingface_hub import snapshot_download
