@@ -62,8 +62,8 @@ def inspect(args: argparse.Namespace) -> None:
         "pyramid": "yes" if any(key.startswith("fpn") for key in trunk) else "no",
         "unknown": ", ".join(key for key in trunk if not key.startswith(KNOWN)) or "none",
     }
-    for key, value in rows.items():
-        print(f"{key:11} {value}")
+    for title, cell in rows.items():
+        print(f"{title:11} {cell}")
     short = reprlib.Repr()  # a small file may hold lists of endless depth
     short.maxdict = short.maxlist = short.maxtuple = 20
     short.maxstring = short.maxother = 200
