@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from xcit_mm.models import XCiT, XCiTClassifier, fast, prepare_for_inference
 from xcit_mm.models.fast import FastLinear
-from xcit_mm.models.prepare import FoldedBlock
 
 SHAPE = (2, 96, 161)
 GN = dict(type="GN", num_groups=8)
@@ -214,12 +213,6 @@ def test_a_model_with_another_head_and_without_a_neck_gives_the_same():
     assert all(level.is_contiguous() for level in maps)
 
 
-def test_layer_scale_and_the_gelu_of_the_stem_are_folded():
-    model = prepare_for_inference(build(small_models.semantic_fpn()).backbone)
-    assert {type(block) for block in model.blocks} == {FoldedBlock}
-    assert not any(isinstance(part, nn.GELU) for part in model.patch_embed.modules())
-
-
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("layer", ["mlp.fc1", "mlp.fc2", "attn.proj", "local_mp.conv2", "norm2"])
 def test_a_block_with_a_changed_layer_acts_as_before(layer, change):
@@ -229,5 +222,3 @@ def test_a_block_with_a_changed_layer_acts_as_before(layer, change):
     change(model.backbone.blocks[1].get_submodule(layer))
     expected = outputs(model)
     assert_equal(outputs(prepare_for_inference(model)), expected)
-    folded = [type(block) is FoldedBlock for block in model.backbone.blocks]
-    assert not folded[1] and folded[0]
