@@ -1,11 +1,13 @@
 # make demo · make test · make lint · make docs set up .venv first if it is missing. On a GPU: make test-gpu.
 # make demo FULL=1: the models of the model zoo. make test COVERAGE=1: also the lines that the tests reach.
 # make STACK=onedl ...: with the forks of OneDL, in .venv-onedl. make STACK=newest ...: with the newest torch and
-# setuptools, in .venv-newest.
+# setuptools, in .venv-newest. make STACK=peers test: what needs torchvision, timm or mmpretrain, in .venv-peers.
 PYTHON ?= python3
 STACK ?= mm
-FORKS := $(filter onedl,$(STACK))
-NEWEST := $(filter newest,$(STACK))
+REQUIREMENTS_mm := torch mm
+REQUIREMENTS_onedl := torch onedl
+REQUIREMENTS_newest := mm
+REQUIREMENTS_peers := peers mm
 SUFFIX := $(if $(filter-out mm,$(STACK)),-$(STACK))
 VENV := .venv$(SUFFIX)
 BIN := $(VENV)/bin
@@ -18,8 +20,8 @@ setup: $(READY)
 $(READY): $(wildcard requirements/*.txt) setup.py
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(sys.version + ": Python 3.11 or newer is needed, make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(PIP) $(patsubst %,-r requirements/%.txt,$(if $(NEWEST),mm,torch $(STACK)) export ray raster hub dev) -e .
-	$(if $(NEWEST),$(BIN)/$(PIP) --upgrade setuptools)
+	$(BIN)/$(PIP) $(patsubst %,-r requirements/%.txt,$(or $(REQUIREMENTS_$(STACK)),$(error STACK=$(STACK): give mm, onedl, newest or peers)) export ray raster hub dev) -e .
+	$(if $(filter newest,$(STACK)),$(BIN)/$(PIP) --upgrade setuptools)
 	@$(BIN)/python -c "import cv2" || { echo "OpenCV needs libraries of the system: apt-get install libgl1 libglib2.0-0"; exit 1; }
 	$(BIN)/python tools/doctor.py
 	touch $@
@@ -28,24 +30,21 @@ demo: $(READY)
 	@$(BIN)/python tools/demo.py $(if $(FULL),--full)
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
-FAST := $(if $(FORKS),forks and )not slow and not gpu and not compiled
+SUBSET_onedl := forks and
+SUBSET_peers := peers and
 
 test: $(READY)
-	$(PYTEST) -m "$(FAST)" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered)
+	$(PYTEST) -m "$(SUBSET_$(STACK)) not slow and not gpu and not compiled" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered)
 
-# Environments on top of .venv, each named after its requirements. In .venv itself mmdet would import mmpretrain, which
-# may install a torchvision for CUDA, as timm may, and that cannot be imported beside a torch for the CPU. The site's
-# Sphinx pins docutils and other packages.
-PRETRAIN := .venv-classification
-TIMM := .venv-timm
+# Environments on top of .venv. The site's Sphinx pins docutils and other packages.
 COMPILED := .venv-compiled
 SITE := .venv-docs$(SUFFIX)
 on_top = $(PYTHON) -m venv $(1) && $(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(1)/lib/python*/site-packages)/venv.pth
 
-$(PRETRAIN)/.ready $(TIMM)/.ready $(SITE)/.ready: .venv-%/.ready: $(READY) $(wildcard requirements/*.txt)
-	$(call on_top,.venv-$*)
-	.venv-$*/bin/$(PIP) -c requirements/torch.txt -r requirements/$(subst $(SUFFIX),,$*).txt
-	.venv-$*/bin/$(PIP) --no-deps -e .
+$(SITE)/.ready: $(READY) $(wildcard requirements/*.txt)
+	$(call on_top,$(SITE))
+	$(SITE)/bin/$(PIP) -c requirements/torch.txt -r requirements/docs.txt
+	$(SITE)/bin/$(PIP) --no-deps -e .
 	touch $@
 
 # A compiled mmcv, for comparison: 11 minutes on 2 cores. Without build isolation its build finds torch; otherwise it
@@ -57,11 +56,9 @@ $(COMPILED)/.ready: $(READY)
 	PATH="$(CURDIR)/$(COMPILED)/bin:$$PATH" MMCV_WITH_OPS=1 $(COMPILED)/bin/$(PIP) --no-build-isolation --no-deps mmcv==2.1.0
 	touch $@
 
-test-slow: $(SITE)/.ready $(if $(SUFFIX),,$(PRETRAIN)/.ready $(TIMM)/.ready $(COMPILED)/.ready)
+test-slow: $(SITE)/.ready $(if $(SUFFIX),,$(COMPILED)/.ready)
 	$(PYTEST)
 	$(SITE)/bin/python -m pytest tests/docs/test_notebooks.py
-	$(if $(SUFFIX),,$(PRETRAIN)/bin/python -m pytest -m mmpretrain tests/models/test_classifier.py)
-	$(if $(SUFFIX),,$(TIMM)/bin/python -m pytest -m timm tests/models tests/launch)
 	$(if $(SUFFIX),,$(COMPILED)/bin/python -m pytest -m compiled tests/ops)
 
 # In the user's environment, whose torch sees a GPU. Without mmdet and mmseg: GPU_TESTS=tests/models
@@ -84,4 +81,4 @@ bench: $(READY)
 	BENCH_PYTHON=$(or $(BENCH_PYTHON),$(BIN)/python) bash benchmarks/run.sh $(ONLY)
 
 clean:
-	rm -rf $(VENV) $(SITE) $(if $(SUFFIX),,$(PRETRAIN) $(TIMM) $(COMPILED))
+	rm -rf $(VENV) $(SITE) $(if $(SUFFIX),,$(COMPILED))

@@ -1,5 +1,4 @@
 import importlib
-import importlib.util
 import logging
 import os
 from collections.abc import Callable
@@ -72,36 +71,6 @@ def shapes(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "shapes"
     write_dataset(root, train=8, val=4, size=96)
     return root
-
-
-@pytest.fixture
-def mmpretrain() -> None:
-    """Imports mmpretrain with any torchvision, or skips the test."""
-    _import_with_torchvision("mmpretrain")
-
-
-@pytest.fixture
-def timm() -> None:
-    """Imports timm with any torchvision, or skips the test."""
-    _import_with_torchvision("timm")
-
-
-def _import_with_torchvision(name: str) -> None:
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed: make test-slow")
-    import torch
-
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        # A torchvision for CUDA beside a torch for the CPU: importing it fails because these two
-        # operators are missing, which no classifier uses.
-        for operator in ("nms", "qnms"):
-            torch.library.define(
-                f"torchvision::{operator}",
-                "(Tensor dets, Tensor scores, float threshold) -> Tensor",
-            )
-    importlib.import_module(name)
 
 
 @pytest.fixture(scope="session")

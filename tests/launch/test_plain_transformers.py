@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+pytest.importorskip("rasterio")
+pytest.importorskip("timm", reason="timm is not installed: make STACK=peers test")
 import rasterio
 import torch
 from helpers.demo_runs import assert_same_state
@@ -19,7 +22,7 @@ from xcit_mm.__main__ import main
 from xcit_mm.checks.doctor import diagnose
 from xcit_mm.deployment import export_model
 
-pytestmark = [pytest.mark.timm, pytest.mark.usefixtures("timm")]
+pytestmark = pytest.mark.peers
 
 CLASSES = ("circle", "square", "triangle", "star")
 LEAVES = sorted((CONFIGS / "vit").glob("*.py"))

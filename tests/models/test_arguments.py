@@ -4,7 +4,6 @@ import sys
 
 import pytest
 import torch
-from mmengine.logging import MMLogger
 
 from xcit_mm import TimmPyramid, XCiT, XCiTClassifier
 
@@ -51,18 +50,6 @@ def test_a_plain_transformer_without_timm_says_how_to_install_it(monkeypatch):
     with pytest.raises(ModuleNotFoundError) as error:
         TimmPyramid("vit_small_patch16_224")
     assert str(error.value) == "TimmPyramid needs timm: pip install 'xcit_mm[timm]'"
-
-
-def test_initialisation_prints_one_line(tmp_path, capsys, monkeypatch):
-    # No run has begun a log file.
-    monkeypatch.setattr(MMLogger, "_instance_dict", type(MMLogger._instance_dict)())
-    file = tmp_path / "own.pth"
-    torch.save(XCiT(TINY).state_dict(), file)
-    model = XCiT(TINY, init_cfg=dict(type="Pretrained", checkpoint=str(file)))
-    model.init_weights()
-    printed = "".join(capsys.readouterr())
-    assert f"tensors of 32x6x4/p16 (official layout) from {file}" in printed
-    assert len(printed.splitlines()) <= 2  # the second is mmengine's, about the file
 
 
 @pytest.mark.parametrize(

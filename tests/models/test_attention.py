@@ -8,7 +8,6 @@ from helpers.devices import on_each_device
 from torch import Tensor
 
 from xcit_mm.models import XCA
-from xcit_mm.models.fast import IMPLEMENTATIONS
 
 # What 'auto' selects from.
 each_implementation = pytest.mark.parametrize("name", ["plain", "covariance"])
@@ -119,20 +118,3 @@ def test_dropout_acts_on_the_attention_matrix_and_on_the_output(name):
     # Without A the values are zero and the bias of the projection remains.
     torch.testing.assert_close(run(dropped, name, x), dropped.proj.bias.expand_as(x))
     assert 0.4 < (run(attention(16, 2, proj_drop=0.5).train(), name, x) == 0).float().mean() < 0.6
-
-
-@pytest.mark.parametrize(
-    "dtype, tokens, selected",
-    [
-        (torch.float32, 50, "plain"),
-        (torch.float32, 300, "covariance"),
-        (torch.bfloat16, 150, "plain"),
-    ],
-)
-def test_auto_selects_by_the_number_of_tokens(dtype, tokens, selected):
-    module = attention(64, 4).to(dtype)
-    x = torch.randn(2, tokens, 64).to(dtype)
-    with torch.no_grad():
-        results = {name: run(module, name, x) for name in IMPLEMENTATIONS}
-    equal = [name for name in IMPLEMENTATIONS if torch.equal(results[name], results["auto"])]
-    assert equal == ["auto", selected]

@@ -13,7 +13,8 @@ from helpers.paths import CONFIGS
 from helpers.weight_files import CLASSIFIERS, official, path_of, same, sources
 from mmcv import imwrite
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import init_default_scope
+from mmengine.runner import Runner
 from torch import nn
 
 from xcit_mm import LayerDecayOptimWrapperConstructor, XCiT, XCiTClassifier
@@ -130,17 +131,9 @@ def test_attention_maps_are_the_weights_of_the_patches_that_the_logits_follow_fr
         torch.testing.assert_close(attention.flatten(2), weights[..., 1:])
 
 
-def test_as_tuple_returns_a_tuple_for_mmpretrain():
-    cfg = dict(type="XCiTClassifier", arch=TINY, num_classes=5, as_tuple=True)
-    (logits,) = MODELS.build(cfg).eval()(image(64, 64, batch=2).float())
-    assert logits.shape == (2, 5)
-
-
 @pytest.mark.parametrize("arch", [TINY, dict(TINY, tokens_norm=False)])
 def test_gradients_reach_every_parameter(arch):
     model = XCiTClassifier(arch, num_classes=5, drop_rate=0.1, attn_drop_rate=0.2).train()
-    rates = {(b.mlp.drop.p, b.attn.proj_drop.p, b.attn.attn_drop.p) for b in model.cls_attn_blocks}
-    assert rates == {(0.1, 0.1, 0.2)}
     F.cross_entropy(model(torch.randn(2, 3, 64, 96)), torch.tensor([1, 2])).backward()
     parameters = model.named_parameters()
     assert [name for name, p in parameters if p.grad is None or not p.grad.any()] == []
@@ -159,14 +152,12 @@ def test_layer_decay_gives_head_and_class_attention_the_full_rate():
     assert rates["patch_embed.proj.0.0.weight"] == 0.5**5
 
 
-@pytest.mark.mmpretrain
-@pytest.mark.usefixtures("mmpretrain")
+@pytest.mark.peers
 def test_config_trains_in_mmpretrain(tmp_path):
-    from mmengine.runner import Runner
-    from mmpretrain.registry import MODELS as MMPRETRAIN
-
-    assert MMPRETRAIN.get("XCiT") is not XCiT  # mmpretrain has its own
-    assert MMPRETRAIN.get("mmengine.XCiT") is XCiT
+    reason = "mmpretrain is not installed: make STACK=peers test"
+    registry = pytest.importorskip("mmpretrain.registry", reason=reason)
+    assert registry.MODELS.get("XCiT") is not XCiT  # mmpretrain has its own
+    assert registry.MODELS.get("mmengine.XCiT") is XCiT
     rng = np.random.RandomState(0)
     for split, channel, number in itertools.product(("train", "val"), (0, 2), range(8)):
         pixels = rng.randint(0, 100, (72, 80, 3), dtype=np.uint8)

@@ -1,16 +1,23 @@
-"""The operators in torch have the results of mmcv's compiled operators."""
+"""The operators in torch have the results of mmcv's compiled operators.
+
+In an environment with a compiled mmcv, `PYTHONPATH=tests python tests/ops/test_operators.py` writes
+its results.
+"""
 
 import importlib
 from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
 
 import mmcv.ops
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.operator_cases import FILE, NMS, ROI_ALIGN, boxes, golden_values, pool, rois
+from helpers.paths import GOLDEN
 from mmcv.ops import multi_scale_deform_attn, nms, roi_align
 from mmdet.models.losses.focal_loss import py_sigmoid_focal_loss
+from torch import Tensor
 
 from xcit_mm.ops import is_compiled, mmcv_ext
 
@@ -18,6 +25,84 @@ FUNCTIONS = [
     importlib.import_module(f"mmcv.ops.{name}") for name in ("nms", "roi_align", "focal_loss")
 ]
 DEFORMABLE = multi_scale_deform_attn
+FILE = GOLDEN / "operators.npz"
+# In images of 48 x 36 pixels, whose feature maps are a quarter as large.
+ROIS = [
+    *([3.25, 1.75, 20.5, 31], [12, 4, 44.5, 18.25], [0.5, 0.5, 3, 2]),
+    *([5, 5, 5, 9], [3, 3, 3, 3], [7, 2, 30, 2]),  # without area
+    *([-30, -20, 20, 25], [40, 30, 80, 60]),  # partly outside
+    *([200, 200, 240, 260], [-90, -90, -50, -50], [52.5, 4, 60, 9]),  # wholly outside
+    *([-60, -50, 120, 100], [0, 0, 48, 36]),
+    *([-4, -4, 0, 0], [48, 36, 52, 40], [-2, 34, 2, 38]),  # at the border
+]
+ROI_ALIGN: dict[str, dict[str, Any]] = {
+    f"avg ratio={ratio} aligned={aligned}": dict(ratio=ratio, aligned=aligned)
+    for ratio in (0, 1, 2)
+    for aligned in (True, False)
+}
+NMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "no boxes": (dict(number=0, spread=1), dict(iou_threshold=0.5)),
+    "one box": (dict(number=1, spread=9), dict(iou_threshold=0.5)),
+    "many overlaps": (dict(number=700, spread=60), dict(iou_threshold=0.5)),
+    "ties and duplicates": (dict(number=900, spread=200, whole=True), dict(iou_threshold=0.5)),
+    "ties at the threshold": (dict(number=900, spread=200, whole=True), dict(iou_threshold=0.25)),
+    "offset": (dict(number=600, spread=300, whole=True), dict(iou_threshold=0.5, offset=1)),
+    "max_num": (dict(number=600, spread=300), dict(iou_threshold=0.5, max_num=50)),
+    "score_threshold": (dict(number=600, spread=300), dict(iou_threshold=0.5, score_threshold=0.4)),
+    "levels": (dict(number=4800, spread=1300, levels=5), dict(iou_threshold=0.7)),
+}
+
+
+def rois(dtype: torch.dtype) -> Tensor:
+    """Return all boxes, alternately in the first and the second image."""
+    corners = torch.tensor(ROIS, dtype=dtype)
+    return torch.cat([torch.arange(len(ROIS), dtype=dtype)[:, None] % 2, corners], dim=1)
+
+
+def noise(seed: int, *shape: int) -> Tensor:
+    """Return values that bfloat16 represents exactly, so that all types have the same values."""
+    return torch.from_numpy(np.random.RandomState(seed).standard_normal(shape)).bfloat16().double()
+
+
+def pool(
+    rois: Tensor, dtype: torch.dtype, ratio: int = 0, aligned: bool = True, mode: str = "avg"
+) -> tuple[Tensor, Tensor]:
+    """Return the result of mmcv.ops.roi_align, and the gradient of the maps."""
+    maps = noise(0, 2, 3, 9, 12).to(dtype).requires_grad_()
+    pooled = roi_align(maps, rois, (2, 3), 0.25, ratio, mode, aligned)
+    pooled.backward(noise(1, *pooled.shape).to(dtype))
+    return pooled.detach(), maps.grad
+
+
+def boxes(number: int, spread: int, levels: int = 1, whole: bool = False) -> tuple[Tensor, Tensor]:
+    """Return random boxes of 4 to 124 pixels on `levels` distant canvases, and scores.
+
+    `whole` coordinates and few scores make ties.
+    """
+    random = np.random.RandomState(number)
+    center = random.rand(number, 2) * spread
+    size = random.rand(number, 2) * 120 + 4
+    corners = np.concatenate([center - size / 2, center + size / 2], axis=1)
+    corners += random.randint(levels, size=(number, 1)) * 10_000
+    scores = random.rand(number)
+    if whole:
+        corners = np.floor(corners / 16) * 16
+        scores = np.floor(scores * 8) / 8
+    return torch.from_numpy(corners).float(), torch.from_numpy(scores).float()
+
+
+def golden_values() -> dict[str, np.ndarray]:
+    """Return the results of all cases by the installed mmcv."""
+    results = {}
+    for name, options in ROI_ALIGN.items():
+        for dtype in (torch.float32, torch.float64):
+            pooled, grad = pool(rois(dtype), dtype, **options)
+            results[f"{name} {dtype}"] = pooled
+            results[f"{name} {dtype} grad"] = grad
+    for name, (arguments, options) in NMS.items():
+        _, kept = nms(*boxes(**arguments), **options)
+        results[name] = kept.int()
+    return {name: result.numpy() for name, result in results.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +124,7 @@ def golden() -> Iterator[np.lib.npyio.NpzFile]:
         yield arrays
 
 
-def assert_close(result: torch.Tensor, expected: np.ndarray, tolerance: float) -> None:
+def assert_close(result: Tensor, expected: np.ndarray, tolerance: float) -> None:
     assert result.shape == expected.shape
     scale = np.maximum(np.abs(expected), 1)
     assert (np.abs(result.double().numpy() - expected) <= tolerance * scale).all()
@@ -92,9 +177,9 @@ class TestRoIAlign:
         ],
     )
     def test_an_invalid_roi_is_named(self, roi, message):
-        boxes = torch.cat([rois(torch.float32, "common"), torch.tensor([roi]).float()])
+        boxes = torch.cat([rois(torch.float32), torch.tensor([roi]).float()])
         with pytest.raises(ValueError, match=message):
-            roi_align(torch.ones(2, 1, 8, 8), boxes, (2, 2), 0.25, 0, "avg", True)
+            pool(boxes, torch.float32)
 
 
 class TestNMS:
@@ -119,7 +204,7 @@ class TestNMS:
         assert nms(point, torch.tensor([0.5, 0.9]), 0.5)[1].tolist() == [1, 0]
 
 
-def focal_loss(logits: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+def focal_loss(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     labels = torch.zeros(len(logits)).long()
     return mmcv.ops.sigmoid_focal_loss(logits, labels, 2.0, 0.25, weights, "sum")
 
@@ -159,7 +244,10 @@ class TestGPUOperators:
         torch.testing.assert_close(*grads)
 
 
-@pytest.mark.skipif(mmcv_ext.torchvision_kernels() is None, reason="torchvision is not installed")
+@pytest.mark.peers
+@pytest.mark.skipif(
+    find_spec("torchvision") is None, reason="torchvision is not installed: make STACK=peers test"
+)
 class TestDeformableConvolution:
     """By torchvision's kernel. With whole offsets it is a convolution of a shifted map."""
 
@@ -206,7 +294,11 @@ class TestDeformableConvolution:
     "call, message",
     [
         (lambda: mmcv_ext.deform_roi_pool_forward(1), "deform_roi_pool_forward.* a compiled mmcv"),
-        (lambda: mmcv_ext.deform_conv(1), "deform_conv.* torchvision or a compiled mmcv"),
+        pytest.param(
+            lambda: mmcv_ext.deform_conv(1),
+            "deform_conv.* torchvision or a compiled mmcv",
+            marks=pytest.mark.skipif(find_spec("torchvision") is not None, reason="it is there"),
+        ),
         (lambda: pool(rois(torch.float32), torch.float32, mode="max"), "'max'.* compiled mmcv"),
         (lambda: focal_loss(torch.zeros(2, 2), torch.ones(2)), "class weights"),
     ],
@@ -214,3 +306,8 @@ class TestDeformableConvolution:
 def test_a_missing_operator_is_named_when_called(call, message):
     with pytest.raises(NotImplementedError, match=message):
         call()
+
+
+if __name__ == "__main__":
+    assert is_compiled(), "the golden values are a compiled mmcv's"
+    np.savez_compressed(FILE, **golden_values())
