@@ -67,15 +67,6 @@ class TestObjects:
         assert not any(annotation["segmentation"] for annotation in objects)
         assert [30.0, 40.0] in [annotation["bbox"][2:] for annotation in objects]
 
-    def test_a_label_that_is_drawn_twice_is_one_object(self, raster, tiles, tmp_path, capsys):
-        disc = shapely.Point(50, 50).buffer(9)
-        cut(raster, write_labels(tmp_path, disc, disc.reverse()))
-        assert len(read_objects(tiles)) == 1
-        assert (
-            "the tiles show 1 of 2 labels (50.0%); left out: 1 drawn twice"
-            in capsys.readouterr().err
-        )
-
     def test_holes_are_no_part_of_an_object(self, raster, tiles, tmp_path):
         ring = shapely.Point(75, 100).buffer(60).difference(shapely.Point(75, 100).buffer(30))
         cut(raster, write_labels(tmp_path, ring), tile=200)

@@ -2,7 +2,6 @@
 another run is mixed in.
 """
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -47,15 +46,6 @@ class TestSettings:
         self.assert_refused(table, name, **{name: option})
         table.predict(**{name: option}, overwrite=True)
         assert table.out.exists() and not table.rows
-
-    def test_rows_of_a_changed_raster_are_refused(self, table):
-        table.interrupt()
-        touched = os.stat(table.raster).st_mtime_ns + 10**9
-        os.utime(table.raster, ns=(touched, touched))
-        table.interrupt()  # a copy of the same content
-        with rasterio.open(table.raster, "r+") as file:
-            file.write(file.read(1) + 1, 1)
-        self.assert_refused(table, "content")
 
     def assert_refused(self, run: RasterRun, name: str, **options: Any) -> None:
         rows = run.rows

@@ -221,11 +221,6 @@ class TestObjects:
         score_raster(out, labels, raster=raster)
         assert f"{raster} has changed since {out} was made from a.tif" in capsys.readouterr().err
 
-    def test_labels_without_a_class_are_an_error(self, result, tmp_path):
-        labels = write_shapes(tmp_path / "labels.gpkg", boxes(0), type=[None])
-        with pytest.raises(ValueError, match="no polygon has a type: give --class-column"):
-            score_raster(result, labels)
-
     @pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".parquet"])
     def test_a_result_without_objects_is_kept_and_misses_all(self, suffix, tmp_path):
         raster = save(tmp_path / "a.tif", np.zeros((3, 40, 50), np.uint8), **UTM)

@@ -181,10 +181,12 @@ class StoredRaster:
         if (abs(factors - 1) < 0.02).all():
             return file  # the scale of a projection is no reason to blur the image
         width, height = (max(round(side), 1) for side in (file.width, file.height) / factors)
+        # An overview that is finer than the result is quicker to read than the file.
+        levels = [n for n, factor in enumerate(file.overviews(1)) if factor <= 1.02 * factors.min()]
         has_mask = MaskFlags.per_dataset in file.mask_flag_enums[0]
         scale = file.transform.scale(file.width / width, file.height / height)
         return WarpedVRT(
-            file,
+            open_raster(file.name, overview_level=levels[-1]) if levels else file,
             crs=file.crs,
             transform=file.transform * scale,
             width=width,
