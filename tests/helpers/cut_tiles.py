@@ -37,11 +37,9 @@ def _cut(
     overlap: int,
     aoi: Path | None = None,
     hold_out: bool = True,
-    channels: int = 3,
-    raw: bool = False,
     **reading: Any,
 ) -> Any:
-    settings = RasterSettings(tile, overlap, channels, raw, reading)
+    settings = RasterSettings(tile, overlap, dict(channels=3, raw=False) | reading)
     source = LabelFile(labels)
     options = dict(is_detector=is_detector, aoi=aoi, hold_out=hold_out)
     tiles = cut_rasters(rasters, source, folder, settings, **options)

@@ -1,6 +1,7 @@
 """Labelled rasters as tiles: each label in its place, each value as stored."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -29,6 +30,11 @@ class TestObjects:
         total = sum(map(len, [*scene.shapes, *scene.ignored])) + scene.outside
         assert f"{scene.outside} of {total} polygons lie outside" in lines
         assert "without --aoi, labels count as complete" in lines
+        (line,) = re.findall("the tiles show (.*)", lines)
+        count = r"(\d+)(?= of| labels| outside| without| in no)"
+        number_shown, number, *left_out = map(int, re.findall(count, line))
+        assert number_shown == sum(map(len, scene.shapes)) and number == total
+        assert number_shown + sum(left_out) == number
         shown = [set(), set()]
         ignored = set()
         for stem, row, column, annotation in read_objects(tiles):
@@ -61,12 +67,6 @@ class TestObjects:
         assert not any(annotation["segmentation"] for annotation in objects)
         assert [30.0, 40.0] in [annotation["bbox"][2:] for annotation in objects]
 
-    def test_a_label_that_is_drawn_twice_is_one_object(self, raster, tiles, tmp_path, capsys):
-        disc = shapely.Point(50, 50).buffer(9)
-        cut(raster, write_labels(tmp_path, disc, disc.reverse()))
-        assert len(read_objects(tiles)) == 1
-        assert "1 polygons are drawn twice: each counts once" in capsys.readouterr().err
-
     def test_holes_are_no_part_of_an_object(self, raster, tiles, tmp_path):
         ring = shapely.Point(75, 100).buffer(60).difference(shapely.Point(75, 100).buffer(30))
         cut(raster, write_labels(tmp_path, ring), tile=200)
@@ -77,7 +77,29 @@ class TestObjects:
     def test_objects_that_no_tile_shows_by_a_third_are_counted(self, raster, tmp_path, capsys):
         labels = write_labels(tmp_path, shapely.box(20, 20, 480, 180), *discs(60))
         cut(raster, labels)
-        assert "1 objects are in no tile by more than a third" in capsys.readouterr().err
+        assert "left out: 1 in no tile by more than a third\n" in capsys.readouterr().err
+
+    def test_objects_on_nodata_are_ignored_and_counted(self, tiles, tmp_path, capsys):
+        bands = noise(3, 100, 300)
+        bands[:, :, 150:] = 0
+        raster = save(tmp_path / "a.tif", bands, nodata=0, **UTM)
+        shapes = (shapely.box(x, 20, x + 40, 60) for x in (20, 125, 135, 220))
+        cut(raster, write_labels(tmp_path, *shapes))
+        objects = [annotation for *_, annotation in read_objects(tiles)]
+        assert [annotation["iscrowd"] for annotation in objects] == [0, 0, 1]
+        lines = capsys.readouterr().err
+        assert "left out tiles: 1 without valid pixels\n" in lines
+        assert "show 2 of 4 labels (50.0%); left out: 2 without data in the raster\n" in lines
+
+    def test_labels_without_data_alone_are_an_error(self, tiles, tmp_path):
+        bands = noise(3, 100, 100)
+        bands[:, :, 50:] = 0
+        raster = save(tmp_path / "a.tif", bands, nodata=0, **UTM)
+        with pytest.raises(
+            ValueError, match=r"show 0 of 1 labels .*: 1 without data in the raster"
+        ):
+            cut(raster, write_labels(tmp_path, shapely.box(60, 20, 90, 60)))
+        assert not tiles.exists()
 
     def test_tiles_without_an_object_stay_up_to_the_number_of_others(
         self, raster, tiles, tmp_path, capsys

@@ -98,13 +98,6 @@ def test_geojson_is_in_wgs_84_and_conforms_to_rfc_7946(predict, tmp_path):
     assert faults(table.to_crs(32633), scene) == NO_FAULTS
 
 
-@pytest.mark.parametrize("first", [190, -185])
-def test_longitudes_beyond_180_are_wrapped_in_geojson(first, predict, few):
-    place = dict(crs="EPSG:4326", transform=Affine(0.01, 0, first, 0, -0.01, 50))
-    left, _, right, _ = predict(few, ".geojson", place=place).total_bounds
-    assert -180 <= left < right <= 180 and abs((left - first + 180) % 360 - 180) < 1
-
-
 DEGREES = dict(crs="EPSG:4326", transform=Affine(0.01, 0, 179.7, 0, -0.01, 50))
 METRES = dict(crs="EPSG:32601", transform=Affine(1000, 0, 140_000, 0, -1000, 50))
 

@@ -94,7 +94,7 @@ class TestBands:
         ("count", "bands", "message"),
         [
             (2, None, r"has 2 bands \(1 gray, 2 undefined\), but the model takes 3"),
-            (9, None, r"has 9 bands .*8 undefined, \.\.\.\).*--bands 1 2 3"),
+            (9, None, r"has 9 bands \(1 gray, .* and 6 more\), .*--bands 1 2 3"),
             (5, [1, 2], "--bands 1 2: .*the model takes 3"),
             (5, [3, 2, 6], "has no band 6"),
         ],
@@ -174,8 +174,10 @@ class TestUntaggedExtremes:
     @pytest.mark.parametrize(
         ("dtype", "fill"),
         [
-            *(("float32", fill) for fill in (-9999, -32768, -3.4e38, 1e20)),
-            *(("int16", fill) for fill in (-9999, -32768, 32767)),
+            ("float32", -9999),
+            ("float32", -3.4e38),
+            ("int16", -32768),
+            ("int16", 32767),
             ("uint16", 65535),
         ],
     )

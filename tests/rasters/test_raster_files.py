@@ -65,6 +65,38 @@ class TestValidity:
         np.testing.assert_array_equal(read_raster(path, gsd=gsd)[1], expected)
 
 
+def mosaic(path: Path, source: Path, nodata: int | None) -> Path:
+    """Write a VRT of 70 x 180 pixels with a source of 70 x 90 pixels on the right side."""
+    tag = "" if nodata is None else f"<NoDataValue>{nodata}</NoDataValue>"
+    name = f'<SourceFilename relativeToVRT="1">{source.name}</SourceFilename>'
+    rects = '<SrcRect xOff="0" yOff="0" xSize="90" ySize="70"/>'
+    rects += '<DstRect xOff="90" yOff="0" xSize="90" ySize="70"/>'
+    bands = ""
+    for band in (1, 2, 3):
+        simple = f"<SimpleSource>{name}<SourceBand>{band}</SourceBand>{rects}</SimpleSource>"
+        bands += f'<VRTRasterBand dataType="Byte" band="{band}">{tag}{simple}</VRTRasterBand>'
+    corner = ", ".join(map(str, UTM["transform"].to_gdal()))
+    place = f"<SRS>{UTM['crs']}</SRS><GeoTransform>{corner}</GeoTransform>"
+    path.write_text(f'<VRTDataset rasterXSize="180" rasterYSize="70">{place}{bands}</VRTDataset>')
+    return path
+
+
+@pytest.mark.parametrize("gsd", [None, 0.25])
+@pytest.mark.parametrize("nodata", [0, 255, None])
+def test_gaps_between_the_sources_of_a_mosaic_are_no_data_or_noted_as_zeros(nodata, gsd, path):
+    vrt = mosaic(path.with_name("a.vrt"), save(path, NOISE[:3].clip(0, 254), **UTM), nodata)
+    raster = Raster(vrt, gsd=gsd)
+    _, valid = raster.read(slice(0, raster.height), slice(0, raster.width))
+    gap = raster.width // 2
+    assert valid[:, gap + 1 :].all()
+    if nodata is None:
+        assert valid.all()
+        (note,) = raster.notes
+        assert "zeros at its border fill 50% of a sample: with --nodata 0" in note
+    else:
+        assert not valid[:, : gap - 1].any() and raster.notes == []
+
+
 class TestGroundResolution:
     NOISE = noise(3, 240, 320)
 

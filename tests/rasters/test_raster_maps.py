@@ -88,13 +88,6 @@ def test_8_bits_that_get_the_bounds_of_a_training_are_noted(
     assert (line in capsys.readouterr().err) == has_note
 
 
-def test_a_raster_without_a_valid_pixel_has_an_empty_map(out, tmp_path):
-    segmentor = PixelSegmentor()
-    raster = save(tmp_path / "a.tif", np.zeros((3, 300, 200), np.uint8), nodata=0, **UTM)
-    predict_raster(raster, segmentor, out, tile=96)
-    assert (read_map(out) == 255).all() and segmentor.seen == 0
-
-
 def test_a_map_equals_that_of_a_photo_in_tiles(models, out, tmp_path):
     photo = noise(9, 8, 3).repeat(28, axis=0).repeat(25, axis=1)
     predictor = Predictor.from_config(*models["seg"], batch_size=2)

@@ -2,23 +2,18 @@
 another run is mixed in.
 """
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import geopandas
-import numpy as np
 import pytest
 import rasterio
 import shapely
-import torch
-from helpers.perfect_detector import PerfectDetector
 from helpers.pixel_segmentor import PixelSegmentor
-from helpers.raster_files import UTM, save, write_shapes
+from helpers.raster_files import write_shapes
 from helpers.raster_runs import TILES, RasterRun
 
-from xcit_mm import Predictor, predict_raster
 from xcit_mm.rasters.gdal import list_rasters
 
 AREA = [shapely.box(-9, -9, 300, 300)]
@@ -51,32 +46,6 @@ class TestSettings:
         self.assert_refused(table, name, **{name: option})
         table.predict(**{name: option}, overwrite=True)
         assert table.out.exists() and not table.rows
-
-    @pytest.mark.parametrize("name", ["config", "weights", "dtype", "min_score", "torch", "mmdet"])
-    def test_rows_of_another_model_are_refused_by_name(self, name, models, table, monkeypatch):
-        detector = Predictor.from_config(*models["det"])
-        monkeypatch.setattr(PerfectDetector, "settings", detector.settings)
-        table.interrupt()
-        if name == "config":
-            detector.cfg.model.test_cfg.rcnn.score_thr = 0.9
-        elif name == "weights":
-            next(detector.model.parameters()).data += 1
-            detector = Predictor(detector.model, detector.cfg)
-        elif name in ("dtype", "min_score"):
-            setattr(detector, name, dict(dtype=torch.bfloat16, min_score=0.5)[name])
-        else:
-            monkeypatch.setattr(f"{name}.__version__", "9.9")
-        monkeypatch.setattr(PerfectDetector, "settings", detector.settings)
-        self.assert_refused(table, name)
-
-    def test_rows_of_a_changed_raster_are_refused(self, table):
-        table.interrupt()
-        touched = os.stat(table.raster).st_mtime_ns + 10**9
-        os.utime(table.raster, ns=(touched, touched))
-        table.interrupt()  # a copy of the same content
-        with rasterio.open(table.raster, "r+") as file:
-            file.write(file.read(1) + 1, 1)
-        self.assert_refused(table, "content")
 
     def assert_refused(self, run: RasterRun, name: str, **options: Any) -> None:
         rows = run.rows
@@ -160,14 +129,6 @@ class TestResults:
             run.predict(**options)
         assert run.out.read_bytes() == before
         assert run.predict(**options, overwrite=True)
-
-    @pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".parquet"])
-    def test_a_table_without_objects_has_what_it_was_made_from(self, suffix, tmp_path):
-        raster = save(tmp_path / "a.tif", np.zeros((3, 40, 50), np.uint8), **UTM)
-        options = dict(raster=raster, predictor=PerfectDetector(), out=tmp_path / f"o{suffix}")
-        predict_raster(**options, tile=64)
-        with pytest.raises(ValueError, match="tile was 64, is 32"):
-            predict_raster(**options, tile=32)
 
     def test_a_layer_that_was_added_to_a_table_is_not_overwritten(self, table):
         table.predict()

@@ -76,13 +76,6 @@ class TestArea:
             tile = shapely.box(column, row, column + 100, row + 100)
             assert seen.sum() == tile.intersection(area).area
 
-    def test_tiles_without_valid_pixels_are_counted(self, tmp_path, capsys):
-        bands = noise(3, 100, 500)
-        bands[:, :, 250:] = 0
-        raster = save(tmp_path / "a.tif", bands, nodata=0, **UTM)
-        cut(raster, write_labels(tmp_path, shapely.box(0, 20, 500, 70)), is_detector=False)
-        assert "left out tiles: 2 without valid pixels\n" in capsys.readouterr().err
-
     def test_no_polygon_on_any_raster_is_an_error_with_both_extents(self, raster, tiles, tmp_path):
         labels = write_labels(tmp_path, shapely.box(9000, 0, 9100, 9))
         message = r"x 504500 to .* in EPSG:32633.*x 500000 to 500250, y .* in EPSG:32633"

@@ -8,7 +8,7 @@ from .. import Predictor, predict_raster, score_raster
 from ..prediction.cluster import rank_and_size
 from ..rasters.files import WriteError
 from ..rasters.gdal import list_rasters
-from ..rasters.labels import is_raster
+from ..rasters.labels import LabelFile
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, print_line
 from ..utils.errors import reason
@@ -62,7 +62,8 @@ def predict(args: argparse.Namespace) -> int:
     inputs = args.raster, args.aoi, args.labels, config, checkpoint
     check_output(args.out, filter(None, inputs))
     if args.labels is not None:
-        is_raster(args.labels, args.class_column)  # raises an error before anything is predicted
+        # Raises an error before anything is predicted.
+        LabelFile(args.labels, args.class_column).is_raster()
     predictor = Predictor.from_config(config, checkpoint, **predictor_options(args))
     if not Path(args.raster).is_dir():
         predict_one(args.raster, predictor, args.out, args)
@@ -91,8 +92,8 @@ def predict_one(
         return
     print(out, flush=True)
     if args.labels is not None:
-        place = dict(raster=raster, class_column=args.class_column, layer=args.layer)
-        scores = score_raster(out, args.labels, args.aoi, **place)
+        options = dict(raster=raster, class_column=args.class_column, layer=args.layer)
+        scores = score_raster(out, args.labels, args.aoi, **options)
         print(scores.to_string(float_format="%.3f", na_rep="-"), flush=True)
 
 

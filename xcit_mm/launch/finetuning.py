@@ -28,8 +28,8 @@ def finetune(options: argparse.Namespace) -> int:
 
     def prepare() -> None:
         check_is_new(config)
-        tiles = None if options.labels is None else cut(options, config)
         adapted = Adapted.of(options.model)
+        tiles = None if options.labels is None else cut(options, config, adapted.cfg)
         dataset = read_data(data, adapted.cfg) if tiles is None else tiles.dataset
         adapt_to_data(adapted, dataset, options.boxes)
         if tiles is not None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mmengine.config import Config
 
 from ..rasters.settings import LOADING, TILING
-from ..utils.configs import ModelInput, read_config, tested_metainfo, type_name
-from ..weights.zoo import find_config
+from ..utils.configs import ModelInput, tested_metainfo, type_name
 from .model import Adapted, map_steps
 
 if TYPE_CHECKING:
@@ -27,19 +26,19 @@ def check_is_new(config: Path) -> None:
         raise FileExistsError(f"{config} exists: {resume}, or name another by --config")
 
 
-def cut(options: argparse.Namespace, config: Path) -> "Tiles":
+def cut(options: argparse.Namespace, config: Path, cfg: Config) -> "Tiles":
     """Cut rasters into NAME-tiles beside a config that is to be written.
 
+    Args:
+        cfg: Config of the model that is trained.
+
     Raises:
-        FileExistsError: If the config or the folder exists.
-        ValueError, OSError, RuntimeError: As `cut_rasters`.
+        FileExistsError, ValueError, OSError, RuntimeError: As `cut_rasters`.
     """
     from ..rasters.cutting import cut_rasters  # needs the extra `raster`
     from ..rasters.labels import LabelFile
     from ..rasters.settings import resolve_settings
 
-    check_is_new(config)
-    cfg = read_config(find_config(options.model))
     command = {name: getattr(options, name) for name in (*LOADING, *TILING)}
     return cut_rasters(
         options.data,

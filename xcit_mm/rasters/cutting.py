@@ -16,10 +16,9 @@ from ..utils.cli import print_line, progress_bar
 from .gdal import list_rasters
 from .labels import LabelFile
 from .raster import Raster
-from .scenes import find_areas, label_scenes, open_alike
+from .scenes import LabelledRasters, Scene, divide, label_rasters, open_alike, write_held_out
 from .settings import RasterSettings
-from .splits import Part, divide, write_held_out
-from .tiles import MapTiles, ObjectTiles, Tile, TileWriter, is_shown
+from .tiles import MapTiles, ObjectTiles, Tile, TileWriter
 
 
 class Tiles(NamedTuple):
@@ -50,8 +49,9 @@ def cut_rasters(
     """Cut labelled rasters into tiles to train on, whose images are written into a folder.
 
     Objects have boxes alone if all polygons are boxes. An object of which a tile shows less than a
-    third is a crowd. Tiles of a segmentor get maps, in which 255 is ignored. As many tiles without
-    an object stay as tiles with one. Lines say what is left out.
+    third, or that lies mostly on pixels without data, is a crowd. Tiles of a segmentor get maps, in
+    which 255 is ignored. As many tiles without an object stay as tiles with one. Lines say what is
+    left out.
 
     A fifth of the labels along the longer side of each raster is held out, or every fifth raster if
     there are five or more. No training tile shares a pixel with the held-out areas, which are
@@ -65,7 +65,7 @@ def cut_rasters(
             first raster's; of `bounds`: the lowest and the highest of all rasters'.
         aoi: Vector file of the area in which the labels are complete. Default: the rasters.
         hold_out: Whether tiles are held out.
-        known: As of `label_scenes`.
+        known: As of `label_rasters`.
 
     Raises:
         FileExistsError: If the folder exists.
@@ -74,43 +74,41 @@ def cut_rasters(
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: remove it, or name another config by --config")
-    options = dict(channels=settings.channels, raw=settings.raw, **settings.reading)
-    grids, options = open_alike(list_rasters(Path(rasters)), options)
-    areas = find_areas(grids, aoi)
-    scenes, classes, with_masks = label_scenes(grids, areas, labels, is_detector, known)
-    parts = divide(scenes, hold_out)
+    grids, options = open_alike(list_rasters(Path(rasters)), dict(settings.options))
+    labelled = label_rasters(grids, labels, is_detector, aoi, known)
+    parts = divide(labelled.scenes, hold_out)
+    is_raw = options["raw"]
     with atomic_folder(folder) as unfinished:
         unfinished.mkdir()
         writer: TileWriter
         if is_detector:
-            writer = ObjectTiles(unfinished, settings, classes, with_masks)
+            has_masks = labelled.has_masks
+            writer = ObjectTiles(unfinished, settings.tile, is_raw, labelled.classes, has_masks)
         else:
-            writer = MapTiles(unfinished, settings, classes)
+            writer = MapTiles(unfinished, settings.tile, is_raw, labelled.classes)
         _write(parts, writer, options, settings.overlap)
+        _report(labelled, writer)
         dataset = writer.finish(folder)
-        dataset.descriptions = [grid.path.resolve() for grid in grids] + [
-            Path(labels.path).resolve()
-        ]
         write_held_out(unfinished, parts)
-    del options["channels"], options["raw"]
+    sources = [*(grid.path for grid in grids), Path(labels.path)]
+    dataset.descriptions = [path.resolve() for path in sources]
     stated = dict(tile=settings.tile, overlap=settings.overlap) | options
-    return Tiles(dataset, stated, writer.statistics if settings.raw else None)
+    del stated["channels"], stated["raw"]
+    return Tiles(dataset, stated, writer.statistics if is_raw else None)
 
 
 def _write(
-    parts: Sequence[Part], writer: TileWriter, options: dict[str, Any], overlap: int
+    parts: Sequence[Scene], writer: TileWriter, options: dict[str, Any], overlap: int
 ) -> None:
-    """Write the tiles of all parts. Lines count what is left out."""
+    """Write the tiles of all parts. Lines count the tiles that are left out."""
     planned = [tile for part in parts for tile in _plan(part, writer.side, overlap)]
     tiles = []
     for split in ("train", "val"):
-        tiles += _limit_background([tile for tile in planned if tile.split == split], writer)
-    tiles.sort(key=lambda tile: tile.raster)  # each raster is opened once
-    if isinstance(writer, ObjectTiles):
-        _note_ignored_objects(tiles)
+        tiles += _limit_background([tile for tile in planned if tile.scene.split == split], writer)
+    tiles.sort(key=_path_of)  # each raster is opened once
     left_out = Counter({"without an object": len(planned) - len(tiles)})
     with progress_bar(len(tiles), "tile") as bar:
-        for path, tiles_of_raster in groupby(tiles, key=lambda tile: tile.raster):
+        for path, tiles_of_raster in groupby(tiles, key=_path_of):
             raster = Raster(path, **options)
             for tile in tiles_of_raster:
                 left_out[writer.write(tile, raster)] += 1
@@ -118,11 +116,31 @@ def _write(
     reasons = [f"{count:,} {reason}" for reason, count in left_out.items() if reason and count]
     if reasons:
         print_line(f"left out tiles: {', '.join(reasons)}")
-    if not writer.count["train"]:
+    if not writer.rows["train"]:
         raise ValueError("no tile has labels to train on: see what is left out")
 
 
-def _plan(part: Part, side: int, overlap: int) -> Iterator[Tile]:
+def _path_of(tile: Tile) -> Path:
+    return tile.scene.grid.path
+
+
+def _report(labelled: LabelledRasters, writer: TileWriter) -> None:
+    """Print how many labels the tiles show, and how many are left out for what reason.
+
+    Raises:
+        ValueError: If the tiles show none.
+    """
+    tally = labelled.tally
+    hidden = labelled.used - writer.shown
+    tally.left_out["without data in the raster"] = len(hidden & writer.without_data)
+    tally.left_out[writer.not_shown] = len(hidden - writer.without_data)
+    if tally.total and not writer.shown:
+        raise ValueError(f"{tally}: give other labels, or a larger --tile or --gsd")
+    if tally.total:
+        print_line(str(tally))
+
+
+def _plan(part: Scene, side: int, overlap: int) -> Iterator[Tile]:
     """Yield the tiles of a part that meet its area."""
     spans = [
         [
@@ -131,30 +149,18 @@ def _plan(part: Part, side: int, overlap: int) -> Iterator[Tile]:
         ]
         for axis in (part.rows, part.columns)
     ]
-    path = part.scene.grid.path
-    labels = part.scene.labels
     shapely.prepare(part.area)
     for rows, columns in product(*spans):
         box = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
         area = box if part.area.contains(box) else part.area.intersection(box)
         if area.area > 0:
-            yield Tile(path, part.split, rows, columns, area, labels, labels.cut(area))
+            yield Tile(part, rows, columns, area, part.labels.cut(area))
 
 
 def _limit_background(tiles: Sequence[Tile], writer: TileWriter) -> list[Tile]:
     """Select as many tiles without an object as there are tiles with one, evenly spread."""
     background = [tile for tile in tiles if not writer.has_object(tile)]
     count = min(len(background), len(tiles) - len(background))
-    places = np.linspace(0, len(background) - 1, count).round().astype(int)
-    kept = {background[place].name for place in places}
+    numbers = np.linspace(0, len(background) - 1, count).round().astype(int)
+    kept = {background[number].name for number in numbers}
     return [tile for tile in tiles if tile.name in kept or writer.has_object(tile)]
-
-
-def _note_ignored_objects(tiles: Sequence[Tile]) -> None:
-    """Print a line if no tile shows more than a small part of some objects."""
-    objects = [item for tile in tiles for item in tile.objects if item.number >= 0]
-    shown = {labelled.label for labelled in objects if is_shown(labelled)}
-    ignored = {labelled.label for labelled in objects} - shown
-    if ignored:
-        problem = f"{len(ignored)} objects are in no tile by more than a third, and ignored"
-        print_line(f"{problem}: give a larger --tile or --gsd")

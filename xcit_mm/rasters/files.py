@@ -1,10 +1,7 @@
 """Files of results: each is whole or absent, even where the disk is full."""
 
-import shutil
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from ..utils.atomic import atomic_path
@@ -53,21 +50,3 @@ def write_bytes(path: Path, folder: Path, data: bytes) -> None:
     """Write a file by way of a file in `folder`."""
     with written_file(path, folder) as unfinished:
         unfinished.write_bytes(data)
-
-
-def require_space(path: Path, size: int) -> None:
-    """Raise WriteError if the disk has less than `size` bytes free for a file."""
-    free = shutil.disk_usage(path.parent).free
-    if free < size:
-        needs = f"needs up to {size / 1e6:.1f} MB, but the disk has {free / 1e6:.1f} MB free"
-        raise WriteError(f"{path} {needs}: free the rest, then start the same command again")
-
-
-def checksum(paths: Iterable[Path]) -> str:
-    """Return the CRC-32 of the content of files, one after the other."""
-    total = 0
-    for path in paths:
-        with path.open("rb") as file:
-            for block in iter(partial(file.read, 2**24), b""):
-                total = zlib.crc32(block, total)
-    return f"{total:08x}"

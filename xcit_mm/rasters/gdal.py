@@ -1,11 +1,13 @@
-"""GDAL through rasterio, with bounded memory and errors of one line."""
+"""Files of GDAL through rasterio, with bounded memory and errors of one line."""
 
 import contextlib
 import importlib.util
 import logging
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,9 @@ from .files import ORIGIN
 SUFFIXES = (*TIFF_SUFFIXES, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 """Suffixes of the rasters in a folder."""
 
-CACHE_SIZE = 256 * 2**20
-"""Bytes of GDAL's cache. It holds the pixels that neighbouring tiles share."""
 _OPTIONS = dict(
+    # In bytes, for the blocks that neighbouring tiles share.
+    GDAL_CACHEMAX=256 * 2**20,
     # GDAL would list the files beside a file, and the folder may hold a million.
     GDAL_DISABLE_READDIR_ON_OPEN="TRUE",
     # In seconds. Without limits, a lost server stops a run forever.
@@ -72,7 +74,7 @@ def require_rasterio(user: object) -> None:
 
 
 @contextlib.contextmanager
-def gdal(path: str | Path, cache: int = CACHE_SIZE) -> Iterator[None]:
+def gdal(path: str | Path) -> Iterator[None]:
     """Limit GDAL's cache and simplify its errors while a file is read.
 
     Raises:
@@ -86,7 +88,7 @@ def gdal(path: str | Path, cache: int = CACHE_SIZE) -> Iterator[None]:
     log = logging.getLogger("rasterio")
     log.addHandler(warned)
     try:
-        with rasterio.Env(GDAL_CACHEMAX=cache, **_OPTIONS):
+        with rasterio.Env(**_OPTIONS):
             yield
     except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())
@@ -109,57 +111,6 @@ def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
         return rasterio.open(path, mode, **profile)
 
 
-def list_files(file: Any) -> list[Path]:
-    """Return the local files with the pixels of an open file of rasterio: masks and overviews too,
-    and those of a mosaic, but no statistics of a GIS.
-    """
-    paths = [Path(name) for name in file.files if not name.endswith(".aux.xml")]
-    return [path for path in paths if path.is_file()]
-
-
-def check_place(file: Any) -> None:
-    """Raise ValueError if the place of a file on a map is not a transform."""
-    points, _ = file.gcps
-    if not file.transform.is_identity or not (points or file.rpcs):
-        return
-    place = "ground control points" if points else "rational polynomial coefficients"
-    command = "gdalwarp" if points else "gdalwarp -rpc"
-    fix = f"rectify it first by `{command} -r bilinear {file.name} OUT.tif`"
-    raise ValueError(f"{file.name} is placed on the map by {place}: {fix}")
-
-
-def resample(file: Any, gsd: float, nodata: float | None) -> Any:
-    """Return a file with pixels of `gsd` metres, measured in the middle of the raster.
-
-    Raises:
-        ValueError: If the file has no place.
-    """
-    from rasterio.enums import MaskFlags, Resampling
-    from rasterio.vrt import WarpedVRT
-
-    if file.crs is None or file.transform.is_identity:
-        fix = "assign one by gdal_edit.py -a_srs"
-        raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: {fix}")
-    factors = gsd / pixel_size(file)
-    if (abs(factors - 1) < 0.02).all():
-        return file  # the scale of a projection is no reason to blur the image
-    width, height = (max(round(side), 1) for side in (file.width, file.height) / factors)
-    # An overview that is finer than the result is quicker to read than the file.
-    levels = [n for n, factor in enumerate(file.overviews(1)) if factor <= 1.02 * factors.min()]
-    is_transparent = any(color.name == "alpha" for color in file.colorinterp)
-    has_mask = MaskFlags.per_dataset in file.mask_flag_enums[0] and not is_transparent
-    return WarpedVRT(
-        open_raster(file.name, overview_level=levels[-1]) if levels else file,
-        crs=file.crs,
-        transform=file.transform * file.transform.scale(file.width / width, file.height / height),
-        width=width,
-        height=height,
-        resampling=Resampling.average if factors.min() > 1 else Resampling.bilinear,
-        add_alpha=has_mask,
-        **({} if nodata is None else dict(src_nodata=nodata, nodata=nodata)),
-    )
-
-
 def pixel_size(raster: Any) -> np.ndarray:
     """Return width and height in metres of the pixel in the middle of a `Raster` or of an open file
     of rasterio.
@@ -177,19 +128,138 @@ def pixel_size(raster: Any) -> np.ndarray:
     return np.array(metres)
 
 
-def read_stored_blocks(file: Any, bands: Sequence[int]) -> np.ndarray | None:
-    """Return whether a GeoTIFF stores each block in one of the bands, as rows of blocks, or None if
-    all are stored. A sparse file leaves out blocks that were never written.
+class StoredRaster:
+    """A file of GDAL that is read by windows: the stored values, and which of them are valid.
+
+    Args:
+        path, gsd, nodata: As of `Raster`, which describes the attributes and errors.
     """
-    if file.driver != "GTiff":
-        return None
-    height, width = file.block_shapes[0]
-    rows = range(-(-file.height // height))
-    columns = range(-(-file.width // width))
 
-    def is_stored(row: int, column: int) -> bool:
-        item = f"BLOCK_OFFSET_{column}_{row}"
-        return any(file.get_tag_item(item, "TIFF", bidx=band) for band in bands)
+    def __init__(self, path: str | Path, gsd: float | None, nodata: float | None) -> None:
+        self.path = str(path)
+        self.gsd = gsd
+        self.nodata = nodata
+        self._source = open_raster(path)
+        self._check_place()
+        self._file = self._source if gsd is None else self._resample(gsd)
+        self.height = self._file.height
+        self.width = self._file.width
+        self.transform = self._file.transform
+        crs = self._source.crs
+        # Engineering systems have no place on the earth.
+        self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
+        # With masks, overviews and the parts of a mosaic, but without the statistics of a GIS.
+        paths = [Path(name) for name in self._source.files if not name.endswith(".aux.xml")]
+        self.files = [path for path in paths if path.is_file()]
+        self._stored_blocks = self._find_stored_blocks()
 
-    stored = np.array([[is_stored(row, column) for column in columns] for row in rows])
-    return None if stored.all() else stored
+    def _check_place(self) -> None:
+        """Raise ValueError if the place of the file on a map is not a transform."""
+        name = self._source.name
+        points, _ = self._source.gcps
+        if not self._source.transform.is_identity or not (points or self._source.rpcs):
+            return
+        means = "ground control points" if points else "rational polynomial coefficients"
+        command = "gdalwarp" if points else "gdalwarp -rpc"
+        fix = f"rectify it first by `{command} -r bilinear {name} OUT.tif`"
+        raise ValueError(f"{name} is placed on the map by {means}: {fix}")
+
+    def _resample(self, gsd: float) -> Any:
+        """Return the file with pixels of `gsd` metres, measured in the middle of the raster.
+
+        Raises:
+            ValueError: If the file has no place.
+        """
+        from rasterio.enums import MaskFlags, Resampling
+        from rasterio.vrt import WarpedVRT
+
+        file = self._source
+        if file.crs is None or file.transform.is_identity:
+            fix = "assign one by gdal_edit.py -a_srs"
+            raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: {fix}")
+        factors = gsd / pixel_size(file)
+        if (abs(factors - 1) < 0.02).all():
+            return file  # the scale of a projection is no reason to blur the image
+        width, height = (max(round(side), 1) for side in (file.width, file.height) / factors)
+        # An overview that is finer than the result is quicker to read than the file.
+        levels = [n for n, factor in enumerate(file.overviews(1)) if factor <= 1.02 * factors.min()]
+        has_mask = MaskFlags.per_dataset in file.mask_flag_enums[0]
+        scale = file.transform.scale(file.width / width, file.height / height)
+        return WarpedVRT(
+            open_raster(file.name, overview_level=levels[-1]) if levels else file,
+            crs=file.crs,
+            transform=file.transform * scale,
+            width=width,
+            height=height,
+            resampling=Resampling.average if factors.min() > 1 else Resampling.bilinear,
+            add_alpha=has_mask and "alpha" not in self._colors,
+            **({} if self.nodata is None else dict(src_nodata=self.nodata, nodata=self.nodata)),
+        )
+
+    def checksum(self) -> str:
+        """Return the CRC-32 of the content of the files, one after the other."""
+        total = 0
+        for path in self.files:
+            with path.open("rb") as file:
+                for block in iter(partial(file.read, 2**24), b""):
+                    total = zlib.crc32(block, total)
+        return f"{total:08x}"
+
+    @property
+    def _colors(self) -> list[str]:
+        """Names of the colors of the bands, such as red, gray, alpha or undefined."""
+        return [color.name for color in self._source.colorinterp]
+
+    def _find_stored_blocks(self) -> np.ndarray | None:
+        """Return whether a GeoTIFF stores each block, as rows of blocks, or None if all are stored.
+        A sparse file leaves out blocks that were never written.
+        """
+        if self._source.driver != "GTiff":
+            return None
+        height, width = self._source.block_shapes[0]
+        rows = range(-(-self._source.height // height))
+        columns = range(-(-self._source.width // width))
+
+        def is_stored(row: int, column: int) -> bool:
+            item = f"BLOCK_OFFSET_{column}_{row}"
+            bands = self._source.indexes
+            return any(self._source.get_tag_item(item, "TIFF", bidx=band) for band in bands)
+
+        stored = np.array([[is_stored(row, column) for column in columns] for row in rows])
+        return None if stored.all() else stored
+
+    def _blocks(self, rows: slice, columns: slice) -> list[np.ndarray]:
+        """Return the row of blocks of each row of pixels, and the column of each column."""
+        # Pixels may be resampled.
+        blocks_per_pixel = np.divide(self._source.shape, self._file.shape)
+        blocks_per_pixel /= self._source.block_shapes[0]
+        centres = [np.arange(pixels.start, pixels.stop) + 0.5 for pixels in (rows, columns)]
+        return [(axis * n).astype(int) for axis, n in zip(centres, blocks_per_pixel, strict=True)]
+
+    def stores(self, rows: slice, columns: slice) -> bool:
+        """Return whether the file stores a pixel of a window. A sparse file leaves out blocks."""
+        if self._stored_blocks is None:
+            return True
+        spans = [slice(blocks[0], blocks[-1] + 1) for blocks in self._blocks(rows, columns)]
+        return bool(self._stored_blocks[tuple(spans)].any())
+
+    def read_stored(
+        self, bands: Sequence[int], rows: slice, columns: slice, dtype: str, is_masked: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Read stored values of n bands, and whether they are valid, both (n, h, w).
+
+        Args:
+            is_masked: Whether the mask of the file tells what is valid.
+        """
+        if not self.stores(rows, columns):
+            shape = len(bands), rows.stop - rows.start, columns.stop - columns.start
+            return np.zeros(shape, dtype), np.zeros(shape, bool)
+        options: dict[str, Any] = dict(out_dtype=dtype, masked=is_masked)
+        stored = self._file.read(list(bands), window=(rows, columns), **options)
+        pixels = np.ma.getdata(stored)
+        valid = ~np.ma.getmaskarray(stored) & np.isfinite(pixels)
+        if self.nodata is not None:
+            valid &= pixels != self.nodata
+        if self._stored_blocks is not None:
+            valid &= self._stored_blocks[np.ix_(*self._blocks(rows, columns))]
+        return pixels, valid

@@ -11,7 +11,8 @@ from ..datasets import IGNORED
 from ..utils.cli import print_line
 from ..utils.errors import preview
 from .gdal import open_raster
-from .polygons import list_layers, read_polygons, repair
+from .polygons import list_layers, place_polygons, read_polygons, repair
+from .tally import Tally
 
 CLASS_COLUMNS = ("class", "label", "name", "category", "type")
 ONE_CLASS = "object"
@@ -26,6 +27,19 @@ label of a class that has no number.
 """
 _MAX_LISTED = 9  # classes in a line
 _MANY = 5  # classes, above which a column that is almost unique holds names of objects
+
+
+class PlacedLabels(NamedTuple):
+    """Polygons with the column `class`, in the coordinate system of a raster.
+
+    Attributes:
+        tally: How many of the file's count.
+        are_boxes: Whether those with a class were drawn as boxes.
+    """
+
+    polygons: Any
+    tally: Tally
+    are_boxes: bool
 
 
 class LabelFile(NamedTuple):
@@ -46,80 +60,115 @@ class LabelFile(NamedTuple):
         """How a user gave the file, for messages."""
         return f"--labels {self.path}"
 
+    def is_raster(self) -> bool:
+        """Return whether the labels are a raster of classes, and not polygons.
 
-def read_labels(source: LabelFile) -> Any:
-    """Read polygons with their classes, as a GeoDataFrame of the columns `class` and `geometry`.
+        Raises:
+            OSError: If they are neither.
+            ValueError: If they are a raster, and a column is to give the classes.
+        """
+        from pyogrio.errors import DataSourceError
 
-    Lines name the column, and count the classes and the polygons of NO_CLASS.
+        try:
+            if list_layers(self.path):
+                return False
+        except DataSourceError:
+            open_raster(self.path).close()
+        if self.class_column is not None:
+            problem = f"{self.option} is a raster, which has no columns"
+            raise ValueError(f"--class-column {self.class_column}: {problem}, leave it out")
+        return True
 
-    Raises:
-        ValueError: If the file has no polygons with a class, no column of this name, or a column
-            that does not look like classes and was not given.
-    """
-    import geopandas
+    def place(
+        self, crs: Any, area: Any, by_centre: bool = False, user: str = "the score counts"
+    ) -> PlacedLabels:
+        """Read the polygons in an area of a coordinate system, each once.
 
-    polygons = read_polygons(source.path, "--labels", source.layer)
-    table = polygons.drop(columns=polygons.geometry.name)
-    by_name = {column.lower(): column for column in reversed(table.columns)}
-    known = [by_name[name] for name in CLASS_COLUMNS if name in by_name]
-    column = source.class_column or next(iter(known), None)
-    if column is None:
-        print_line(f"{source.option}: no column of classes, all are `{ONE_CLASS}`{_hint(table)}")
-        names: Any = [ONE_CLASS] * len(polygons)
-    elif column not in table:
-        fix = f"give one of {', '.join(table)}"
-        raise ValueError(f"--class-column {column}: {source.path} has no such column, {fix}")
-    else:
-        names = _to_names(table[column])
-        _check_classes(source, column, names, _hint(table.drop(columns=column)))
-    shapes = np.array(polygons.geometry)
-    return geopandas.GeoDataFrame(
-        {"class": np.array(names, object)}, geometry=shapes, crs=polygons.crs
-    )
+        Lines name the column, and count the classes and the polygons of NO_CLASS.
 
+        Args:
+            area, by_centre: As of `place_polygons`.
+            user: As of `Tally`.
 
-def _check_classes(source: LabelFile, column: str, names: Any, hint: str) -> None:
-    """Print the classes of a column with their counts.
+        Raises:
+            ValueError: If the area has no polygon, the file no polygons with a class or no column
+                of this name, or the column does not look like classes and was not given.
+        """
+        labels = self._read()
+        tally = Tally("labels", len(labels), user)
+        copies = labels.assign(shape=labels.normalize().to_wkb()).duplicated(["shape", "class"])
+        labels = tally.keep(labels, ~copies, "drawn twice")
+        placed = place_polygons(labels, crs, area, self.option, by_centre)
+        tally.left_out["outside of the area"] = len(labels) - len(placed)
+        return PlacedLabels(placed, tally, are_boxes(labels.geometry[labels["class"] != NO_CLASS]))
 
-    Raises:
-        ValueError: If no polygon has a class, or the column was not given and is almost unique or
-            mostly empty.
-    """
-    named = names[names != NO_CLASS]
-    empty = len(names) - len(named)
-    problem = ""
-    if named.empty:
-        problem = f"no polygon has a {column}"
-    elif source.class_column is None and len(named) < empty:
-        problem = f"{empty} of {len(names)} polygons have no {column}, which are no classes"
-    elif source.class_column is None and _is_almost_unique(named):
-        values = f"{named.nunique()} values of {column}"
-        problem = f"{len(named)} polygons have {values}, which are no classes"
-    if problem:
-        raise ValueError(f"{source.option}: {problem}: give --class-column{hint}")
-    counts = named.value_counts().sort_index()
-    described = [f"{name} {count}" for name, count in counts.items()]
-    if len(described) > _MAX_LISTED:
-        described[_MAX_LISTED:] = [f"and {len(described) - _MAX_LISTED} more"]
-    print_line(f"{source.option}: classes by {column}: {', '.join(described)}")
-    if empty:
-        effect = "they are neither objects nor background"
-        print_line(f"{source.option}: {empty} polygons have no {column}: {effect}")
+    def _read(self) -> Any:
+        """Return a GeoDataFrame of the columns `class` and `geometry`."""
+        import geopandas
 
+        polygons = read_polygons(self.path, "--labels", self.layer)
+        table = polygons.drop(columns=polygons.geometry.name)
+        by_name = {column.lower(): column for column in reversed(table.columns)}
+        known = [by_name[name] for name in CLASS_COLUMNS if name in by_name]
+        column = self.class_column or next(iter(known), None)
+        if column is None:
+            columns = f"; columns: {preview(table.columns)}" if len(table.columns) else ""
+            print_line(f"{self.option}: no column of classes, all are `{ONE_CLASS}`{columns}")
+            names: Any = [ONE_CLASS] * len(polygons)
+        elif column not in table:
+            fix = f"give one of {', '.join(table)}"
+            raise ValueError(f"--class-column {column}: {self.path} has no such column, {fix}")
+        else:
+            names = _to_names(table[column])
+            self._check_classes(column, names, list(table))
+        classes = {"class": np.array(names, object)}
+        return geopandas.GeoDataFrame(
+            classes, geometry=np.array(polygons.geometry), crs=polygons.crs
+        )
 
-def _is_almost_unique(names: Any) -> bool:
-    return names.nunique() > max(_MANY, len(names) / 2)
+    def _check_classes(self, column: str, names: Any, columns: Sequence[str]) -> None:
+        """Print the classes of a column with their counts.
 
-
-def _hint(table: Any) -> str:
-    """Describe the columns that might have the classes, for the end of a line."""
-    columns = []
-    for column in table:
-        names = _to_names(table[column])
+        Raises:
+            ValueError: If no polygon has a class, or the column was not given and is almost unique
+                or mostly empty.
+        """
         named = names[names != NO_CLASS]
-        if len(named) and not _is_almost_unique(named):
-            columns.append(f"{column} ({preview(named.unique())})")
-    return f"; columns: {', '.join(columns)}" if columns else ""
+        empty = len(names) - len(named)
+        problem = ""
+        if named.empty:
+            problem = f"no polygon has a {column}"
+        elif self.class_column is None and len(named) < empty:
+            problem = f"{empty} of {len(names)} polygons have no {column}, which are no classes"
+        elif self.class_column is None and named.nunique() > max(_MANY, len(named) / 2):
+            different = f"{named.nunique()} values of {column}"
+            problem = f"{len(named)} polygons have {different}, which are no classes"
+        if problem:
+            fix = f"give --class-column, one of {', '.join(columns)}"
+            raise ValueError(f"{self.option}: {problem}: {fix}")
+        counts = named.value_counts().sort_index()
+        described = [f"{name} {count}" for name, count in counts.items()]
+        if len(described) > _MAX_LISTED:
+            described[_MAX_LISTED:] = [f"and {len(described) - _MAX_LISTED} more"]
+        print_line(f"{self.option}: classes by {column}: {', '.join(described)}")
+        if empty:
+            effect = "they are neither objects nor background"
+            print_line(f"{self.option}: {empty} polygons have no {column}: {effect}")
+
+    def are_known(self, labels: Any, classes: Sequence[str]) -> np.ndarray:
+        """Return whether the class of each label is a model's. A line names the other classes.
+
+        Raises:
+            ValueError: If no label has one of the classes.
+        """
+        is_known = labels["class"].isin(classes)
+        unknown = sorted(set(labels["class"][~is_known]))
+        if unknown:
+            problem = f"the model does not know {preview(unknown)}, but {preview(classes)}"
+            if not is_known.any():
+                raise ValueError(f"{self.option}: {problem}: give --class-column")
+            print_line(f"{self.option}: {problem}: these labels do not count")
+        return is_known.to_numpy()
 
 
 def _to_names(column: Any) -> Any:
@@ -127,30 +176,10 @@ def _to_names(column: Any) -> Any:
     return column.convert_dtypes().astype("string").str.strip().fillna(NO_CLASS)
 
 
-def are_copies(labels: Any, source: LabelFile) -> np.ndarray:
-    """Return whether each label is drawn again, as an equal polygon of the same class. A line
-    counts them.
-    """
-    is_copy = labels.assign(shape=labels.normalize().to_wkb()).duplicated(["shape", "class"])
-    if is_copy.any():
-        print_line(f"{source.option}: {is_copy.sum()} polygons are drawn twice: each counts once")
-    return is_copy.to_numpy()
-
-
-def are_known(labels: Any, classes: Sequence[str], source: LabelFile) -> np.ndarray:
-    """Return whether the class of each label is a model's. A line names the other classes.
-
-    Raises:
-        ValueError: If no label has one of the classes.
-    """
-    is_known = labels["class"].isin(classes)
-    unknown = sorted(set(labels["class"][~is_known]))
-    if unknown:
-        problem = f"the model does not know {preview(unknown)}, but {preview(classes)}"
-        if not is_known.any():
-            raise ValueError(f"{source.option}: {problem}: give --class-column")
-        print_line(f"{source.option}: {problem}: these labels do not count")
-    return is_known.to_numpy()
+def are_boxes(shapes: Any) -> bool:
+    """Return whether all polygons are boxes along the axes of their coordinate system."""
+    shapes = np.array(shapes)
+    return bool((shapely.area(shapes) > 0.999 * shapely.area(shapely.envelope(shapes))).all())
 
 
 class CutObject(NamedTuple):
@@ -176,27 +205,29 @@ class DrawnClasses:
     Those in polygons without a class are WITHOUT_CLASS or UNKNOWN_CLASS.
 
     Args:
-        labels: Polygons in the grid's coordinate system, with the column `class`.
-        transform: affine.Affine of the grid.
+        labels: Polygons with the column `class`, in the grid's coordinate system or another.
+        grid: Raster or open file of rasterio that has the grid.
         names: Names of the classes, in the order of their numbers.
 
     Attributes:
         shapes: The polygons with a class in pixels, from large to small.
     """
 
-    def __init__(self, labels: Any, transform: Any, names: Sequence[str]) -> None:
-        shapes = np.array(labels.geometry)
+    def __init__(self, labels: Any, grid: Any, names: Sequence[str]) -> None:
+        if grid.crs is not None:
+            labels = labels.to_crs(grid.crs)
         # The order of the features in the file makes no difference.
-        keys = labels["class"].to_numpy(str), *shapely.bounds(shapes).T, -shapely.area(shapes)
+        bounds = labels.bounds.to_numpy().T
+        keys = labels["class"].to_numpy(str), *bounds, -shapely.area(np.array(labels.geometry))
         labels = labels.iloc[np.lexsort(keys)]
         numbers = {name: number for number, name in enumerate(names)} | {NO_CLASS: WITHOUT_CLASS}
-        self._shapes = np.array(labels.geometry.affine_transform((~transform).to_shapely()))
+        to_pixels = (~grid.transform).to_shapely()
+        self._shapes = np.array(labels.geometry.affine_transform(to_pixels))
         self._index = labels.index.to_numpy()
         self._numbers = labels["class"].map(numbers).fillna(UNKNOWN_CLASS).to_numpy(int)
         self.shapes = self._shapes[self._numbers >= 0]
         self._rest = numbers.get(BACKGROUND, UNLABELLED)
         self._tree = shapely.STRtree(self._shapes)
-        self._shift = type(transform).translation
 
     def cut(self, area: Any) -> list[CutObject]:
         """Cut the polygons to an area in pixels. Parts below a pixel are left out, whole polygons
@@ -208,11 +239,12 @@ class DrawnClasses:
         is_kept = (shapely.area(parts) >= 1) | (shares >= 1)
         selected = selected[is_kept]
         columns = self._index[selected], self._numbers[selected], parts[is_kept], shares[is_kept]
-        return [CutObject(*values) for values in zip(*columns, strict=True)]
+        return [CutObject(*fields) for fields in zip(*columns, strict=True)]
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the class numbers of a window, (h, w), int32."""
         from rasterio.features import rasterize
+        from rasterio.transform import Affine
 
         shape = rows.stop - rows.start, columns.stop - columns.start
         window = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
@@ -220,7 +252,7 @@ class DrawnClasses:
         if not len(selected):
             return np.full(shape, self._rest, np.int32)
         drawn = zip(self._shapes[selected], self._numbers[selected], strict=True)
-        shift = self._shift(columns.start, rows.start)
+        shift = Affine.translation(columns.start, rows.start)
         return rasterize(drawn, shape, self._rest, transform=shift, dtype="int32")
 
 
@@ -245,8 +277,8 @@ class StoredClasses:
                 raise ValueError(f"--labels {path} has no place on the raster, and another size")
             return
         nodata = IGNORED if self._file.nodata is None else self._file.nodata
-        place = dict(crs=grid.crs, transform=grid.transform, width=grid.width, height=grid.height)
-        self._file = WarpedVRT(self._file, nodata=nodata, **place)
+        pixels = dict(crs=grid.crs, transform=grid.transform, width=grid.width, height=grid.height)
+        self._file = WarpedVRT(self._file, nodata=nodata, **pixels)
 
     def cut(self, area: Any) -> list[CutObject]:
         """Return no polygons, as a raster has none."""
@@ -259,23 +291,3 @@ class StoredClasses:
         numbers = stored.filled(IGNORED).astype(np.int32)
         numbers[numbers == IGNORED] = UNLABELLED
         return numbers
-
-
-def is_raster(path: str | Path, class_column: str | None) -> bool:
-    """Return whether labels are a raster of classes, and not polygons.
-
-    Raises:
-        OSError: If they are neither.
-        ValueError: If they are a raster, and a column is to give the classes.
-    """
-    from pyogrio.errors import DataSourceError
-
-    try:
-        if list_layers(path):
-            return False
-    except DataSourceError:
-        open_raster(path).close()
-    if class_column is not None:
-        problem = f"--labels {path} is a raster, which has no columns"
-        raise ValueError(f"--class-column {class_column}: {problem}, leave it out")
-    return True

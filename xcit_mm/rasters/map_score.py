@@ -1,7 +1,6 @@
 """Score of a map against labels: the IoU of each class."""
 
 import json
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,9 @@ from .labels import (
     DrawnClasses,
     LabelFile,
     StoredClasses,
-    are_known,
-    is_raster,
-    read_labels,
 )
-from .polygons import covers, footprint, place_polygons, read_area, to_pixels
+from .polygons import covers, footprint, read_area, to_pixels
 from .tally import Tally
-
-_WINDOW = 2048  # pixels of a side
 
 
 def score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
@@ -33,15 +27,14 @@ def score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
 
     with gdal(out), open_raster(out) as file:
         names = json.loads(file.tags()["CLASSES"])
-        place = footprint(file)
-        area = place.union_all() if aoi is None else read_area(aoi, file.crs, place)
-        if is_raster(source.path, source.class_column):
+        extent = footprint(file)
+        area = extent.union_all() if aoi is None else read_area(aoi, file.crs, extent)
+        if source.is_raster():
             labels: DrawnClasses | StoredClasses = StoredClasses(source.path, file)
         else:
-            polygons = read_labels(source)
-            polygons = place_polygons(polygons, file.crs, area, source.option)
-            are_known(polygons[polygons["class"] != NO_CLASS], names, source)
-            labels = DrawnClasses(polygons, file.transform, names)
+            polygons = source.place(file.crs, area).polygons
+            source.are_known(polygons[polygons["class"] != NO_CLASS], names)
+            labels = DrawnClasses(polygons, file, names)
         counts, tally = _count_pixels(file, labels, to_pixels(area, file), len(names))
     if not counts.any():
         raise ValueError(f"{source.option} has no labelled pixel that counts")
@@ -71,10 +64,9 @@ def _count_pixels(
     """
     counts = np.zeros((count, count), np.int64)
     tally = Tally("pixels of the area", 0)
-    for top, left in product(range(0, file.height, _WINDOW), range(0, file.width, _WINDOW)):
-        rows = slice(top, min(top + _WINDOW, file.height))
-        columns = slice(left, min(left + _WINDOW, file.width))
-        predicted = file.read(1, window=((rows.start, rows.stop), (columns.start, columns.stop)))
+    for _, window in file.block_windows(1):
+        rows, columns = window.toslices()
+        predicted = file.read(1, window=window)
         numbers = labels.read(rows, columns)
         if numbers.max() >= count:
             problem = f"the labels have a class {numbers.max()}"

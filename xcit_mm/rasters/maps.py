@@ -10,31 +10,27 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from ..utils.palettes import Palette, make_palette
-from .files import ORIGIN, UNFINISHED, require_space, rows_folder, write_bytes, written_file
+from .files import ORIGIN, UNFINISHED, rows_folder, write_bytes, written_file
 from .gdal import gdal, open_raster
 from .raster import Raster
 
 
-def no_class(classes: Sequence[str]) -> int:
+def no_class(classes: Sequence[str]) -> np.uint8 | np.uint16:
     """Return the value of pixels without a class in a map's file: 255, or 65535 with more than 255
     classes.
     """
-    return 255 if len(classes) <= 255 else 65535
+    return np.uint8(255) if len(classes) <= 255 else np.uint16(65535)
 
 
-def dtype_of(nodata: int) -> str:
-    """Return the type of a map's file by its value of pixels without a class."""
-    return "uint8" if nodata == 255 else "uint16"
-
-
-def encode_labels(tiles: Mapping[str, Any]) -> bytes:
-    """Return the content of a row's file: an .npz of the classes (h, w) of each tile, by its first
-    column in the raster.
+def encode_labels(tiles: Mapping[tuple[int, int], np.ndarray]) -> bytes:
+    """Return the content of a row's file: an .npz of the classes (h, w) of tiles, by the first row
+    and column of each in the raster.
     """
     # GDAL may lose what the disk does not take. Python raises an error.
-    content = io.BytesIO()
-    np.savez_compressed(content, **tiles)
-    return content.getvalue()
+    file = io.BytesIO()
+    arrays: dict[str, Any] = {f"{row}-{column}": labels for (row, column), labels in tiles.items()}
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
 
 
 def read_origin(path: Path) -> dict[str, Any]:
@@ -58,12 +54,12 @@ def description_path(path: Path) -> Path:
 
 def join_maps(
     path: Path,
-    rows: dict[int, Path],
+    rows: Sequence[Path],
     raster: Raster,
     palette: Palette | None,
     origin: Mapping[str, Any],
 ) -> None:
-    """Join the files of rows, by the number of their first pixel, into a Cloud-Optimized GeoTIFF.
+    """Join the files of rows into a Cloud-Optimized GeoTIFF.
 
     Its band has the palette as color table and the tag CLASSES, a JSON list of names. Its .aux.xml
     names the classes for GDAL and QGIS. The tag MADE_FROM has the origin, whose `classes` are the
@@ -74,8 +70,6 @@ def join_maps(
     """
     from rasterio.shutil import copy
 
-    # The tiles, the whole map, its optimized copy and overviews are all on the disk at once.
-    require_space(path, 4 * sum(row.stat().st_size for row in rows.values()) + 2**20)
     names = "".join(f"<Category>{escape(name)}</Category>" for name in origin["classes"])
     band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
     description = f"<PAMDataset>{band}</PAMDataset>".encode()
@@ -94,7 +88,7 @@ def join_maps(
 
 def _write_whole(
     path: Path,
-    rows: dict[int, Path],
+    rows: Sequence[Path],
     raster: Raster,
     palette: Palette | None,
     origin: Mapping[str, Any],
@@ -107,8 +101,8 @@ def _write_whole(
         height=raster.height,
         width=raster.width,
         count=1,
-        dtype=dtype_of(nodata),
-        nodata=nodata,
+        dtype=nodata.dtype.name,
+        nodata=int(nodata),
         crs=raster.crs,
         transform=raster.transform,
         photometric="palette",
@@ -119,7 +113,7 @@ def _write_whole(
         SPARSE_OK=True,
         BIGTIFF="IF_SAFER",
     )
-    colors = {nodata: (0, 0, 0, 0)}
+    colors = {int(nodata): (0, 0, 0, 0)}
     for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
         colors[number] = (red, green, blue, 255)
     with open_raster(path, "w", **profile) as file:
@@ -130,19 +124,20 @@ def _write_whole(
             file.write(labels, 1, window=window)
 
 
-def _iter_tiles(rows: dict[int, Path]) -> Iterator[tuple[Any, np.ndarray]]:
+def _iter_tiles(rows: Sequence[Path]) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield window and classes of all tiles."""
     from rasterio.windows import Window
 
-    for first, path in rows.items():
+    for path in rows:
         with np.load(path) as row:
-            for column in row.files:
-                labels = row[column]
+            for corner in row.files:
+                labels = row[corner]
+                first_row, first_column = map(int, corner.split("-"))
                 height, width = labels.shape
-                yield Window(int(column), first, width, height), labels
+                yield Window(first_column, first_row, width, height), labels
 
 
-def _check(path: Path, rows: dict[int, Path]) -> None:
+def _check(path: Path, rows: Sequence[Path]) -> None:
     """Raise OSError if a map differs from its rows, or an overview cannot be read."""
     with open_raster(path) as file:
         for window, labels in _iter_tiles(rows):

@@ -9,20 +9,12 @@ import shapely
 
 from ..utils.cli import print_line
 from . import objects
-from .labels import (
-    NO_CLASS,
-    ONE_CLASS,
-    LabelFile,
-    are_copies,
-    are_known,
-    read_labels,
-)
-from .polygons import footprint, has_centre_in, place_polygons, read_area, repair, to_crs
+from .labels import NO_CLASS, ONE_CLASS, LabelFile
+from .polygons import footprint, has_centre_in, read_area, repair, to_crs
 from .raster import Raster
 from .tally import Tally
 
 MIN_IOU = 0.5
-_WINDOW = 1024  # pixels of a side
 
 
 def score_objects(
@@ -39,18 +31,14 @@ def score_objects(
     """
     table, _ = objects.read_table(out)
     area = _find_area(table.crs, aoi, raster)
-    labels = read_labels(source)
-    label_tally = Tally("labels", len(labels))
-    labels = label_tally.keep(labels, ~are_copies(labels, source), "drawn twice")
-    placed = place_polygons(labels, table.crs, area, source.option, by_centre=True)
-    label_tally.left_out["outside of the area"] += len(labels) - len(placed)
+    placed, label_tally, _ = source.place(table.crs, area, by_centre=True)
     has_class = placed["class"] != NO_CLASS
     ignored = {"without a class": placed[~has_class]}
     labels = label_tally.keep(placed, has_class, "without a class")
     if set(labels["class"]) == {ONE_CLASS}:
         table["class"] = ONE_CLASS
     elif classes is not None:
-        is_known = are_known(labels, classes, source)
+        is_known = source.are_known(labels, classes)
         labels = label_tally.keep(labels, is_known, "of a class that the model does not know")
     if raster is not None:
         has_data = _have_data(labels, raster)
@@ -76,10 +64,10 @@ def score_objects(
 
 def _find_area(crs: Any, aoi: str | Path | None, raster: Raster | None) -> Any:
     """Return the polygon of the area that counts, or None if everything does."""
-    place = None if raster is None else to_crs(footprint(raster), crs, raster.path)
+    extent = None if raster is None else to_crs(footprint(raster), crs, raster.path)
     if aoi is not None:
-        return read_area(aoi, crs, place)
-    return None if place is None else place.union_all()
+        return read_area(aoi, crs, extent)
+    return None if extent is None else extent.union_all()
 
 
 def _have_data(labels: Any, raster: Raster) -> np.ndarray:
@@ -90,17 +78,13 @@ def _have_data(labels: Any, raster: Raster) -> np.ndarray:
     shapes = shapes.affine_transform((~raster.transform).to_shapely())
     inside = shapes.intersection(shapely.box(0, 0, raster.width, raster.height))
     corners = np.nan_to_num(inside.bounds.reindex(labels.index)).reshape(-1, 2, 2)
-    x, y = corners.mean(axis=1).T
-    columns = x.astype(int).clip(0, raster.width - 1)
-    rows = y.astype(int).clip(0, raster.height - 1)
-    has_data = np.zeros(len(labels), bool)
-    for top, left in {*zip(rows // _WINDOW, columns // _WINDOW, strict=True)}:
-        is_here = (rows // _WINDOW == top) & (columns // _WINDOW == left)
-        first = _WINDOW * np.array([top, left])
-        ends = np.minimum(first + _WINDOW, (raster.height, raster.width))
-        _, valid = raster.read(*map(slice, first.tolist(), ends.tolist()))
-        has_data[is_here] = valid[rows[is_here] - first[0], columns[is_here] - first[1]]
-    return has_data
+    has_data = []
+    for x, y in corners.mean(axis=1).astype(int).tolist():
+        column = min(max(x, 0), raster.width - 1)
+        row = min(max(y, 0), raster.height - 1)
+        _, valid = raster.read(slice(row, row + 1), slice(column, column + 1))
+        has_data.append(valid.all())
+    return np.array(has_data, bool)
 
 
 def _order(table: Any) -> np.ndarray:

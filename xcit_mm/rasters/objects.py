@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import shapely
 
-from ..prediction.seams import Objects, concatenate
+from ..prediction.seams import Objects, concatenate, merge_objects
 from .files import ORIGIN, rows_folder, written_file
 from .polygons import list_layers, read_layer
 from .raster import Raster
@@ -21,21 +21,41 @@ ERROR_LAYERS = ("matched", "missed", "false")
 _COLUMNS = ("class", "score", "area", "cut")
 
 
-def encode_objects(objects: Objects) -> bytes:
+def encode_objects(tiles: Iterable[Objects]) -> bytes:
     """Return the content of a row's file: the objects of its tiles as JSON."""
+    objects = concatenate(tiles)
     plain = objects._replace(shapes=shapely.to_wkb(objects.shapes, hex=True))
     return json.dumps([column.tolist() for column in plain]).encode()
 
 
-def read_objects(path: Path) -> Objects:
-    """Read the objects of a row's file."""
+def _read_row(path: Path) -> Objects:
     shapes, *columns = json.loads(path.read_bytes())
     if not shapes:
         return concatenate([])
     return Objects(shapely.from_wkb(shapes), *map(np.array, columns))
 
 
-def make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any:
+def join_objects(
+    path: Path, rows: Sequence[Path], raster: Raster, area: Any, origin: Mapping[str, Any]
+) -> None:
+    """Join the files of rows into a table, in descending order of scores.
+
+    Args:
+        area: Polygon in pixels that holds the centres of the objects, or None.
+        origin: What the table was made from, which goes into the file's metadata. The table has
+            its `classes`, and is converted to its `crs`. GeoJSON is always in WGS 84.
+
+    Raises:
+        WriteError: If the disk is full.
+    """
+    objects = merge_objects(concatenate(map(_read_row, rows)))
+    if area is not None:
+        x, y = (objects.boxes[:, :2] + objects.boxes[:, 2:]).T / 2
+        objects = objects.select(shapely.contains_xy(area, x, y))
+    _write_table(path, _make_table(objects, raster, origin["classes"]), origin)
+
+
+def _make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any:
     """Return a GeoDataFrame of objects in the raster's coordinate system, in their order.
 
     Columns are `class`, `score`, `area` in square metres on the ellipsoid (missing without a
@@ -66,27 +86,19 @@ def make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any:
     return table
 
 
-def write_table(path: Path, table: Any, origin: Mapping[str, Any]) -> None:
-    """Write a table in the format of the suffix.
-
-    Args:
-        origin: What the table was made from, which goes into the file's metadata. The table is
-            converted to its `crs`. GeoJSON is always in WGS 84.
-
-    Raises:
-        WriteError: If the disk is full.
-    """
+def _write_table(path: Path, table: Any, origin: Mapping[str, Any]) -> None:
+    """Write a table in the format of the suffix."""
     crs = "EPSG:4326" if path.suffix == ".geojson" else origin["crs"]
-    content = json.dumps(origin)
+    made_from = json.dumps(origin)
     if crs is not None:
         table = table.to_crs(crs)
-    options: dict[str, Any] = dict(driver="GPKG", layer_metadata={ORIGIN: content})
+    options: dict[str, Any] = dict(driver="GPKG", layer_metadata={ORIGIN: made_from})
     if path.suffix == ".geojson":
         options = dict(driver="GeoJSON", RFC7946="YES", COORDINATE_PRECISION="9")
-        options["DESCRIPTION"] = content
+        options["DESCRIPTION"] = made_from
     with written_file(path, rows_folder(path)) as unfinished:
         if path.suffix == ".parquet":
-            table.attrs[ORIGIN] = content
+            table.attrs[ORIGIN] = made_from
             table.to_parquet(unfinished)
         else:
             options["geometry_type"] = "Polygon" if table.empty else None
@@ -97,7 +109,7 @@ def write_table(path: Path, table: Any, origin: Mapping[str, Any]) -> None:
 
 
 def read_table(path: Path) -> tuple[Any, list[str]]:
-    """Read a table that `write_table` wrote, and the names of the layers added to its file.
+    """Read a table that `join_objects` wrote, and the names of the layers added to its file.
 
     Raises:
         ValueError: If the file is no such table.
@@ -122,9 +134,8 @@ def read_origin(path: Path) -> dict[str, Any]:
         metadata = geopandas.read_parquet(path).attrs
     else:
         metadata = pyogrio.read_info(path, layer=0)["layer_metadata"] or {}
-    content = metadata.get(ORIGIN) or metadata.get("DESCRIPTION", "{}")
     try:
-        return dict(json.loads(content))
+        return dict(json.loads(metadata.get(ORIGIN) or metadata.get("DESCRIPTION", "{}")))
     except (ValueError, TypeError):  # a description by another program
         return {}
 

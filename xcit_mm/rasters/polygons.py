@@ -57,7 +57,9 @@ def read_polygons(path: str | Path, option: str, layer: str | None = None) -> An
         raise ValueError(f"--layer {layer}: {path} has no such layer, give one of {layers}")
     for name in layers if layer is None else [layer]:
         table = read_layer(path, name)
-        shapes = _without_collections(np.array(getattr(table, "geometry", []), object))
+        shapes = np.array(getattr(table, "geometry", []), object)
+        is_collection = shapely.get_type_id(shapes) == shapely.GeometryType.GEOMETRYCOLLECTION
+        shapes[is_collection] = shapely.buffer(shapes[is_collection], 0)
         is_empty = shapely.is_missing(shapes) | shapely.is_empty(shapes)
         is_polygon = np.isin(shapely.get_type_id(shapes), _POLYGONS) & ~is_empty
         if is_polygon.any():
@@ -68,14 +70,12 @@ def read_polygons(path: str | Path, option: str, layer: str | None = None) -> An
     polygons = shapely.force_2d(shapes[is_polygon])
     repaired = repair(polygons)
     has_area = shapely.area(repaired) > 0
+    is_repaired = has_area & ~shapely.is_valid(polygons)
     for count, problem in (
-        (np.sum(is_empty), "empty shapes are left out"),
-        (np.sum(~is_empty & ~is_polygon), "points or lines are left out"),
-        (
-            np.sum(has_area & ~shapely.is_valid(polygons)),
-            "shapes cross themselves and are repaired",
-        ),
-        (np.sum(~has_area), "shapes without an area are left out"),
+        (is_empty.sum(), "empty shapes are left out"),
+        ((~is_empty & ~is_polygon).sum(), "points or lines are left out"),
+        (is_repaired.sum(), "shapes cross themselves and are repaired"),
+        ((~has_area).sum(), "shapes without an area are left out"),
         (len(further_layers), f"layers are not read: {', '.join(further_layers)}"),
     ):
         if count:
@@ -83,25 +83,16 @@ def read_polygons(path: str | Path, option: str, layer: str | None = None) -> An
     return table[is_polygon].set_geometry(repaired, crs=table.crs)[has_area]
 
 
-def _without_collections(shapes: np.ndarray) -> np.ndarray:
-    """Replace collections of geometries by their polygons."""
-    for number in np.flatnonzero(
-        shapely.get_type_id(shapes) == shapely.GeometryType.GEOMETRYCOLLECTION
-    ):
-        parts = shapely.get_parts(shapely.get_parts(shapes[number]))
-        polygons = parts[shapely.get_type_id(parts) == shapely.GeometryType.POLYGON]
-        shapes[number] = shapely.multipolygons(polygons)
-    return shapes
+def repair(shapes: Any) -> np.ndarray:
+    """Return shapes as polygons that do not cross themselves."""
+    return shapely.make_valid(np.array(shapes), method="structure", keep_collapsed=False)
 
 
 def to_pixels(shape: Any, raster: Any) -> Any:
-    """Convert a shape from coordinates to pixels of a raster."""
-    return affine_transform(shape, (~raster.transform).to_shapely())
-
-
-def repair(shapes: np.ndarray) -> np.ndarray:
-    """Return shapes as polygons that do not cross themselves."""
-    return shapely.make_valid(shapes, method="structure", keep_collapsed=False)
+    """Convert a shape from coordinates to pixels of a raster, ready for many comparisons."""
+    converted = affine_transform(shape, (~raster.transform).to_shapely())
+    shapely.prepare(converted)
+    return converted
 
 
 def to_crs(polygons: Any, crs: Any, option: str) -> Any:
@@ -119,14 +110,7 @@ def to_crs(polygons: Any, crs: Any, option: str) -> Any:
         return polygons
     converted = polygons.to_crs(crs)
     converted = converted[np.isfinite(converted.bounds).all(axis=1)]
-    return converted.set_geometry(repair(np.array(converted.geometry)), crs=crs)
-
-
-def describe_extent(bounds: Any, crs: Any) -> str:
-    """Describe an extent of left, bottom, right and top for a message."""
-    left, bottom, right, top = bounds
-    place = "" if crs is None else f" in {crs.to_string()}"
-    return f"x {left:.10g} to {right:.10g}, y {bottom:.10g} to {top:.10g}{place}"
+    return converted.set_geometry(repair(converted.geometry), crs=crs)
 
 
 def place_polygons(polygons: Any, crs: Any, area: Any, option: str, by_centre: bool = False) -> Any:
@@ -144,15 +128,22 @@ def place_polygons(polygons: Any, crs: Any, area: Any, option: str, by_centre: b
     placed = to_crs(polygons, crs, option)
     if area is None:
         return placed
-    is_inside = has_centre_in(area, placed) if by_centre else placed.intersects(area)
-    outside = len(polygons) - int(np.sum(is_inside))
-    if outside == len(polygons):
-        extent = describe_extent(polygons.total_bounds, polygons.crs)
-        area_extent = describe_extent(area.bounds, crs)
+    placed = placed[has_centre_in(area, placed) if by_centre else placed.intersects(area)]
+    outside = len(polygons) - len(placed)
+    if placed.empty:
+        extent = _describe_extent(polygons.total_bounds, polygons.crs)
+        area_extent = _describe_extent(area.bounds, crs)
         raise ValueError(f"{option} ({extent}) has no polygon in the area ({area_extent})")
     if outside:
         print_line(f"{option}: {outside} of {len(polygons)} polygons lie outside of the area")
-    return placed[is_inside]
+    return placed
+
+
+def _describe_extent(bounds: Any, crs: Any) -> str:
+    """Describe an extent of left, bottom, right and top for a message."""
+    min_x, min_y, max_x, max_y = bounds
+    system = "" if crs is None else f" in {crs.to_string()}"
+    return f"x {min_x:.10g} to {max_x:.10g}, y {min_y:.10g} to {max_y:.10g}{system}"
 
 
 def has_centre_in(area: Any, polygons: Any) -> np.ndarray:
@@ -169,46 +160,39 @@ def footprint(raster: Any) -> Any:
     return geopandas.GeoDataFrame(geometry=[shape], crs=raster.crs)
 
 
-def read_area(path: str | Path, crs: Any, place: Any = None, smallest: float = 0) -> Any:
+def read_area(path: str | Path, crs: Any, extent: Any = None, smallest: float = 0) -> Any:
     """Return the union of the polygons of `--aoi` in a coordinate system.
 
     Args:
-        place: Footprints of rasters, to which the union is cut. Default: it stays whole.
-        smallest: Smallest area that the union must have within `place`.
+        extent: Footprints of rasters, to which the union is cut. Default: it stays whole.
+        smallest: Area that the union must exceed within `extent`.
 
     Raises:
         ValueError: If the area is smaller. The message has both extents.
     """
     polygons = read_polygons(path, "--aoi")
     area = to_crs(polygons, crs, f"--aoi {path}").union_all()
-    if place is not None:
-        area = area.intersection(place.union_all())
-        if area.is_empty or area.area < smallest:
-            aoi_extent = describe_extent(polygons.total_bounds, polygons.crs)
-            raster_extent = describe_extent(place.total_bounds, crs)
+    if extent is not None:
+        area = area.intersection(extent.union_all())
+        if area.area <= smallest:
+            described = _describe_extent(polygons.total_bounds, polygons.crs)
+            raster_extent = _describe_extent(extent.total_bounds, crs)
             problem = f"covers no pixel of the raster ({raster_extent})"
-            raise ValueError(f"--aoi {path} ({aoi_extent}) {problem}")
+            raise ValueError(f"--aoi {path} ({described}) {problem}")
     shapely.prepare(area)
     return area
 
 
-def covers(area: Any, rows: slice, columns: slice) -> np.ndarray:
-    """Return whether an area in pixels covers the centre of each pixel of a window, (h, w)."""
+def covers(area: Any, rows: slice, columns: slice, all_touched: bool = False) -> np.ndarray:
+    """Return whether an area in pixels covers the centre of each pixel of a window, (h, w), or with
+    `all_touched` any part of the pixel.
+    """
     from rasterio.features import geometry_mask
     from rasterio.transform import Affine
 
     shape = rows.stop - rows.start, columns.stop - columns.start
     shift = Affine.translation(columns.start, rows.start)
-    return geometry_mask([area], shape, shift, invert=True)
-
-
-def read_pixel_area(path: str | Path, raster: Any) -> Any:
-    """Return the union of the polygons of `--aoi` within a raster, in its pixels."""
-    pixel_area = abs(raster.transform.determinant)
-    area = read_area(path, raster.crs, footprint(raster), smallest=pixel_area)
-    area = to_pixels(area, raster)
-    shapely.prepare(area)
-    return area
+    return geometry_mask([area], shape, shift, all_touched, invert=True)
 
 
 def check_crs(raster: Any, crs: str | None) -> None:

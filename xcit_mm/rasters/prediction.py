@@ -1,6 +1,6 @@
 """One raster in, one map or one table of objects out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,11 @@ def predict_raster(
     """Predict a raster, and write a segmentor's map or a detector's table of objects.
 
     The folder `OUT.parts` holds the rows of tiles that are done, until all are: the same call
-    resumes, and keeps a finished result, whose file has what it was made from. Several processes of
-    torchrun share the rows, and the first writes the result.
+    resumes, and keeps a finished result. Several processes of torchrun share the rows, and the
+    first writes the result.
 
     Args:
         raster: Path or URL of a file that GDAL reads.
-        predictor: A detector or segmentor. Its `batch_size`, `dtype` and `min_score` apply.
         out: `.tif` for a segmentor; `.gpkg`, `.geojson` or `.parquet` for a detector.
         aoi: Vector file, whose polygons limit the prediction.
         crs: Coordinate system of the objects. Default: the raster's; in GeoJSON WGS 84.
@@ -57,27 +56,19 @@ def predict_raster(
     """
     out = Path(out)
     is_first = rank_and_size()[0] == 0
-    with ExitStack() as open_rows:
+    with ExitStack() as folder:
         with _together():
             _check_format(out, predictor.is_detector, crs)
             check_output(out, [raster] if aoi is None else [raster, aoi])
-            origin = _read_origin(out, predictor.is_detector, overwrite)
+            earlier = _read_origin(out, predictor.is_detector, overwrite)
             rows = Rows(raster, predictor, out, aoi, crs, options)
-            made_from = rows.describe() if is_first else {}
-            if is_first and origin is not None:
-                check_settings(out, origin, made_from)
-                print_line(f"{out} exists and is kept: --overwrite predicts it again")
-            elif is_first:
-                earlier = [out, maps.description_path(out), *list_rows(out)]
-                folder = open_folder(rows_folder(out), made_from, overwrite, lambda: earlier)
-                open_rows.enter_context(folder)
-        if origin is None:
+            if is_first:
+                folder.enter_context(_open_rows(out, rows.made_from, earlier, overwrite))
+        if earlier is None:
             with _together():
                 rows.predict()
             if is_first:
-                rows.join(made_from)
-    if is_first:
-        _remove_rows(out)
+                rows.join()
     return out
 
 
@@ -96,16 +87,32 @@ def _together() -> Iterator[None]:
         reasons: list[str | None] = [None] * size
         wait_for_ranks()
         torch.distributed.all_gather_object(reasons, failure and reason(failure))
-        others = list(filter(None, reasons))
-        if failure is None and others:
-            failure = RuntimeError(f"another process failed: {others[0]}")
+        reasons = list(filter(None, reasons))
+        if failure is None and reasons:
+            failure = RuntimeError(f"another process failed: {reasons[0]}")
     if failure is not None:
         raise failure
 
 
-def _remove_rows(out: Path) -> None:
-    """Remove the rows of a result, and their folder if nothing else is in it."""
+@contextmanager
+def _open_rows(
+    out: Path, made_from: Mapping[str, Any], earlier: Mapping[str, Any] | None, overwrite: bool
+) -> Iterator[None]:
+    """Open the folder of the rows, unless an earlier result is kept. At the end of the block, the
+    result is whole: the rows are removed, and their folder if nothing else is in it.
+
+    Args:
+        earlier: What the result of an earlier call was made from.
+    """
     folder = rows_folder(out)
+    if earlier is None:
+        results = [out, maps.description_path(out), *list_rows(out)]
+        with open_folder(folder, made_from, overwrite, lambda: results):
+            yield
+    else:
+        check_settings(out, earlier, made_from)
+        print_line(f"{out} exists and is kept: --overwrite predicts it again")
+        yield
     if folder.exists():
         with open_folder(folder, {}, overwrite=True, list_results=lambda: list_rows(out)):
             (folder / SETTINGS).unlink()

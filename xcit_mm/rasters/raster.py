@@ -2,24 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .bands import check_percentiles, estimate_bounds, parse_bounds, select_bands, to_bytes
-from .gdal import (
-    CACHE_SIZE,
-    check_place,
-    gdal,
-    list_files,
-    open_raster,
-    read_stored_blocks,
-    resample,
-)
+from ..utils.errors import preview
+from .gdal import StoredRaster, gdal
 
+_COLORS = ("red", "green", "blue")
 _PERCENTILES = (2.0, 98.0)
-_MAX_CACHE = 2**31  # bytes, for the strips of a row of tiles
-_MAX_TILE = 2048  # rows of a tile whose strips fit
 _SAMPLE = 128  # side in pixels of a window of the sample
 _SAMPLES = 16  # windows of the sample along each axis
 _FEW_SAMPLES = 4  # where no scale is estimated
@@ -30,7 +20,7 @@ _MAX_INT16 = 32767
 _EXTREMES = (-999, -9999, -32768, -99999)  # which programs write where they have no data
 
 
-class Raster:
+class Raster(StoredRaster):
     """A raster that is read by windows in the format of a model's input.
 
     Args:
@@ -72,50 +62,53 @@ class Raster:
         percentiles: Sequence[float] | None = None,
         nodata: float | None = None,
     ) -> None:
-        if percentiles is not None:
-            check_percentiles(percentiles, bounds)
-        self.path = str(path)
-        self.gsd = gsd
-        self.nodata = nodata
         self.notes: list[str] = []
         self._channels = channels
         self._raw = raw
         with gdal(path):
-            file = open_raster(path)
-            check_place(file)
-            self._file = file if gsd is None else resample(file, gsd, nodata)
-            self.files = list_files(file)
-            self.bands = select_bands(file, bands, channels, raw)
-            self.height = self._file.height
-            self.width = self._file.width
-            self.transform = self._file.transform
-            # Engineering systems have no place on the earth.
-            is_on_earth = file.crs and (file.crs.is_projected or file.crs.is_geographic)
-            self.crs = file.crs if is_on_earth else None
-            self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
-            self._stored_blocks = read_stored_blocks(file, self.bands)
-            # Blocks of the file for each pixel, as pixels may be resampled.
-            scale = np.divide(file.shape, self._file.shape)
-            self._blocks_per_pixel = scale / file.block_shapes[0]
+            super().__init__(path, gsd, nodata)
+            self.bands = tuple(bands or self._default_bands())
+            self._check_bands(is_chosen=bool(bands))
+            types = [self._source.dtypes[band - 1] for band in self.bands]
+            self.dtype = np.result_type(*types).name
             self._is_masked = self._has_mask()
-            self._cache = CACHE_SIZE
-            if file.block_shapes[0][1] >= file.width:  # neighbouring tiles share whole strips
-                strips = _MAX_TILE * file.width * file.count * np.dtype(self.dtype).itemsize
-                self._cache = min(max(CACHE_SIZE, strips), _MAX_CACHE)
             self.bounds = self._find_bounds(bounds, percentiles)
 
-    def _find_bounds(
-        self, bounds: Sequence[float] | None, percentiles: Sequence[float] | None
-    ) -> np.ndarray | None:
-        """Return the values of each band that become 0 and 255, (n, 2), or None without a scale."""
-        if bounds is None and not self._raw and self.dtype != "uint8":
-            sample = self._read_sample(_SAMPLES)
-            return estimate_bounds(*sample, percentiles or _PERCENTILES, self.path)
-        if percentiles is not None:
-            self.notes.append("its values are not scaled: --percentiles has no effect")
-        if "://" not in self.path:  # a sample would be most of what is read of a URL
-            self._read_sample(_FEW_SAMPLES)
-        return None if bounds is None else parse_bounds(bounds, len(self.bands))
+    def _default_bands(self) -> list[int]:
+        """Return all bands but alpha, in the order of their colors. Raw bands are all, as
+        stored.
+        """
+        colors = self._colors
+        opaque = [n for n, color in enumerate(colors, 1) if self._raw or color != "alpha"]
+        is_color = not self._raw and self._channels == 3
+        if is_color and sorted(colors[number - 1] for number in opaque) == sorted(_COLORS):
+            return [colors.index(color) + 1 for color in _COLORS]
+        return opaque
+
+    def _check_bands(self, is_chosen: bool) -> None:
+        """Raise ValueError if the bands do not match the model, hold complex numbers or number the
+        colors of a palette.
+        """
+        file = self._source
+        for band in self.bands:
+            if not 1 <= band <= file.count:
+                raise ValueError(f"{self.path} has no band {band}, but {file.count}, from 1 on")
+        is_color = self._channels == 3 and not self._raw
+        is_gray = is_color and len(self.bands) == 1
+        if len(self.bands) != self._channels and not is_gray:
+            option = f"--bands {_join(self.bands)}: " if is_chosen else ""
+            described = [f"{number} {color}" for number, color in enumerate(self._colors, 1)]
+            # A container has no bands, but files.
+            available = f"{file.count} bands ({preview(described or file.subdatasets)})"
+            problem = f"{self.path} has {available}, but the model takes {self._channels}"
+            meaning = "its red, green and blue, or one for all," if is_color else "as many"
+            fix = f"give {meaning} as --bands {_join(range(1, self._channels + 1))}"
+            raise ValueError(f"{option}{problem}: {fix}")
+        if any(file.dtypes[band - 1].startswith("complex") for band in self.bands):
+            raise ValueError(f"{self.path} holds complex numbers: give a file of their magnitudes")
+        if not self._raw and self._colors[self.bands[0] - 1] == "palette":
+            command = f"gdal_translate -expand rgb {self.path} OUT.tif"
+            raise ValueError(f"{self.path} has a palette: convert it by `{command}`")
 
     def _has_mask(self) -> bool:
         """Return whether the file's mask tells pixels without data.
@@ -141,6 +134,26 @@ class Raster:
         self.notes.append(f"{problem}: it is neither used nor a mask")
         return False
 
+    def _find_bounds(
+        self, bounds: Sequence[float] | None, percentiles: Sequence[float] | None
+    ) -> np.ndarray | None:
+        """Return the values of each band that become 0 and 255, (n, 2), or None without a scale."""
+        if percentiles is not None:
+            option = f"--percentiles {_join(percentiles)}"
+            low, high = percentiles
+            if not 0 <= low < high <= 100:
+                raise ValueError(f"{option}: give two from 0 to 100, the lower one first")
+            if bounds is not None:
+                raise ValueError(f"{option}: leave them out, or leave out --bounds")
+        if bounds is None and not self._raw and self.dtype != "uint8":
+            sample = self._read_sample(_SAMPLES)
+            return _estimate_bounds(*sample, percentiles or _PERCENTILES, self.path)
+        if percentiles is not None:
+            self.notes.append("its values are not scaled: --percentiles has no effect")
+        if "://" not in self.path:  # a sample would be most of what is read of a URL
+            self._read_sample(_FEW_SAMPLES)
+        return None if bounds is None else _parse_bounds(bounds, len(self.bands))
+
     def _read_sample(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Read a sample of up to `count` windows along each axis, with the validity of its values,
         both (n, h, w).
@@ -151,14 +164,14 @@ class Raster:
         samples = [[self._read(*window) for window in row] for row in self._sample_windows(count)]
         pixels = np.block([[pixels for pixels, _ in row] for row in samples])
         valid = np.block([[valid for _, valid in row] for row in samples])
-        values = pixels[0][valid.all(axis=0)]
-        for fill in {0.0, float(values.min()), float(values.max())} if values.size else ():
+        stored = pixels[0][valid.all(axis=0)]
+        for fill in {0.0, float(stored.min()), float(stored.max())} if stored.size else ():
             is_fill = (valid & (pixels == fill)).all(axis=0)
             rest = pixels[:, valid.all(axis=0) & ~is_fill]
             if rest.size and self._is_no_data(fill, is_fill, rest):
                 valid &= ~is_fill
-                place = "zeros at its border" if fill == 0 else f"values of {fill:g}"
-                problem = f"{place} fill {is_fill.mean():.0%} of a sample"
+                described = "zeros at its border" if fill == 0 else f"values of {fill:g}"
+                problem = f"{described} fill {is_fill.mean():.0%} of a sample"
                 self.notes.append(f"{problem}: with --nodata {fill:g} they are no part of it")
         return pixels, valid
 
@@ -180,7 +193,7 @@ class Raster:
         `count` windows.
         """
         spans = []
-        for length in self._file.shape:
+        for length in (self.height, self.width):
             size = min(_SAMPLE, length)
             number = min(count, -(-length // size))
             starts = np.unique(np.linspace(0, length - size, number).astype(int)).tolist()
@@ -189,33 +202,7 @@ class Raster:
 
     def _read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values and their validity, both (n, h, w)."""
-        if not self.stores(rows, columns):
-            shape = len(self.bands), rows.stop - rows.start, columns.stop - columns.start
-            return np.zeros(shape, self.dtype), np.zeros(shape, bool)
-        options: dict[str, Any] = dict(out_dtype=self.dtype, masked=self._is_masked)
-        stored = self._file.read(list(self.bands), window=(rows, columns), **options)
-        pixels = np.ma.getdata(stored)
-        valid = ~np.ma.getmaskarray(stored) & np.isfinite(pixels)
-        if self.nodata is not None:
-            valid &= pixels != self.nodata
-        if self._stored_blocks is not None:
-            valid &= self._stored_blocks[np.ix_(*self._blocks(rows, columns))]
-        return pixels, valid
-
-    def _blocks(self, rows: slice, columns: slice) -> list[np.ndarray]:
-        """Return the row of blocks of each row of pixels, and the column of each column."""
-        blocks = []
-        for pixels, blocks_per_pixel in zip((rows, columns), self._blocks_per_pixel, strict=True):
-            centres = np.arange(pixels.start, pixels.stop) + 0.5
-            blocks.append((centres * blocks_per_pixel).astype(int))
-        return blocks
-
-    def stores(self, rows: slice, columns: slice) -> bool:
-        """Return whether the file stores a pixel of a window. A sparse file leaves out blocks."""
-        if self._stored_blocks is None:
-            return True
-        spans = [slice(blocks[0], blocks[-1] + 1) for blocks in self._blocks(rows, columns)]
-        return bool(self._stored_blocks[tuple(spans)].any())
+        return self.read_stored(self.bands, rows, columns, self.dtype, self._is_masked)
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window and the validity of its pixels.
@@ -229,17 +216,65 @@ class Raster:
             the file's type, with 0 in place of NaN and infinity.
             The validity, (h, w), bool.
         """
-        with gdal(self.path, cache=self._cache):
+        with gdal(self.path):
             pixels, valid = self._read(rows, columns)
         if self._raw:
             pixels = np.nan_to_num(pixels, posinf=0, neginf=0)
         elif self.bounds is not None:
-            pixels = to_bytes(pixels, valid, self.bounds)
+            low, high = self.bounds.T[..., None, None]
+            floats = np.where(valid, pixels, low)  # float64, as the bounds are
+            scaled = np.rint((floats - low) / (high - low) * 255)
+            pixels = scaled.clip(0, 255).astype(np.uint8)
         if len(pixels) < self._channels:
             pixels = pixels.repeat(self._channels, axis=0)
         if self._channels == 3 and not self._raw:
             pixels = pixels[::-1]
         return np.ascontiguousarray(pixels.transpose(1, 2, 0)), valid.max(axis=0)
+
+
+def _join(numbers: Sequence[float]) -> str:
+    return " ".join(f"{number:g}" for number in numbers)
+
+
+def _parse_bounds(bounds: Sequence[float], bands: int) -> np.ndarray:
+    """Return the values of each band that become 0 and 255, (bands, 2), from one pair for all or
+    one for each.
+
+    Raises:
+        ValueError: If they are not such pairs of finite values in ascending order.
+    """
+    numbers = np.array(bounds, np.float64)
+    if len(numbers) not in (2, 2 * bands) or not np.isfinite(numbers).all():
+        fix = f"give one pair, LOW HIGH, or one for each of the {bands} bands"
+        raise ValueError(f"--bounds {_join(bounds)}: {fix}")
+    pairs = np.broadcast_to(numbers.reshape(-1, 2), (bands, 2))
+    if not (pairs[:, 0] < pairs[:, 1]).all():
+        raise ValueError(f"--bounds {_join(bounds)}: the lower value must come first")
+    return pairs
+
+
+def _estimate_bounds(
+    pixels: np.ndarray, valid: np.ndarray, percentiles: Sequence[float], path: str
+) -> np.ndarray:
+    """Compute percentiles, (n, 2), of the valid pixels of each band, (n, h, w).
+
+    Raises:
+        ValueError: If a band of the raster `path` has no valid pixel.
+    """
+    bounds = []
+    for number, (band, is_valid) in enumerate(zip(pixels, valid, strict=True), 1):
+        sample = band[is_valid].astype(np.float64)
+        if not len(sample):
+            problem = f"a sample of its band {number} has no valid pixel"
+            raise ValueError(f"{path}: {problem}, give --bounds LOW HIGH")
+        low, high = np.percentile(sample, percentiles)
+        if low == high:  # most values are equal
+            low = sample.min()
+            high = sample.max()
+        if low == high:
+            high = low + max(1.0, np.spacing(abs(low)))
+        bounds.append((low, high))
+    return np.array(bounds)
 
 
 def pad(pixels: np.ndarray, side: int, fill: int = 0) -> np.ndarray:

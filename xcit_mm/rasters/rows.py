@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +15,14 @@ import shapely
 from ..prediction.cluster import rank_and_size
 from ..prediction.prediction import Prediction
 from ..prediction.predictor import Predictor
-from ..prediction.seams import concatenate, merge_objects
+from ..prediction.seams import Objects
 from ..prediction.tiles import Window, reported_objects, windows
 from ..utils.cli import print_line, progress_bar
 from ..utils.configs import ModelInput
 from . import maps, objects
-from .files import checksum, rows_folder, write_bytes
-from .polygons import check_crs, covers, read_pixel_area
-from .raster import pad
+from .files import rows_folder, write_bytes
+from .polygons import check_crs, covers, footprint, read_area, to_pixels
+from .raster import Raster, pad
 from .settings import resolve_settings
 
 
@@ -38,13 +39,12 @@ class Rows:
     """The rows of tiles of a raster, and the result that they are joined to.
 
     Args:
-        raster, predictor, out, aoi, crs: As of `predict_raster`.
-        options: How the raster is read and tiled.
+        path, predictor, out, aoi, crs, options: As of `predict_raster`.
     """
 
     def __init__(
         self,
-        raster: str | Path,
+        path: str | Path,
         predictor: Predictor,
         out: Path,
         aoi: str | Path | None,
@@ -53,22 +53,27 @@ class Rows:
     ) -> None:
         tiling = predictor.tile, predictor.overlap
         settings = resolve_settings(predictor.cfg, options, tiling)
-        self._raster = settings.open(raster)
-        self._notes = [*settings.notes, *(f"{raster}: {note}" for note in self._raster.notes)]
+        raster = Raster(path, **settings.options)
+        self._notes = [*settings.notes, *(f"{path}: {note}" for note in raster.notes)]
+        if raster.dtype == "uint8" and settings.has_trained_bounds:
+            problem = f"{path}: its 8 bits are scaled by the bounds of the training"
+            self._notes.append(f"{problem}: give --bounds 0 255 to keep its values")
         if crs is not None or out.suffix == ".geojson":
-            check_crs(self._raster, crs)
-        self._area = None if aoi is None else read_pixel_area(aoi, self._raster)
+            check_crs(raster, crs)
+        self._area: Any = None
+        if aoi is not None:
+            pixel_area = abs(raster.transform.determinant)
+            area = read_area(aoi, raster.crs, footprint(raster), smallest=pixel_area)
+            self._area = to_pixels(area, raster)
+        self._rows = windows(raster.height, settings.tile, settings.overlap)
+        self._columns = windows(raster.width, settings.tile, settings.overlap)
+        self._files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
+        self._raster = raster
+        self._settings = settings
         self._predictor = predictor
         if predictor.tile is not None:  # it would divide the tiles into tiles of its own
             self._predictor = copy(predictor)
             self._predictor.tile = None
-        self._out = out
-        self._crs = crs
-        self._settings = settings
-        self._rows = windows(self._raster.height, settings.tile, settings.overlap)
-        self._columns = windows(self._raster.width, settings.tile, settings.overlap)
-        folder = rows_folder(out)
-        self._files = [folder / f"row-{number:05}" for number in range(len(self._rows))]
         self._classes = predictor.metainfo["classes"]
         # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
         # see another scale than elsewhere.
@@ -76,9 +81,12 @@ class Rows:
         test_cfg = predictor.cfg.model.get("test_cfg") or {}
         self._cap: int | None = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
         self._capped = 0  # tiles with as many objects as the config allows
+        self._out = out
+        self._crs = crs
 
-    def describe(self) -> dict[str, Any]:
-        """Return what the result is made from: model, raster, settings, versions, as in a JSON."""
+    @cached_property
+    def made_from(self) -> dict[str, Any]:
+        """What the result is made from: model, raster, settings, versions, as in a JSON."""
         import rasterio
 
         raster = self._raster
@@ -91,7 +99,7 @@ class Rows:
             bands=list(raster.bands),
             bounds=None if raster.bounds is None else raster.bounds.tolist(),
             raster=Path(raster.path).name,
-            content=checksum(raster.files),
+            content=raster.checksum(),
             size=[raster.height, raster.width],
             transform=list(raster.transform[:6]),
             aoi=None if self._area is None else f"{zlib.crc32(self._area.wkb):08x}",
@@ -130,42 +138,32 @@ class Rows:
             if self._raster.stores(rows, slice(column.start, column.stop))
         ]
 
-    def join(self, origin: Mapping[str, Any]) -> None:
-        """Join the files of all rows to the result, a map or a table of objects.
-
-        Args:
-            origin: From `describe`.
-        """
+    def join(self) -> None:
+        """Join the files of all rows to the result, a map or a table of objects."""
         if self._predictor.is_detector:
-            merged = merge_objects(concatenate(map(objects.read_objects, self._files)))
-            if self._area is not None:
-                centres = (merged.boxes[:, :2] + merged.boxes[:, 2:]) / 2
-                merged = merged.select(shapely.contains_xy(self._area, centres))
-            table = objects.make_table(merged, self._raster, self._classes)
-            objects.write_table(self._out, table, origin)
-            return
-        tops = [window.inside.start for window in self._rows]
-        files = dict(zip(tops, self._files, strict=True))
-        palette = self._predictor.metainfo.get("palette")
-        maps.join_maps(self._out, files, self._raster, palette, origin)
+            area = self._area
+            objects.join_objects(self._out, self._files, self._raster, area, self.made_from)
+        else:
+            palette = self._predictor.metainfo.get("palette")
+            maps.join_maps(self._out, self._files, self._raster, palette, self.made_from)
 
     def _predict_row(self, row: Window, columns: Sequence[Window]) -> bytes:
         """Return the content of a row's file."""
-        if not self._predictor.is_detector:
-            nodata = maps.no_class(self._classes)
-            interiors = {}
-            for tile, prediction in self._predict_tiles(row, columns):
-                interior = row.crop, tile.column.crop
-                labels = np.where(tile.in_area, prediction.segmentation, nodata)[interior]
-                interiors[str(tile.column.inside.start)] = labels.astype(maps.dtype_of(nodata))
-            return maps.encode_labels(interiors)
-        reported = []
+        if self._predictor.is_detector:
+            return objects.encode_objects(self._detect(row, columns))
+        nodata = maps.no_class(self._classes)
+        interiors = {}
+        for tile, prediction in self._predict_tiles(row, columns):
+            labels = np.where(tile.in_area, prediction.segmentation, nodata)
+            corner = row.inside.start, tile.column.inside.start
+            interiors[corner] = labels[row.crop, tile.column.crop].astype(nodata.dtype)
+        return maps.encode_labels(interiors)
+
+    def _detect(self, row: Window, columns: Sequence[Window]) -> Iterator[Objects]:
         for tile, prediction in self._predict_tiles(row, columns):
             if self._cap is not None and len(prediction) >= self._cap:
                 self._capped += 1
-            prediction = _cut_to_valid(prediction, tile.valid)
-            reported.append(reported_objects(prediction, row, tile.column))
-        return objects.encode_objects(concatenate(reported))
+            yield reported_objects(_cut_to_valid(prediction, tile.valid), row, tile.column)
 
     def _predict_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[tuple[_Tile, Any]]:
         """Yield the tiles with data in the area of interest, and their predictions."""

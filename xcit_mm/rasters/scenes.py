@@ -1,4 +1,4 @@
-"""Labelled rasters: read by the same options, with the areas in which labels are complete."""
+"""Labelled rasters, read by the same options, with the parts in which labels are complete."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,18 +10,15 @@ from shapely.affinity import affine_transform
 
 from ..utils.cli import print_line
 from .gdal import pixel_size
-from .labels import (
-    BACKGROUND,
-    NO_CLASS,
-    DrawnClasses,
-    LabelFile,
-    StoredClasses,
-    are_copies,
-    is_raster,
-    read_labels,
-)
-from .polygons import place_polygons, read_area, to_pixels
+from .labels import BACKGROUND, NO_CLASS, DrawnClasses, LabelFile, StoredClasses, are_boxes
+from .polygons import footprint, read_area, to_pixels
 from .raster import Raster
+from .tally import Tally
+
+HELD_OUT = "held_out.gpkg"
+"""Name of the file with the held-out areas."""
+_TRAINED = 0.8  # share of the labels
+_MANY = 5  # rasters, of which whole ones are held out
 
 
 class Grid(NamedTuple):
@@ -33,14 +30,9 @@ class Grid(NamedTuple):
     transform: Any
     crs: Any
 
-    @property
-    def box(self) -> Any:
-        """The rectangle of the raster in pixels."""
-        return shapely.box(0, 0, self.width, self.height)
-
     def to_pixels(self, shapes: Any) -> Any:
-        """Return the union of a GeoSeries in pixels, cut to the raster."""
-        return to_pixels(_to_crs(shapes, self.crs).union_all(), self).intersection(self.box)
+        """Return the union of a GeoSeries in pixels."""
+        return to_pixels(_to_crs(shapes, self.crs).union_all(), self)
 
     def to_map(self, shape: Any, crs: Any) -> Any:
         """Return a shape in pixels as a GeoSeries in a coordinate system."""
@@ -50,17 +42,49 @@ class Grid(NamedTuple):
         return _to_crs(geopandas.GeoSeries([placed], crs=self.crs), crs)
 
 
+def _to_crs(shapes: Any, crs: Any) -> Any:
+    """Convert shapes. Without a coordinate system, they stay."""
+    return shapes if crs is None else shapes.to_crs(crs)
+
+
 class Scene(NamedTuple):
-    """A raster and its labels.
+    """A labelled raster, or the part of it that is trained on or held out.
 
     Attributes:
-        area: Where the labels are complete, in pixels.
-        labels: The labels in pixels.
+        area: Where the labels are complete, in pixels of the raster.
+        rows, columns: Pixels of the part.
+        split: `train` or `val`.
     """
 
     grid: Grid
-    area: Any
     labels: DrawnClasses | StoredClasses
+    area: Any
+    rows: range
+    columns: range
+    split: str = "train"
+
+    def part(self, split: str, rows: range, columns: range) -> "Scene":
+        """Return some rows and columns."""
+        box = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
+        area = self.area.intersection(box)
+        return self._replace(area=area, rows=rows, columns=columns, split=split)
+
+
+class LabelledRasters(NamedTuple):
+    """Rasters with the labels of a file.
+
+    Attributes:
+        classes: Names of the classes in the order of their numbers, none of a raster of classes.
+        has_masks: Whether a label is more than a box.
+        tally: The labels that count so far.
+        used: The indices of these labels.
+    """
+
+    scenes: list[Scene]
+    classes: list[str]
+    has_masks: bool
+    tally: Tally
+    used: set[int]
 
 
 def open_alike(paths: Sequence[Path], options: dict[str, Any]) -> tuple[list[Grid], dict[str, Any]]:
@@ -87,93 +111,134 @@ def open_alike(paths: Sequence[Path], options: dict[str, Any]) -> tuple[list[Gri
     if len(grids) > 1 and any(grid.transform.is_identity for grid in grids):
         raise ValueError(f"{paths[0].parent} has rasters without a place: cut each by itself")
     common = {name: option for name, option in options.items() if name != "percentiles"}
-    if any(pairs is not None for pairs in bounds.values()):
-        common["bounds"] = _common_bounds(bounds)
-    return grids, common
-
-
-def _common_bounds(bounds: dict[Path, np.ndarray | None]) -> list[float]:
-    """Return the lowest and the highest bounds of all rasters, a pair for each band."""
     unscaled = [path for path, pairs in bounds.items() if pairs is None]
+    if len(unscaled) == len(paths):
+        return grids, common
     if unscaled:
         problem = f"{unscaled[0]} has 8 bits, and other rasters have more"
         raise ValueError(f"{problem}: give --bounds for all, or train each kind by itself")
     pairs = np.array(list(bounds.values()))
-    lowest = pairs[:, :, 0].min(axis=0)
-    highest = pairs[:, :, 1].max(axis=0)
-    return [float(f"{bound:.6g}") for bound in np.stack([lowest, highest], axis=1).ravel()]
+    extremes = np.stack([pairs[:, :, 0].min(axis=0), pairs[:, :, 1].max(axis=0)], axis=1)
+    common["bounds"] = [float(f"{bound:.6g}") for bound in extremes.ravel()]
+    return grids, common
 
 
-def find_areas(grids: Sequence[Grid], aoi: str | Path | None) -> list[Any]:
-    """Return the area of each raster in which the labels are complete, in its pixels."""
-    import geopandas
-    import pandas
-
-    if aoi is None:
-        print_line("without --aoi, labels count as complete on all of the rasters")
-        return [grid.box for grid in grids]
-    crs = grids[0].crs
-    places = pandas.concat([grid.to_map(grid.box, crs) for grid in grids])
-    area = geopandas.GeoSeries([read_area(aoi, crs, places)], crs=crs)
-    return [grid.to_pixels(area) for grid in grids]
-
-
-def label_scenes(
+def label_rasters(
     grids: Sequence[Grid],
-    areas: Sequence[Any],
     source: LabelFile,
     is_detector: bool,
+    aoi: str | Path | None = None,
     known: Sequence[str] = (),
-) -> tuple[list[Scene], list[str], bool]:
+) -> LabelledRasters:
     """Place the labels of a file on rasters. Lines tell which labels are left out.
 
     Args:
+        aoi: Vector file of the area in which the labels are complete. Default: the rasters.
         known: Names of the classes of a model, whose order counts if the labels have the same.
-
-    Returns:
-        The rasters with their labels; the names of the classes in the order of their numbers, none
-        of a raster of classes; and whether a label is more than a box.
 
     Raises:
         ValueError: If no label lies in the areas, or a detector has a raster of classes.
     """
+    import geopandas
     import pandas
 
-    places = list(zip(grids, areas, strict=True))
-    if is_raster(source.path, source.class_column):
+    crs = grids[0].crs
+    areas = [shapely.box(0, 0, grid.width, grid.height) for grid in grids]
+    if aoi is None:
+        print_line("without --aoi, labels count as complete on all of the rasters")
+    else:
+        extents = pandas.concat([_to_crs(footprint(grid), crs) for grid in grids])
+        area = geopandas.GeoSeries([read_area(aoi, crs, extents)], crs=crs)
+        boxes = zip(areas, grids, strict=True)
+        areas = [grid.to_pixels(area).intersection(box) for box, grid in boxes]
+    labels: Any
+    if source.is_raster():
         if is_detector:
             raise ValueError(f"{source.option} has no polygons: a detector needs some")
-        scenes = [Scene(grid, area, StoredClasses(source.path, grid)) for grid, area in places]
-        return scenes, [], True
-    polygons = read_labels(source)
-    polygons = polygons[~are_copies(polygons, source)]
-    crs = grids[0].crs
-    labelled = pandas.concat([grid.to_map(area, crs) for grid, area in places]).union_all()
-    placed = place_polygons(polygons, crs, labelled, source.option)
-    classes = sorted(set(placed["class"]) - {NO_CLASS})
+        tally = Tally("labels", 0)
+        labels = [StoredClasses(source.path, grid) for grid in grids]
+        return LabelledRasters(_make_scenes(grids, labels, areas), [], True, tally, set())
+    labelled = [grid.to_map(area, crs) for grid, area in zip(grids, areas, strict=True)]
+    user = f"{source.option}: the tiles show"
+    placed = source.place(crs, pandas.concat(labelled).union_all(), user=user)
+    has_class = placed.polygons["class"] != NO_CLASS
+    named = placed.tally.keep(placed.polygons, has_class, "without a class")
+    classes = sorted(set(named["class"]))
     if not classes:
         raise ValueError(f"{source.option}: no polygon in the area has a class")
     if not is_detector:
         classes = [BACKGROUND, *(name for name in classes if name != BACKGROUND)]
     if set(classes) == set(known):
         classes = list(known)
-    scenes = []
-    has_boxes = True
-    for grid, area in places:
-        labels = DrawnClasses(_to_crs(placed, grid.crs), grid.transform, classes)
-        has_boxes &= _are_boxes(labels.shapes)
-        scenes.append(Scene(grid, area, labels))
-    drawn = polygons.geometry[polygons["class"] != NO_CLASS]
+    labels = [DrawnClasses(placed.polygons, grid, classes) for grid in grids]
     # Boxes are drawn along the axes of the raster, or of their own coordinate system.
-    return scenes, classes, not (has_boxes or _are_boxes(drawn))
+    has_masks = not (placed.are_boxes or all(are_boxes(drawn.shapes) for drawn in labels))
+    scenes = _make_scenes(grids, labels, areas)
+    return LabelledRasters(scenes, classes, has_masks, placed.tally, set(named.index))
 
 
-def _to_crs(shapes: Any, crs: Any) -> Any:
-    """Convert shapes. Without a coordinate system, they stay."""
-    return shapes if crs is None else shapes.to_crs(crs)
+def _make_scenes(grids: Sequence[Grid], labels: Sequence[Any], areas: Sequence[Any]) -> list[Scene]:
+    """Return the scenes whose area is not empty."""
+    return [
+        Scene(grid, drawn, area, range(grid.height), range(grid.width))
+        for grid, drawn, area in zip(grids, labels, areas, strict=True)
+        if not area.is_empty
+    ]
 
 
-def _are_boxes(shapes: Any) -> bool:
-    """Return whether all polygons are boxes along the axes of their coordinate system."""
-    shapes = np.array(shapes)
-    return bool((shapely.area(shapes) > 0.999 * shapely.area(shapely.envelope(shapes))).all())
+def divide(scenes: Sequence[Scene], hold_out: bool) -> list[Scene]:
+    """Divide rasters into parts to train on and parts to hold out, the same in every run."""
+    parts = []
+    for number, scene in enumerate(scenes):
+        rows = scene.rows
+        columns = scene.columns
+        if not hold_out or len(scenes) >= _MANY:
+            is_held_out = hold_out and number % _MANY == _MANY - 1
+            parts.append(scene._replace(split="val" if is_held_out else "train"))
+        elif len(columns) > len(rows):
+            border = _find_border(scene, axis=0)
+            parts.append(scene.part("train", rows, columns[:border]))
+            parts.append(scene.part("val", rows, columns[border:]))
+        else:
+            border = _find_border(scene, axis=1)
+            parts.append(scene.part("train", rows[:border], columns))
+            parts.append(scene.part("val", rows[border:], columns))
+    held_out = [part for part in parts if part.split == "val"]
+    return [_without_held_out(part, held_out) for part in parts if not part.area.is_empty]
+
+
+def _find_border(scene: Scene, axis: int) -> int:
+    """Return the pixel along an axis before which most of the labels lie."""
+    start, stop = np.reshape(scene.area.bounds, (2, 2))[:, axis]
+    border = start + _TRAINED * (stop - start)
+    if isinstance(scene.labels, DrawnClasses):
+        is_inside = shapely.intersects(scene.area, scene.labels.shapes)
+        centres = shapely.centroid(scene.labels.shapes[is_inside])
+        if len(centres) > 1:
+            border = np.quantile(shapely.get_coordinates(centres)[:, axis], _TRAINED)
+    return round(border)
+
+
+def _without_held_out(part: Scene, held_out: Sequence[Scene]) -> Scene:
+    """Remove what is held out of other rasters at the same place from a part to train on."""
+    if part.split != "train":
+        return part
+    area = part.area
+    for val in held_out:
+        if val.grid is not part.grid:
+            held_out_area = val.grid.to_map(val.area, part.grid.crs)
+            area = area.difference(part.grid.to_pixels(held_out_area))
+    return part._replace(area=area)
+
+
+def write_held_out(folder: Path, parts: Sequence[Scene]) -> None:
+    """Write the held-out areas, if there are any, into a folder for `--aoi`."""
+    import geopandas
+    import pandas
+
+    crs = parts[0].grid.crs
+    areas = [part.grid.to_map(part.area, crs) for part in parts if part.split == "val"]
+    if areas:
+        options: Any = dict(engine="pyogrio", geometry_type="MultiPolygon", promote_to_multi=True)
+        table = geopandas.GeoDataFrame(geometry=pandas.concat(areas))
+        table.to_file(folder / HELD_OUT, **options)

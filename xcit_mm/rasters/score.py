@@ -7,7 +7,6 @@ import numpy as np
 
 from ..utils.cli import print_line
 from . import maps, objects
-from .files import checksum
 from .labels import LabelFile
 from .map_score import score_map
 from .object_score import score_objects
@@ -61,7 +60,7 @@ def score_raster(
     is_table = out.suffix in objects.SUFFIXES
     origin = objects.read_origin(out) if is_table else maps.read_origin(out)
     predicted = None if raster is None else _open_predicted(raster, origin)
-    if predicted is not None and origin and checksum(predicted.files) != origin["content"]:
+    if predicted is not None and origin and predicted.checksum() != origin["content"]:
         problem = f"{raster} has changed since {out} was made from {origin['raster']}"
         print_line(f"{problem}: --overwrite predicts it again")
     source = LabelFile(labels, class_column, layer)
@@ -76,5 +75,5 @@ def _open_predicted(path: str | Path, origin: dict[str, Any]) -> Raster:
         return Raster(path, raw=True)
     bands = origin["bands"]
     bounds = np.ravel(origin["bounds"] or (0, 1)).tolist()  # whose values do not matter
-    place = dict(gsd=origin["gsd"], nodata=origin["nodata"])
-    return Raster(path, channels=len(bands), bands=bands, bounds=bounds, **place)
+    options = dict(bands=bands, bounds=bounds, gsd=origin["gsd"], nodata=origin["nodata"])
+    return Raster(path, channels=len(bands), **options)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from mmengine.config import Config
 
 from ..prediction.tiles import overlap_of_tiles
 from ..utils.configs import ModelInput
-from .raster import Raster
 
 LOADING = ("gsd", "bands", "bounds", "percentiles", "nodata")
 """Options of `Raster` that a user may give."""
@@ -23,27 +21,16 @@ class RasterSettings:
 
     Attributes:
         tile, overlap: Side and minimum overlap of tiles in pixels.
-        channels, raw: As of `Raster`.
-        reading: Other options of `Raster` that are decided before a raster is opened.
+        options: Options of `Raster`.
         notes: Lines on options that differ from those of the model's training.
         has_trained_bounds: Whether the bounds are those of the training.
     """
 
     tile: int
     overlap: int
-    channels: int
-    raw: bool
-    reading: Mapping[str, Any]
+    options: Mapping[str, Any]
     notes: Sequence[str] = ()
     has_trained_bounds: bool = False
-
-    def open(self, path: str | Path) -> Raster:
-        """Open a raster, whose notes include what these settings do to its values."""
-        raster = Raster(path, channels=self.channels, raw=self.raw, **self.reading)
-        if raster.dtype == "uint8" and not self.raw and self.has_trained_bounds:
-            problem = "its 8 bits are scaled by the bounds of the training"
-            raster.notes.append(f"{problem}: give --bounds 0 255 to keep its values")
-        return raster
 
 
 def trained_settings(cfg: Config) -> dict[str, Any]:
@@ -96,9 +83,7 @@ def resolve_settings(
     return RasterSettings(
         tile,
         overlap,
-        channels=model_input.bands or (count if raw else 3),
-        raw=raw,
-        reading=reading,
+        dict(channels=model_input.bands or (count if raw else 3), raw=raw) | reading,
         notes=() if trains else _list_changes(chosen, trained),
         has_trained_bounds="bounds" in reading and "bounds" not in chosen,
     )
@@ -123,8 +108,8 @@ def _list_changes(chosen: Mapping[str, Any], trained: Mapping[str, Any]) -> list
     """Describe each option that has another value than in the training."""
     notes = []
     for name, value in chosen.items():
-        before = trained.get(name)
-        if before is not None and not np.array_equal(value, before):
+        of_training = trained.get(name)
+        if of_training is not None and not np.array_equal(value, of_training):
             shown = " ".join(map(str, np.ravel(value)))
-            notes.append(f"--{name} {shown}: the model was trained with {before}")
+            notes.append(f"--{name} {shown}: the model was trained with {of_training}")
     return notes

@@ -1,7 +1,7 @@
 """Tiles of labelled rasters: images in files, with objects or segmentation maps."""
 
 from array import array
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,37 +16,27 @@ from ..datasets.inventory import LeftOut
 from ..datasets.photo_labels import to_split
 from ..utils.coco import encode_mask, from_corners
 from .gdal import open_raster
-from .labels import CutObject, DrawnClasses, StoredClasses
+from .labels import CutObject, StoredClasses
 from .polygons import covers
 from .raster import Raster, pad
-from .settings import RasterSettings
-
-MIN_VISIBLE = 1 / 3
-"""Smallest share of an object that a tile shows, below which the object is ignored."""
+from .scenes import Scene
 
 
 class Tile(NamedTuple):
-    """A tile of a raster, with its area where labels are complete, and the labelled polygons in it,
-    all in pixels of the raster.
+    """A tile of a labelled raster, with its area where labels are complete, and the labelled
+    polygons in it, all in pixels of the raster.
     """
 
-    raster: Path
-    split: str
+    scene: Scene
     rows: slice
     columns: slice
     area: Any
-    labels: DrawnClasses | StoredClasses
     objects: list[CutObject]
 
     @property
     def name(self) -> str:
         """Name of its files, without a suffix."""
-        return f"{self.raster.stem}-{self.rows.start}-{self.columns.start}"
-
-
-def is_shown(labelled: CutObject) -> bool:
-    """Return whether an object has a class, and its tile shows enough of it."""
-    return labelled.number >= 0 and labelled.share >= MIN_VISIBLE
+        return f"{self.scene.grid.path.stem}-{self.rows.start}-{self.columns.start}"
 
 
 class _TileWriter:
@@ -54,19 +44,26 @@ class _TileWriter:
     are PNGs, raw ones GeoTIFFs of the stored values.
 
     Attributes:
-        count: Number of tiles by split.
+        rows: Images and labels of the tiles by split.
+        shown: Indices of the labels that a tile shows.
+        without_data: Indices of labels that a tile would show, if the raster had data there.
     """
+
+    not_shown = "in no tile"  # why a label with data is not used
 
     _images = Path()  # folder of the images in the folder of the tiles
     _is_cut_to_area = False
+    _min_shown = 0.0  # share of an object, up to which it is ignored in a tile
+    _min_data = 0.0  # share of its part in the tile
 
-    def __init__(self, folder: Path, settings: RasterSettings, classes: Sequence[str]) -> None:
-        self.side = settings.tile
-        self.count: Counter[str] = Counter()
-        self._raw = settings.raw
+    def __init__(self, folder: Path, side: int, is_raw: bool, classes: Sequence[str]) -> None:
+        self.side = side
+        self.rows: defaultdict[str, list[tuple[Path, Any]]] = defaultdict(list)
+        self.shown: set[int] = set()
+        self.without_data: set[int] = set()
+        self._is_raw = is_raw
         self._folder = folder
         self._classes = list(classes)
-        self._rows: defaultdict[str, list[tuple[Path, Any]]] = defaultdict(list)
         # Of the training tiles, by band.
         self._pixels = 0
         self._sum: Any = 0
@@ -81,17 +78,26 @@ class _TileWriter:
         deviation[deviation == 0] = 1
         return _rounded(mean), _rounded(deviation)
 
+    def may_show(self, labelled: CutObject) -> bool:
+        """Return whether an object has a class, and its tile covers enough of it."""
+        return labelled.number >= 0 and labelled.share > self._min_shown
+
+    def has_object(self, tile: Tile) -> bool:
+        """Return whether a tile covers enough of an object."""
+        return any(map(self.may_show, tile.objects))
+
     def write(self, tile: Tile, raster: Raster) -> str:
         """Write a tile with its labels. Return why the tile is left out, or nothing."""
         image, valid = raster.read(tile.rows, tile.columns)
         is_in_area = covers(tile.area, tile.rows, tile.columns)
         is_counted = valid & is_in_area
+        shown = self._find_shown(tile, valid)
         if not is_counted.any():
             return "without valid pixels"
-        labels = self._write_labels(tile, is_counted)
+        labels = self._write_labels(tile, is_counted, shown)
         if labels is None:
             return "without a labelled pixel"
-        if self._raw and tile.split == "train":
+        if self._is_raw and tile.scene.split == "train":
             pixels = image[is_counted].astype(np.float64)
             self._pixels += len(pixels)
             self._sum = self._sum + pixels.sum(axis=0)
@@ -99,20 +105,36 @@ class _TileWriter:
         if self._is_cut_to_area:
             image[~is_in_area] = 0
         path = self._write_image(tile, image, raster)
-        self._rows[tile.split].append((path, labels))
-        self.count[tile.split] += 1
+        self.rows[tile.scene.split].append((path, labels))
+        self.shown |= shown
         return ""
+
+    def _find_shown(self, tile: Tile, valid: np.ndarray) -> set[int]:
+        """Return the indices of the labels that a tile shows by enough pixels with data."""
+        shown = set()
+        is_whole = valid.all()
+        for labelled in filter(self.may_show, tile.objects):
+            with_data = 1.0
+            if not is_whole:
+                pixels = covers(labelled.shape, tile.rows, tile.columns, all_touched=True)
+                with_data = valid[pixels].mean()
+            if with_data >= self._min_data and labelled.share * with_data > self._min_shown:
+                shown.add(labelled.label)
+            else:
+                self.without_data.add(labelled.label)
+        return shown
 
     def _write_image(self, tile: Tile, image: np.ndarray, raster: Raster) -> Path:
         """Write an image, and return its path within the folder."""
-        path = self._images / tile.split / f"{tile.name}.{'tif' if self._raw else 'png'}"
+        suffix = "tif" if self._is_raw else "png"
+        path = self._images / tile.scene.split / f"{tile.name}.{suffix}"
         written = self._folder / path
         written.parent.mkdir(parents=True, exist_ok=True)
         image = pad(image, self.side)
-        if not self._raw:
+        if not self._is_raw:
             written.write_bytes(_encode_png(image))
             return path
-        shift = type(raster.transform).translation(tile.columns.start, tile.rows.start)
+        shift = raster.transform.translation(tile.columns.start, tile.rows.start)
         profile = dict(
             driver="GTiff",
             height=self.side,
@@ -130,12 +152,12 @@ class _TileWriter:
     def finish(self, folder: Path) -> Dataset:
         """Return the tiles with their labels, whose folder will be moved to `folder`."""
         splits = {}
-        for split, rows in self._rows.items():
+        for split, rows in self.rows.items():
             images = [Image(folder / path, self.side, self.side) for path, _ in rows]
             splits[split] = self._to_split(images, [labels for _, labels in rows], folder)
         return Dataset("tiles", tuple(self._classes), splits, LeftOut(folder))
 
-    def _write_labels(self, tile: Tile, is_counted: np.ndarray) -> Any:
+    def _write_labels(self, tile: Tile, is_counted: np.ndarray, shown: set[int]) -> Any:
         """Return the labels of a tile, or None if no pixel that counts has one."""
         raise NotImplementedError
 
@@ -144,46 +166,48 @@ class _TileWriter:
 
 
 class ObjectTiles(_TileWriter):
-    """Writes images into SPLIT. Objects have masks, or boxes alone."""
+    """Writes images into SPLIT. Objects have masks, or boxes alone. Those that a tile does not show
+    well are crowds.
+    """
+
+    not_shown = "in no tile by more than a third"
 
     _is_cut_to_area = True  # what stands outside is neither an object nor background
+    _min_shown = 1 / 3
+    _min_data = 1 / 2
 
     def __init__(
-        self, folder: Path, settings: RasterSettings, classes: Sequence[str], with_masks: bool
+        self, folder: Path, side: int, is_raw: bool, classes: Sequence[str], has_masks: bool
     ) -> None:
-        super().__init__(folder, settings, classes)
-        self._with_masks = with_masks
+        super().__init__(folder, side, is_raw, classes)
+        self._has_masks = has_masks
 
-    def has_object(self, tile: Tile) -> bool:
-        """Return whether a tile shows enough of an object."""
-        return any(is_shown(labelled) for labelled in tile.objects)
-
-    def _write_labels(self, tile: Tile, is_counted: np.ndarray) -> list[NewObject]:
-        return [new for labelled in tile.objects for new in self._to_objects(labelled, tile)]
+    def _write_labels(self, tile: Tile, is_counted: np.ndarray, shown: set[int]) -> list[NewObject]:
+        objects = []
+        for labelled in tile.objects:
+            # Without a class, an object is ignored in every class.
+            has_class = labelled.number >= 0
+            names = [self._classes[labelled.number]] if has_class else self._classes
+            shape = translate(labelled.shape, -tile.columns.start, -tile.rows.start)
+            box = from_corners(shape.bounds)[0].round(2).tolist()
+            mask, area = self._to_mask(shape) if self._has_masks else (None, None)
+            name = f"polygon {labelled.label} of --labels"
+            is_crowd = labelled.label not in shown
+            objects += [NewObject(class_, box, mask, name, is_crowd, area) for class_ in names]
+        return objects
 
     def _to_split(self, images: list[Image], labels: list[Any], folder: Path) -> Split:
         rows = [(image, None, objects) for image, objects in zip(images, labels, strict=True)]
         return to_split(rows, self._classes)
 
-    def _to_objects(self, labelled: CutObject, tile: Tile) -> list[NewObject]:
-        """Return an object as its tile shows it. Without a class, it is ignored in every class."""
-        shape = translate(labelled.shape, -tile.columns.start, -tile.rows.start)
-        box = from_corners(shape.bounds)[0].round(2).tolist()
-        mask: Mask = None
-        area = None
-        if self._with_masks:
-            polygons = [part for part in shapely.get_parts(shape) if part.area > 0]
-            outlines = [part.exterior.coords[:-1] for part in polygons]
-            mask = [array("d", np.ravel(outline).round(2)) for outline in outlines]
-            if any(part.interiors for part in polygons):
-                side = slice(0, self.side)
-                pixels = covers(shape, side, side)
-                mask = encode_mask(pixels)
-                area = float(pixels.sum())
-        names = self._classes if labelled.number < 0 else [self._classes[labelled.number]]
-        name = f"polygon {labelled.label} of --labels"
-        is_crowd = not is_shown(labelled)
-        return [NewObject(class_, box, mask, name, is_crowd, area) for class_ in names]
+    def _to_mask(self, shape: Any) -> tuple[Mask, float | None]:
+        """Return the outlines of a shape, or with holes its pixels and their number."""
+        polygons = [part for part in shapely.get_parts(shape) if part.area > 0]
+        if any(part.interiors for part in polygons):
+            pixels = covers(shape, slice(0, self.side), slice(0, self.side))
+            return encode_mask(pixels), float(pixels.sum())
+        outlines = [part.exterior.coords[:-1] for part in polygons]
+        return [array("d", np.ravel(outline).round(2)) for outline in outlines], None
 
 
 class MapTiles(_TileWriter):
@@ -195,8 +219,7 @@ class MapTiles(_TileWriter):
 
     def has_object(self, tile: Tile) -> bool:
         """Return whether a tile has an object, or labels that tell only when they are read."""
-        has_class = any(labelled.number >= 0 for labelled in tile.objects)
-        return has_class or isinstance(tile.labels, StoredClasses)
+        return super().has_object(tile) or isinstance(tile.scene.labels, StoredClasses)
 
     def finish(self, folder: Path) -> Dataset:
         """Write the names of the classes, and return the tiles."""
@@ -206,9 +229,9 @@ class MapTiles(_TileWriter):
     def _to_split(self, images: list[Image], labels: list[Any], folder: Path) -> Split:
         return Split(images, [folder / path for path in labels])
 
-    def _write_labels(self, tile: Tile, is_counted: np.ndarray) -> Path | None:
+    def _write_labels(self, tile: Tile, is_counted: np.ndarray, shown: set[int]) -> Path | None:
         """Write a map of 8 bits, and return its path within the folder."""
-        numbers = tile.labels.read(tile.rows, tile.columns)
+        numbers = tile.scene.labels.read(tile.rows, tile.columns)
         is_labelled = is_counted & (numbers >= 0)
         if not is_labelled.any():
             return None
@@ -218,7 +241,7 @@ class MapTiles(_TileWriter):
             raise ValueError(f"--labels has classes from {lowest} to {highest}: give 0 to 254")
         unnamed = range(len(self._classes), highest + 1)
         self._classes += [f"class {number}" for number in unnamed]
-        path = Path("annotations", tile.split, f"{tile.name}.png")
+        path = Path("annotations", tile.scene.split, f"{tile.name}.png")
         written = self._folder / path
         written.parent.mkdir(parents=True, exist_ok=True)
         labels = np.where(is_labelled, numbers, IGNORED).astype(np.uint8)

@@ -88,8 +88,10 @@ def find_bases_by_package() -> Iterator[None]:
     mmengine asks setuptools, which from 82 on lacks `pkg_resources`, for the name of a
     distribution, which for mmseg differs between the stacks. And it gives every part of such a base
     the scope PACKAGE, in which it looks for its class: the parts of this package's configs belong
-    to their `default_scope`. mmengine has no option for either, and does not call a subclass's.
+    to their `default_scope`. mmengine has no option for either.
     """
+    # `Config._file2dict` calls this method by the class's name: a subclass would repeat its 160
+    # lines, and the libraries' scripts, which read configs by `Config.fromfile`, would not use it.
     find_base = Config._get_cfg_path
 
     def find(base: str, filename: str) -> tuple[str, str | None]:
@@ -225,11 +227,9 @@ def gdal_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def without_resize_warning() -> Iterator[None]:
-    """Make mmseg (1.2) resize without its warning about aligned corners, as its default.
-
-    The warning calls int() on sizes, which makes them constants of a traced graph. Heads import the
-    function and do not pass the option on.
-    """
+    """Make mmseg (1.2) resize without its warning about aligned corners, as its default."""
+    # A filter of warnings is no help: before the warning, int() makes the sizes constants of an
+    # exported graph. Heads import the function by name and do not pass its option on.
     from mmseg.models.utils import resize
 
     defaults = resize.__defaults__
