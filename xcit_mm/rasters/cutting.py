@@ -128,12 +128,12 @@ def _report(labelled: LabelledRasters, writer: TileWriter) -> None:
     """Print how many labels the tiles show, and how many are left out for what reason.
 
     Raises:
-        ValueError: If the tiles show none.
+        ValueError: If the labels are polygons, and the tiles show none.
     """
     tally = labelled.tally
     hidden = labelled.used - writer.shown
     tally.left_out["without data in the raster"] = len(hidden & writer.without_data)
-    tally.left_out[writer.not_shown] = len(hidden - writer.without_data)
+    tally.left_out[writer.why_not_shown] = len(hidden - writer.without_data)
     if tally.total and not writer.shown:
         raise ValueError(f"{tally}: give other labels, or a larger --tile or --gsd")
     if tally.total:

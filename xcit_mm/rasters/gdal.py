@@ -157,7 +157,8 @@ class StoredRaster:
         """Raise ValueError if the place of the file on a map is not a transform."""
         name = self._source.name
         points, _ = self._source.gcps
-        if not self._source.transform.is_identity or not (points or self._source.rpcs):
+        has_transform = not self._source.transform.is_identity
+        if has_transform or not (points or self._source.rpcs):
             return
         means = "ground control points" if points else "rational polynomial coefficients"
         command = "gdalwarp" if points else "gdalwarp -rpc"
@@ -229,7 +230,7 @@ class StoredRaster:
         return None if stored.all() else stored
 
     def _blocks(self, rows: slice, columns: slice) -> list[np.ndarray]:
-        """Return the row of blocks of each row of pixels, and the column of each column."""
+        """Return the row of blocks in which each row of pixels lies, and likewise for columns."""
         # Pixels may be resampled.
         blocks_per_pixel = np.divide(self._source.shape, self._file.shape)
         blocks_per_pixel /= self._source.block_shapes[0]

@@ -38,7 +38,11 @@ class LoadRasterFromFile:
         self.to_float32 = to_float32
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
-        """Add `img` (H, W, bands), `img_shape` and `ori_shape` to a dictionary with `img_path`."""
+        """Add `img` (H, W, bands), `img_shape` and `ori_shape` to a dictionary with `img_path`.
+
+        Raises:
+            OSError: If GDAL cannot read the file.
+        """
         path = results["img_path"]
         with gdal(path), open_raster(path) as file:
             image = np.ascontiguousarray(file.read(self.bands).transpose(1, 2, 0))

@@ -26,7 +26,7 @@ def encode_labels(tiles: Mapping[tuple[int, int], np.ndarray]) -> bytes:
     """Return the content of a row's file: an .npz of the classes (h, w) of tiles, by the first row
     and column of each in the raster.
     """
-    # GDAL may lose what the disk does not take. Python raises an error.
+    # As .npz, not as GeoTIFF: on a full disk GDAL loses blocks in silence, and Python raises.
     file = io.BytesIO()
     arrays: dict[str, Any] = {f"{row}-{column}": labels for (row, column), labels in tiles.items()}
     np.savez_compressed(file, **arrays)

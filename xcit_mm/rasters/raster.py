@@ -119,7 +119,7 @@ class Raster(StoredRaster):
         from rasterio.enums import MaskFlags
 
         if MaskFlags.alpha not in self._file.mask_flag_enums[self.bands[0] - 1]:
-            return True
+            return True  # nodata or a mask of its own tells, or all pixels have data
         alpha = [color.name for color in self._file.colorinterp].index("alpha") + 1
         if alpha in self.bands:
             return False

@@ -49,7 +49,7 @@ class _TileWriter:
         without_data: Indices of labels that a tile would show, if the raster had data there.
     """
 
-    not_shown = "in no tile"  # why a label with data is not used
+    why_not_shown = "in no tile"  # why a label with data is not used
 
     _images = Path()  # folder of the images in the folder of the tiles
     _is_cut_to_area = False
@@ -170,7 +170,7 @@ class ObjectTiles(_TileWriter):
     well are crowds.
     """
 
-    not_shown = "in no tile by more than a third"
+    why_not_shown = "in no tile by more than a third"
 
     _is_cut_to_area = True  # what stands outside is neither an object nor background
     _min_shown = 1 / 3
@@ -183,9 +183,10 @@ class ObjectTiles(_TileWriter):
         self._has_masks = has_masks
 
     def _write_labels(self, tile: Tile, is_counted: np.ndarray, shown: set[int]) -> list[NewObject]:
+        """Return the objects of a tile. Those that it does not show well are crowds."""
         objects = []
         for labelled in tile.objects:
-            # Without a class, an object is ignored in every class.
+            # An object without a class is never shown: it is a crowd in every class.
             has_class = labelled.number >= 0
             names = [self._classes[labelled.number]] if has_class else self._classes
             shape = translate(labelled.shape, -tile.columns.start, -tile.rows.start)
