@@ -37,7 +37,9 @@ def finetune(options: argparse.Namespace) -> int:
         elif not options.skip_checks:
             raise_failures(check_dataset(dataset, adapted.masks))
         print(write_finetuning_config(config, adapted, dataset, data, tiles), file=sys.stderr)
-        print(f"written: {config}; edit it, and train it by train {config}", file=sys.stderr)
+        print(
+            f"written: {config}; edit it, and train it by xcit-mm train {config}", file=sys.stderr
+        )
 
     errors = ValueError, OSError, ModuleNotFoundError, RuntimeError
     code = cli_main(prepare, "the run has not started", *errors)
