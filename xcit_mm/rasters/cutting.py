@@ -74,7 +74,8 @@ def cut_rasters(
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: remove it, or name another config by --config")
-    grids, options = open_alike(list_rasters(Path(rasters)), dict(settings.options))
+    paths = list_rasters(Path(rasters))
+    grids, options = open_alike(paths, dict(settings.options))
     labelled = label_rasters(grids, labels, is_detector, aoi, known)
     parts = divide(labelled.scenes, hold_out)
     is_raw = options["raw"]

@@ -100,6 +100,7 @@ class LabelFile(NamedTuple):
         labels = tally.keep(labels, ~copies, "drawn twice")
         placed = place_polygons(labels, crs, area, self.option, by_centre)
         tally.left_out["outside of the area"] = len(labels) - len(placed)
+        tally.left_out["without a class"] = int((placed["class"] == NO_CLASS).sum())
         return PlacedLabels(placed, tally, are_boxes(labels.geometry[labels["class"] != NO_CLASS]))
 
     def _read(self) -> Any:

@@ -34,7 +34,7 @@ def score_objects(
     placed, label_tally, _ = source.place(table.crs, area, by_centre=True)
     has_class = placed["class"] != NO_CLASS
     ignored = {"without a class": placed[~has_class]}
-    labels = label_tally.keep(placed, has_class, "without a class")
+    labels = placed[has_class]
     if set(labels["class"]) == {ONE_CLASS}:
         table["class"] = ONE_CLASS
     elif classes is not None:

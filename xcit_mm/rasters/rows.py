@@ -126,17 +126,13 @@ class Rows:
     def _list_columns(self, row: Window) -> list[Window]:
         """List the tiles of a row that the file stores and that touch the area of interest."""
         rows = slice(row.start, row.stop)
-        columns = self._columns
-        if self._area is not None:
-            starts, stops, *_ = zip(*columns, strict=True)
-            boxes = shapely.box(starts, row.start, stops, row.stop)
-            touches = shapely.intersects(self._area, boxes)
-            columns = [columns[number] for number in np.flatnonzero(touches)]
-        return [
-            column
-            for column in columns
-            if self._raster.stores(rows, slice(column.start, column.stop))
-        ]
+        columns = []
+        for column in self._columns:
+            box = shapely.box(column.start, row.start, column.stop, row.stop)
+            is_wanted = self._area is None or self._area.intersects(box)
+            if is_wanted and self._raster.stores(rows, slice(column.start, column.stop)):
+                columns.append(column)
+        return columns
 
     def join(self) -> None:
         """Join the files of all rows to the result, a map or a table of objects."""

@@ -161,8 +161,7 @@ def label_rasters(
     labelled = [grid.to_map(area, crs) for grid, area in zip(grids, areas, strict=True)]
     user = f"{source.option}: the tiles show"
     placed = source.place(crs, pandas.concat(labelled).union_all(), user=user)
-    has_class = placed.polygons["class"] != NO_CLASS
-    named = placed.tally.keep(placed.polygons, has_class, "without a class")
+    named = placed.polygons[placed.polygons["class"] != NO_CLASS]
     classes = sorted(set(named["class"]))
     if not classes:
         raise ValueError(f"{source.option}: no polygon in the area has a class")
