@@ -90,12 +90,6 @@ def test_an_option_that_neither_command_nor_library_has_names_the_nearest(comman
     assert "did you mean --skip-checks?" in error
 
 
-def test_unknown_model_is_one_line(command, shapes):
-    error = command("predict", shapes / "images" / "validation", "--model", "maskrcn")[0]
-    assert "neither a config" in error
-    assert "\n" not in error
-
-
 def test_a_command_leaves_the_modules_of_the_user_alone(tmp_path):
     """A folder of scripts on sys.path would hide modules of the same names, such as `test`."""
     code = "from xcit_mm.__main__ import main; main(['--version']); import test; print(test)"

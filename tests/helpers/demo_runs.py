@@ -1,6 +1,5 @@
 """Demo configs, shortened and on other data, as arguments of tools/train.py and tools/test.py."""
 
-import json
 from pathlib import Path
 
 import torch
@@ -30,13 +29,6 @@ def cfg_options(config: str, data: Path, iterations: int, workers: int = 0) -> l
         ann_file = data / "annotations" / "instances_validation.json"
         options += [f"{split}_evaluator.ann_file={ann_file}" for split in ("val", "test")]
     return ["--cfg-options", *options]
-
-
-def printed_scores(folder: Path) -> list[dict]:
-    """Validation scores that training logged, in order."""
-    logs = sorted(folder.glob("2*/vis_data/scalars.json"))
-    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
-    return [line for line in lines if any(score in line for score in SCORES.values())]
 
 
 def assert_same_state(expected: Path, file: Path) -> None:

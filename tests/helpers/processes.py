@@ -1,9 +1,9 @@
 """Processes that begin with everything imported: tools and scripts, to be killed, and two ranks."""
 
 import ctypes
-import importlib
 import multiprocessing
 import os
+import resource
 import runpy
 import signal
 import subprocess
@@ -12,9 +12,10 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from helpers import configs  # noqa: F401  # makes mmengine parse each metafile only once
+from helpers.paths import ROOT
 
 # A server imports the libraries once; every process is forked from it, with no thread running.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -35,33 +36,32 @@ class Ended(NamedTuple):
     stderr: str
 
 
-def run_tool(
-    name: str, *arguments: object, cwd: Path, kill_at: tuple | None = None, **limits: int
+def run_tool(name: str, *arguments: object, **options: Any) -> Ended:
+    """Run tools/NAME.py to its end, with the options of `run_script`."""
+    return run_script(ROOT / "tools" / f"{name}.py", *arguments, **options)
+
+
+def run_script(
+    script: Path,
+    *arguments: object,
+    cwd: Path,
+    kill_at: tuple | None = None,
+    file_size: int | None = None,
 ) -> Ended:
-    """Run `xcit-mm NAME` to its end.
+    """Run a script to its end, as `python SCRIPT ARGUMENTS` does.
 
     Args:
         kill_at: Arguments of `arrange_death`.
-        limits: `file_size` in bytes.
+        file_size: Limit of a file in bytes, as a full disk sets.
     """
-    return _to_its_end(_run, name, list(map(str, arguments)), cwd, kill_at, limits)
-
-
-def run_script(script: Path, *arguments: str, cwd: Path) -> Ended:
-    """Run a script, any tool or code of a page, to its end, as `python SCRIPT ARGUMENTS` does."""
-    return _to_its_end(_run_script, str(script), list(arguments), cwd)
-
-
-def _to_its_end(
-    function: Callable, name: str, arguments: list[str], cwd: Path, *others: object
-) -> Ended:
+    argv = [str(script), *map(str, arguments)]
     files = [cwd / "stdout.txt", cwd / "stderr.txt"]
-    process = CONTEXT.Process(target=function, args=(name, arguments, cwd, files, *others))
+    process = CONTEXT.Process(target=_run, args=(argv, cwd, files, kill_at, file_size))
     process.start()
     process.join(300)
     if process.exitcode is None:
         process.kill()
-        raise TimeoutError(f"{name} hangs: {files[1].read_text()[-2000:]}")
+        raise TimeoutError(f"{script} hangs: {files[1].read_text()[-2000:]}")
     return Ended(process.exitcode, *(file.read_text() for file in files))
 
 
@@ -86,30 +86,28 @@ def in_two_processes(
 
 
 def _run(
-    name: str,
-    arguments: list[str],
+    argv: list[str],
     cwd: Path,
     files: list[Path],
     kill_at: tuple | None,
-    limits: dict[str, int],
+    file_size: int | None,
 ) -> None:
-    command = importlib.import_module(f"xcit_mm.commands.{name}")
-    _settle(cwd, files)
+    import torch
+
+    end_with_the_parent()
+    os.chdir(cwd)
+    for number, file in enumerate(files, start=1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
     if kill_at:
         arrange_death(*kill_at)
-    if "file_size" in limits:
-        import resource
-
+    if file_size:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_size"],) * 2)
-    sys.exit(command.main(arguments))
-
-
-def _run_script(script: str, arguments: list[str], cwd: Path, files: list[Path]) -> None:
-    _settle(cwd, files)
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, str((cwd / script).resolve().parent))
-    runpy.run_path(script, run_name="__main__")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+    sys.argv = argv
+    sys.path.insert(0, str((cwd / argv[0]).resolve().parent))
+    runpy.run_path(argv[0], run_name="__main__")
 
 
 def end_with_the_parent() -> None:
@@ -120,18 +118,6 @@ def end_with_the_parent() -> None:
     prctl = ctypes.CDLL(None).prctl
     prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of Linux
     os.register_at_fork(after_in_child=lambda: prctl(1, signal.SIGKILL))
-
-
-def _settle(cwd: Path, files: list[Path]) -> None:
-    """Go to a folder, and write stdout and stderr to files."""
-    import torch
-
-    end_with_the_parent()
-    os.chdir(cwd)
-    for number, file in enumerate(files, start=1):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
 
 
 def arrange_death(call: str, count: int, number: int = signal.SIGKILL) -> None:

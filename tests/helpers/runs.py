@@ -1,17 +1,9 @@
-"""Content of a folder of predictions, and `xcit-mm predict` in processes to kill."""
+"""Content of a folder of predictions."""
 
 import json
-import os
-import sys
 from collections.abc import Mapping, Sequence
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
-
-import torch
-
-from helpers.processes import CONTEXT
-from xcit_mm.commands import predict
 
 
 def model_of(model: Sequence[object]) -> list[object]:
@@ -65,20 +57,3 @@ def merged(out: Path) -> dict[str, Any]:
     files = [*out.glob("labels/**/*.*"), *out.glob("visualizations/**/*.*")]
     described["files"] = sorted(str(path.relative_to(out)) for path in files)
     return described
-
-
-def start_infer(arguments: Sequence[object], log: Path, **env: object) -> BaseProcess:
-    """Start `xcit-mm predict` in a process with imported libraries, with variables."""
-    variables = {name: str(value) for name, value in env.items()}
-    process = CONTEXT.Process(target=run_infer, args=(list(map(str, arguments)), log, variables))
-    process.start()
-    return process
-
-
-def run_infer(arguments: list[str], log: Path, env: dict[str, str]) -> None:
-    """Run `xcit-mm predict` in this process, which then ends."""
-    os.environ |= env
-    for descriptor in (1, 2):
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-    torch.set_num_threads(1)
-    sys.exit(predict.main(arguments))

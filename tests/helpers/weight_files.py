@@ -60,54 +60,45 @@ def _named_as(project: str, patch_size: int) -> dict[str, Tensor]:
     return state
 
 
+def _without_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value for key, value in state.items() if not key.startswith("head.")}
+
+
 def _training_file() -> dict:
-    state = official(16)
     args = argparse.Namespace(model="xcit_pico", lr=5e-4)
     schedule = dict(optimizer=dict(state={}, param_groups=[]), lr_scheduler=dict(epoch=3), epoch=3)
-    return dict(model=state, **schedule, model_ema=dict(state), args=args)
+    return dict(model=official(16), **schedule, model_ema=official(16), args=args)
 
 
-def _maskrcnn(patch_size: int) -> dict:
-    meta = dict(mmdet_version="2.11.0", config="model = dict()", CLASSES=("person", "car"))
-    state = _golden(DENSE_KEYS[f"maskrcnn_p{patch_size}"])
+def _dense(heads: str, **meta: object) -> dict:
     optimizer = dict(state={}, param_groups=[])
-    return dict(meta=dict(meta, epoch=36, iter=263880), state_dict=state, optimizer=optimizer)
-
-
-def _semfpn() -> dict:
-    meta = dict(mmseg_version="0.11.0", config="model = dict()", CLASSES=("wall",))
-    state = _golden(DENSE_KEYS["semfpn_p16"])
-    return dict(meta=dict(meta, PALETTE=[[120, 120, 120]]), state_dict=state)
-
-
-def _dino() -> dict[str, Tensor]:
-    return {key: value for key, value in official(16).items() if not key.startswith("head.")}
+    meta |= dict(config="model = dict()", epoch=36, iter=263880)
+    return dict(meta=meta, state_dict=_golden(DENSE_KEYS[heads]), optimizer=optimizer)
 
 
 def _dino_training_file() -> dict:
     head = {"head.mlp.0.weight": torch.ones(8, 32), "head.last_layer.weight_g": torch.ones(4, 1)}
-    teacher = {f"backbone.{key}": value for key, value in _dino().items()} | head
+    backbone = _without_head(official(16))
+    teacher = {f"backbone.{key}": value for key, value in backbone.items()} | head
     student = {f"module.{key}": torch.zeros_like(value) for key, value in teacher.items()}
     training = dict(optimizer={}, epoch=100, args=argparse.Namespace(arch="xcit"))
     return dict(student=student, teacher=teacher, **training)
 
 
-def _mmpretrain(patch_size: int) -> dict:
-    return dict(meta=dict(epoch=100), state_dict=_named_as("mmpretrain", patch_size))
-
-
+COCO = dict(mmdet_version="2.11.0", CLASSES=("person", "car"))
+ADE20K = dict(mmseg_version="0.11.0", CLASSES=("wall",), PALETTE=[[120, 120, 120]])
 # Content by the name of the file; a .safetensors file holds tensors only.
 _CONTENTS: dict[str, Callable[[], dict]] = {
     "official-imagenet_p16.pth": lambda: dict(model=official(16)),
     "official-imagenet-training_p16.pth": _training_file,
     "timm_p16.safetensors": lambda: _named_as("timm", 16),
     "timm_p8.safetensors": lambda: _named_as("timm", 8),
-    "mmpretrain_p16.pth": lambda: _mmpretrain(16),
-    "mmpretrain_p8.pth": lambda: _mmpretrain(8),
-    "official-maskrcnn_p16.pth": lambda: _maskrcnn(16),
-    "official-maskrcnn_p8.pth": lambda: _maskrcnn(8),
-    "official-semfpn_p16.pth": _semfpn,
-    "dino-backbone_p16.pth": _dino,
+    "mmpretrain_p16.pth": lambda: dict(meta={}, state_dict=_named_as("mmpretrain", 16)),
+    "mmpretrain_p8.pth": lambda: dict(meta={}, state_dict=_named_as("mmpretrain", 8)),
+    "official-maskrcnn_p16.pth": lambda: _dense("maskrcnn_p16", **COCO),
+    "official-maskrcnn_p8.pth": lambda: _dense("maskrcnn_p8", **COCO),
+    "official-semfpn_p16.pth": lambda: _dense("semfpn_p16", **ADE20K),
+    "dino-backbone_p16.pth": lambda: _without_head(official(16)),
     "dino-full_p16.pth": _dino_training_file,
 }
 CLASSIFIERS = [
@@ -151,9 +142,7 @@ def segmentor(num_classes: int = 5, bands: int = 3) -> nn.Module:
 class Named(list):
     """A data set that names its classes."""
 
-    def __init__(self, classes: Sequence[str] | None) -> None:
-        super().__init__([0])
-        self.metainfo = dict(classes=classes)
+    metainfo: dict[str, object]
 
 
 def load_in_runner(
@@ -169,13 +158,15 @@ def load_in_runner(
     """Load a checkpoint by mmengine's Runner with StrictLoadHook, by default for training on
     classes.
     """
+    data = Named([0])
+    data.metainfo = dict(classes=classes)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint.pth"
         torch.save(checkpoint, path)
         runner = Runner(
             model,
             work_dir=folder,
-            train_dataloader=torch.utils.data.DataLoader(Named(classes)),
+            train_dataloader=torch.utils.data.DataLoader(data),
             train_cfg=dict(type="IterBasedTrainLoop", max_iters=1),
             optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
             resume=resume,

@@ -8,7 +8,6 @@ from benchmark import saved_bytes
 from helpers.devices import on_each_device
 from helpers.golden import GOLDEN, deviation, fill, image, keys
 from mmcv.cnn import fuse_conv_bn
-from torch import nn
 
 from xcit_mm import XCiT
 
@@ -131,11 +130,6 @@ class TestModes:
         model(torch.randn(2, 3, 64, 64))
         assert all(torch.equal(value, initial[key]) for key, value in model.named_buffers())
         assert model.blocks[0].training
-
-    def test_default_norm_is_sync_bn_and_trains_without_a_process_group(self):
-        model = XCiT(TINY)
-        assert isinstance(model.patch_embed.proj[0][1], nn.SyncBatchNorm)
-        assert all(m.isfinite().all() for m in model.train()(torch.randn(2, 3, 64, 64)))
 
     @pytest.mark.parametrize(
         "rate", [dict(drop_path_rate=0.5), dict(drop_rate=0.2), dict(attn_drop_rate=0.2)]

@@ -203,19 +203,6 @@ def test_other_norms_and_levels_give_the_same(recipe, composed):
     assert channels_prepared(build(recipe()))[:2] == composed
 
 
-def test_a_model_with_another_head_and_without_a_neck_gives_the_same():
-    cfg = small_models.semantic_fpn()
-    cfg.model.neck = None
-    cfg.model.decode_head = dict(
-        type="FCNHead", in_channels=WIDTH, channels=16, num_classes=5, num_convs=1
-    )
-    model = build(cfg)
-    assert channels_prepared(model) == [WIDTH] * 4
-    with torch.inference_mode():
-        maps = model.extract_feat(synthetic_images(*SHAPE))
-    assert all(level.is_contiguous() for level in maps)
-
-
 def test_layer_scale_and_the_gelu_of_stem_and_pyramid_are_folded():
     model = prepare_for_inference(build(small_models.semantic_fpn()).backbone)
     assert {type(block) for block in model.blocks} == {FoldedBlock}

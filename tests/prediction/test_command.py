@@ -9,6 +9,7 @@ import pytest
         ("--model none.py", "no config at"),
         ("--checkpoint {detector}", "does not fit the model"),
         ("--model {untested}", "the config has no test_dataloader"),
+        ("--model {unloaded}", "LoadImageFromFile is not found"),
         ("--tile 64 --overlap 64", "0 <= overlap < tile"),
         ("--overlap 64", "overlap=64"),
         ("--device gpu", "device gpu"),
@@ -21,11 +22,14 @@ import pytest
 def test_an_error_before_the_start_is_one_line(
     options, message, command, photos, models, refusal, tmp_path, out
 ):
+    base = f"_base_ = '{models['seg'][0]}'\n"
     untested = tmp_path / "untested.py"
-    untested.write_text(
-        f"_base_ = '{models['seg'][0]}'\ntest_dataloader = test_evaluator = test_cfg = None\n"
-    )
-    options = options.format(detector=models["det"][1], untested=untested).split()
+    untested.write_text(f"{base}test_dataloader = test_evaluator = test_cfg = None\n")
+    unloaded = tmp_path / "unloaded.py"
+    pipeline = [dict(type="PackSegInputs")]
+    unloaded.write_text(f"{base}test_dataloader = dict(dataset=dict(pipeline={pipeline}))\n")
+    files = dict(detector=models["det"][1], untested=untested, unloaded=unloaded)
+    options = options.format(**files).split()
     assert message in refusal(*command(photos / "00.png"), *options)
     assert not out.exists()
 

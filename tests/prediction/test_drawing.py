@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import supervision as sv
-from matplotlib.ft2font import FT2Font
 
 from xcit_mm.prediction import Prediction
 from xcit_mm.prediction.fonts import DEFAULT, class_labels
@@ -94,22 +93,7 @@ def test_a_map_is_blended_beside_a_legend_of_its_classes(image):
     assert other.shape == drawn.shape  # as frames of a video must have
 
 
-def test_a_legend_without_room_says_how_many_classes_are_left_out():
-    names = [f"class {number}" for number in range(40)]
-    labels = np.arange(40, dtype=np.uint8).repeat(60).reshape(60, 40)
-    drawn = Prediction(np.zeros((60, 40, 3), np.uint8), None, labels, names).draw()
-    assert drawn.shape[0] == 60 and drawn.shape[1] > 100
-
-
 NAMES = ("树", "Bäume", "나무", "पेड़", "ต้นไม้", "\N{DECIDUOUS TREE}", "tree")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_drawn_in_letters_that_the_font_has(name):
-    """Without a font with its letters, the number of the class is drawn."""
-    (label,) = class_labels((name,))
-    assert set(map(ord, label.text)) <= set(FT2Font(label.font).get_charmap())
-    assert label.text in (name, "0")
 
 
 def test_a_system_without_fonts_gives_numbers_and_no_empty_boxes(monkeypatch):

@@ -6,18 +6,39 @@ import random
 import shutil
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.processes import CONTEXT
-from helpers.runs import merged, read_records, run_infer, start_infer
+from helpers.runs import merged, read_records
 
+from xcit_mm.commands import predict
 from xcit_mm.prediction import Item, reading
 from xcit_mm.prediction.engine import CRASHED
 from xcit_mm.prediction.journal import Journal
 from xcit_mm.prediction.preprocessing import Preprocessing
+
+
+def start_infer(arguments: Sequence[object], log: Path, **env: object) -> BaseProcess:
+    """Start `xcit-mm predict` in a process with imported libraries, with variables."""
+    variables = {name: str(value) for name, value in env.items()}
+    process = CONTEXT.Process(target=run_infer, args=(list(map(str, arguments)), log, variables))
+    process.start()
+    return process
+
+
+def run_infer(arguments: list[str], log: Path, env: dict[str, str]) -> None:
+    """Run `xcit-mm predict` in this process, which then ends."""
+    os.environ |= env
+    for descriptor in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    torch.set_num_threads(1)
+    sys.exit(predict.main(arguments))
 
 
 def free_port() -> int:
@@ -156,22 +177,6 @@ def test_an_image_is_tried_last_and_given_up_at_the_third_death(deaths, command,
     assert call(*command(photos), *options)[0] == 3 and len(read_records(out)) == 12
     retried = call(*command(photos), *options, "--retry-failed")
     assert retried[0] == 0  # by then the memory may be free
-
-
-def test_a_kill_right_after_the_start_forgets_no_death(command, photos, call, out, monkeypatch):
-    assert call(*command(photos / "02.png"))[0] == 0
-    for name in ("00.png", "01.png"):
-        note_deaths(out, photos / name, 2)
-
-    def interrupt(self: Journal, item: Item) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Journal, "start", interrupt)
-        assert call(*command(photos / "0[0-2].png"))[0] == 130
-    note_deaths(out, photos / "01.png", 1)
-    code, _, errors = call(*command(photos / "0[0-2].png"))
-    assert code == 3 and "01.png: " + CRASHED in errors and "00.png: " not in errors
 
 
 def test_a_hanging_image_ends_the_process_that_reads(command, photos, call, refusal, monkeypatch):

@@ -123,14 +123,6 @@ def test_only_failures_are_predicted_again_on_request(command, photos, call, out
     assert len(read_images(out)) == 12
 
 
-def test_batches_hold_images_of_one_size(command, photos, call, before_forward):
-    batches = []
-    before_forward(lambda inputs: batches.append([tuple(image.shape) for image in inputs]))
-    assert call(*command(photos), "--no-visualizations", "--batch-size", 4)[0] == 0
-    assert [len(batch) for batch in batches] == [4, 4, 4]
-    assert all(len(set(batch)) == 1 for batch in batches)
-
-
 def test_out_of_memory_halves_the_batch(command, photos, call, before_forward):
     batches = []
 

@@ -13,10 +13,8 @@ from mmengine.structures import InstanceData
 from PIL import Image
 from torch.nn.utils import prune
 
-import xcit_mm
 from xcit_mm import Predictor
 from xcit_mm.models.build import load_model
-from xcit_mm.prediction.preprocessing import Preprocessing
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +110,6 @@ def test_a_model_in_memory_predicts_as_one_from_files_and_can_be_trained(
     assert layers[0].weight.data_ptr() == layers[1].weight.data_ptr()
 
 
-def test_the_settings_are_those_of_the_weights(predictors, models):
-    cfg = predictors["seg"].cfg
-    model = load_model(cfg, models["seg"][1])
-    assert Predictor(model, cfg).settings == predictors["seg"].settings
-
-
 def test_boxes_of_a_model_without_boxes_enclose_the_masks_and_the_best_comes_first(predictors):
     """SOLO predicts masks and boxes of zeros. Mask2Former has another order."""
     masks = torch.zeros(2, 40, 60, dtype=torch.bool)
@@ -134,20 +126,6 @@ def test_boxes_of_a_model_without_boxes_enclose_the_masks_and_the_best_comes_fir
     assert np.array_equal(prediction.masks, masks.flip(0))
     with pytest.raises(ValueError, match="the model predicts no boxes or masks"):
         predictors["det"].to_prediction(image, DetDataSample())
-
-
-@pytest.mark.parametrize(
-    ("pipeline", "problem"),
-    [
-        ([dict(type="PackSegInputs")], "LoadImageFromFile is not found"),
-        ([dict(type="LoadImageFromFile"), dict(type="Unknown")], "Unknown"),
-    ],
-)
-def test_a_pipeline_that_cannot_load_images_is_named(pipeline, problem, models):
-    cfg = Config.fromfile(models["seg"][0])
-    cfg.test_dataloader.dataset.pipeline = pipeline
-    with pytest.raises(ValueError, match=problem):
-        Preprocessing(cfg)
 
 
 MEMORY = """
@@ -173,7 +151,3 @@ def test_memory_follows_the_boxes_of_masks_not_the_photo(models, photos):
     ended = subprocess.run(command, capture_output=True, text=True)
     count, megabytes = ended.stdout.split()
     assert int(count) == 20 and float(megabytes) < 180, ended.stderr[-2000:]
-
-
-def test_a_name_that_the_package_lacks_is_an_attribute_error():
-    assert not hasattr(xcit_mm, "Predicter") and "Predictor" in xcit_mm.__all__

@@ -2,22 +2,46 @@
 gives.
 """
 
+from pathlib import Path
+
 import cv2
 import numpy as np
 import pytest
 import torch
 from demo import save_untrained
 from helpers.paths import CONFIGS
-from helpers.published_heads import HEADS, write_model
 from helpers.runs import model_of, read_records
 from helpers.tiny_recipes import tiny
 from mmdet.apis import inference_detector, init_detector
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from mmseg.apis import inference_model, init_model
 
 from xcit_mm.prediction import Predictor
 
+HEADS = {
+    "SOLOv2": "solov2/solov2_r50_fpn_1x_coco",
+    "PointRend": "point_rend/point-rend_r50-caffe_fpn_ms-1x_coco",
+    "MS R-CNN": "ms_rcnn/ms-rcnn_r50-caffe_fpn_1x_coco",
+}
+WIDTH = 32
+TRUNK = dict(
+    type="XCiT",
+    arch=dict(embed_dim=WIDTH, depth=4, num_heads=4, eta=1.0),
+    patch_size=16,
+    out_indices=(0, 1, 2, 3),
+)
+PIPELINE = [
+    dict(type="LoadImageFromFile"),
+    dict(type="Resize", scale=(160, 96), keep_ratio=True),
+    dict(type="PackDetInputs", meta_keys=("img_path", "ori_shape", "img_shape", "scale_factor")),
+]
+FEW = dict(
+    rpn=dict(nms_pre=100, max_per_img=20),
+    rcnn=dict(score_thr=0.0, max_per_img=5),
+    nms_pre=50,
+    max_per_img=5,
+)
 GLOBS = (
     *("mask_rcnn/*t12-p16*.py", "cascade_rcnn/*s12-p16*.py", "retinanet/*s12-p16*.py"),
     *("mask2former/*s12-p16*.py", "semantic_fpn/*t12-p8*.py", "upernet/*t12-p16*.py"),
@@ -26,6 +50,44 @@ GLOBS = (
 LEAVES = sorted(leaf for pattern in GLOBS for leaf in CONFIGS.glob(pattern))
 KINDS = [*HEADS, *LEAVES]
 TIES = 1e-3  # part of the pixels. Random weights have many pixels at the threshold.
+
+
+def narrow(part: ConfigDict) -> None:
+    """Give all layers of a part the same number of channels."""
+    for key, value in part.items():
+        if isinstance(value, dict):
+            narrow(value)
+        elif key.endswith("channels"):
+            part[key] = WIDTH if isinstance(value, int) else [WIDTH] * len(value)
+
+
+def write_untrained(cfg: Config, folder: Path) -> tuple[str, str]:
+    """Write config and checkpoint of a model with random weights."""
+    config = folder / "model.py"
+    checkpoint = folder / "model.pth"
+    cfg.dump(config)
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    torch.save(dict(meta={}, state_dict=MODELS.build(cfg.model).state_dict()), checkpoint)
+    return str(config), str(checkpoint)
+
+
+def write_model(folder: Path, name: str, min_score: float = 0.0) -> tuple[str, str]:
+    """Write a detector of mmdet. SOLOv2 finds nothing with a `min_score` of 1."""
+    base = folder / "base.py"
+    base.write_text(f"_base_ = 'mmdet::{HEADS[name]}.py'")
+    cfg = Config.fromfile(base)
+    model = cfg.model
+    for part in ("neck", "rpn_head", "roi_head", "mask_head"):
+        narrow(model.get(part, ConfigDict()))
+    if name == "SOLOv2":
+        model.mask_head.update(num_grids=[12, 9, 6, 4, 3], stacked_convs=1)
+        model.test_cfg.score_thr = min_score
+    model.backbone = TRUNK
+    for key in FEW.keys() & model.test_cfg.keys():
+        cfg.merge_from_dict({f"model.test_cfg.{key}": FEW[key]})
+    cfg.test_dataloader.dataset.pipeline = PIPELINE
+    return write_untrained(cfg, folder)
 
 
 @pytest.fixture(
@@ -39,12 +101,7 @@ def model(request, shapes, tmp_path) -> tuple[str, str]:
     cfg = tiny(request.param, shapes)
     cfg.test_dataloader.dataset.pop("metainfo", None)  # the head has the published classes
     cfg.test_pipeline = cfg.test_dataloader.dataset.pipeline  # mmseg's inference reads this one
-    cfg.dump(tmp_path / "tiny.py")
-    init_default_scope(cfg.default_scope)
-    torch.manual_seed(0)
-    weights = MODELS.build(cfg.model).state_dict()
-    torch.save(dict(meta={}, state_dict=weights), tmp_path / "tiny.pth")
-    return str(tmp_path / "tiny.py"), str(tmp_path / "tiny.pth")
+    return write_untrained(cfg, tmp_path)
 
 
 def test_predictions_equal_the_librarys_own_inference(model, photos):
@@ -100,12 +157,3 @@ def test_images_are_loaded_as_the_config_states(options, tile, size, models, tur
     assert len(prediction) > 5
     assert np.allclose(prediction.boxes, expected.pred_instances.bboxes, atol=1e-3)
     assert prediction.draw().shape == (*size, 3)
-
-
-def test_point_rend_in_half_precision(photos, tmp_path):
-    image = cv2.imread(str(photos / "00.png"))
-    model = write_model(tmp_path, "PointRend")
-    single = Predictor.from_config(*model)(image)
-    half = Predictor.from_config(*model, dtype="bfloat16")(image)
-    assert len(half) == len(single) == 5 and half.masks.any()
-    assert np.abs(half.scores - single.scores).max() < 0.02

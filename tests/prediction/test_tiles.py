@@ -111,11 +111,6 @@ def test_two_arms_of_an_object_are_joined_by_the_tile_that_sees_both():
     assert len(prediction.boxes) == 1 and faults(scene, prediction) == NO_FAULTS
 
 
-def test_an_image_without_objects():
-    prediction = predict_in_tiles(Scene(100, 100), 64, 16)
-    assert len(prediction.boxes) == 0 and prediction.masks.shape == (0, 100, 100)
-
-
 def boxes_of(*objects: tuple[float, ...], left: int = 0) -> Prediction:
     """The prediction of a tile: left, top, right, bottom, score and label of objects."""
     columns = np.array(objects, float).reshape(-1, 6)

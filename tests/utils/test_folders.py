@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xcit_mm.utils.folders import check_output, open_folder
+from xcit_mm.utils.folders import open_folder
 
 
 def open_and_close(folder: Path, **settings: object) -> None:
@@ -79,14 +79,3 @@ def test_a_process_that_is_forked_does_not_keep_the_lock(tmp_path):
     assert other.is_alive()
     is_closed.set()
     other.join()
-
-
-@pytest.mark.parametrize("out", ["in/a.tif", "in", "link/a.tif"])
-def test_an_output_that_is_or_holds_an_input_is_refused(out, tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.tif").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "in")
-    source = tmp_path / "in" / "a.tif"
-    check_output(tmp_path / "in" / "b.tif", [source, "https://host/b.tif"])
-    with pytest.raises(ValueError, match="give another --out"):
-        check_output(tmp_path / out, [source])

@@ -42,13 +42,6 @@ def initialised_by(file: Path, bands: int, rule: str | None) -> XCiT:
     return model
 
 
-@pytest.mark.parametrize("bands", [3, 4])
-def test_a_file_for_as_many_bands_is_loaded_as_it_is(bands, tmp_path):
-    state = XCiT(MINI, in_channels=bands).state_dict()
-    torch.save(state, tmp_path / "file.pth")
-    assert same(initialised_by(tmp_path / "file.pth", bands, "rgb-mean").state_dict(), state)
-
-
 @pytest.mark.parametrize(
     "bands_of_file, bands, rule, named",
     [

@@ -9,8 +9,6 @@ from helpers.golden import GOLDEN, PICO, deviation, fill, image, keys
 from helpers.paths import CONFIGS
 from helpers.weight_files import (
     DENSE_KEYS,
-    KEYS,
-    MINI,
     load_in_runner,
     official,
     path_of,
@@ -23,8 +21,8 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
 from xcit_mm import XCiT
-from xcit_mm.weights.layouts import parse_checkpoint, to_layout
-from xcit_mm.weights.matching import load_pretrained, match_model
+from xcit_mm.weights.layouts import parse_checkpoint
+from xcit_mm.weights.matching import match_model
 from xcit_mm.weights.reader import load_from_file
 
 
@@ -51,18 +49,6 @@ def test_files_of_every_project_give_the_golden_pyramid(source, tmp_path):
     with torch.inference_mode():
         maps = model(image(75, 101, batch=2).float())
     assert deviation(maps, GOLDEN / f"pyramid_pico_p{patch_size}.npz", "75x101") < 1e-4
-
-
-@pytest.mark.parametrize("layout", ["official", "timm", "mmpretrain"])
-def test_conversion_gives_the_project_s_names_and_is_bit_identical_back(layout):
-    state = official(8)
-    converted = to_layout(parse_checkpoint(dict(model=state)), layout)
-    tensors = converted.get("state_dict", converted.get("model", converted))
-    shapes = {key: list(value.shape) for key, value in tensors.items()}
-    assert shapes == KEYS[f"{layout}_p8"]
-    weights = parse_checkpoint(converted)
-    assert (weights.layout, weights.task) == (layout, "classifier")
-    assert same(weights.trunk, state)
 
 
 @pytest.mark.parametrize(
@@ -123,17 +109,6 @@ def test_mismatch_raises_and_changes_nothing(saved, options, named, tmp_path):
         model_from(tmp_path / "file.pth", **options)
     assert "\n" not in str(error.value)
     assert "file.pth" in str(error.value)
-
-
-@pytest.mark.parametrize("saved_indices", [(1, 3), None])
-def test_a_backbone_with_fewer_blocks_loads_its_own_checkpoint_and_a_whole_trunk(
-    saved_indices, tmp_path
-):
-    saved = XCiT(MINI, out_indices=saved_indices).state_dict()
-    torch.save(saved, tmp_path / "file.pth")
-    model = XCiT(MINI, out_indices=(1, 3))
-    load_pretrained(model, str(tmp_path / "file.pth"))
-    assert same(model.state_dict(), {key: saved[key] for key in model.state_dict()})
 
 
 @pytest.mark.parametrize(

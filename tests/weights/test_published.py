@@ -1,6 +1,7 @@
 """Published names, and downloads that are complete, once, and for all processes."""
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,7 @@ import torch
 from helpers.processes import in_two_processes
 from helpers.weight_files import official, same
 
-from xcit_mm.weights.published import PUBLISHED, PublishedFile, ensure_downloaded, local_path
+from xcit_mm.weights.published import PUBLISHED, ensure_downloaded
 from xcit_mm.weights.zoo import load_checkpoint
 
 NAME = "xcit_nano_12_p16_224"
@@ -25,48 +26,14 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path / "kept"
 
 
-@pytest.mark.parametrize(
-    "name, facts",
-    [
-        ("coco/maskrcnn_xcit_medium_24_p8", ("m24", 8, 800, "COCO, Mask R-CNN")),
-        ("xcit_large_24_p16_384_dist", ("l24", 16, 384, "ImageNet, distilled")),
-        ("xcit_small_12_cp8_dino", ("s12", 8, 224, "ImageNet, DINO")),
-    ],
-)
-def test_facts_of_published_files(name, facts):
-    url = f"https://dl.fbaipublicfiles.com/xcit/{name}.pth"
-    assert PUBLISHED[Path(name).name] == PublishedFile(url, *facts, licence="Apache-2.0")
-
-
-def test_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="xcit_huge"):
-        ensure_downloaded("xcit_huge")
-
-
-def publish(monkeypatch, url: str) -> None:
-    """Let the file NAME have another URL."""
-    monkeypatch.setitem(PUBLISHED, NAME, PUBLISHED[NAME]._replace(url=url))
-
-
 def test_file_is_downloaded_once_under_its_name(folder, tmp_path, monkeypatch):
     torch.save(dict(model=official(16)), tmp_path / "source.pth")
-    publish(monkeypatch, (tmp_path / "source.pth").as_uri())
+    url = (tmp_path / "source.pth").as_uri()
+    monkeypatch.setitem(PUBLISHED, NAME, PUBLISHED[NAME]._replace(url=url))
     assert ensure_downloaded(NAME) == folder / f"{NAME}.pth"
     (tmp_path / "source.pth").unlink()
     assert same(load_checkpoint(f"xcit://{NAME}")["model"], official(16))
     assert [path.name for path in folder.iterdir()] == [f"{NAME}.pth"]
-
-
-def test_error_names_where_to_put_the_file_by_hand(folder, tmp_path, monkeypatch):
-    url = (tmp_path / "none.pth").as_uri()
-    publish(monkeypatch, url)
-    with pytest.raises(ConnectionError, match=rf"cannot download {url}.*put it at {folder}"):
-        ensure_downloaded(NAME)
-    assert list(folder.glob("*")) == []
-
-
-def test_files_of_one_name_from_two_servers_are_stored_apart():
-    assert local_path("https://a.org/model.bin") != local_path("https://b.org/model.bin")
 
 
 CONTENT = b"weights" * 1000
@@ -101,9 +68,12 @@ def server() -> Iterator[ThreadingHTTPServer]:
         thread.join()
 
 
-def test_half_a_download_is_removed(server, folder):
+def test_half_a_download_is_removed_and_the_error_names_where_to_put_the_file_by_hand(
+    server, folder
+):
     server.sent = 3000
-    with pytest.raises(ConnectionError, match=r"3000 of 7000"):
+    message = rf"cannot download {re.escape(server.url)} .*3000 of 7000.*put it at {folder}"
+    with pytest.raises(ConnectionError, match=message):
         ensure_downloaded(server.url)
     assert list(folder.iterdir()) == []
 
