@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from logging import FileHandler, Handler
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from mmengine.config import Config
@@ -175,23 +175,6 @@ def load_urls_by(loader: Callable[..., Any]) -> Iterator[None]:
     finally:
         for scheme, former_loader in zip(schemes, former, strict=True):
             CheckpointLoader.register_scheme(scheme, former_loader, force=True)
-
-
-Class = TypeVar("Class", bound=type)
-
-
-def log_initialization_to_file_only(module_class: Class) -> Class:
-    """Decorate a `BaseModule` so that mmengine (0.10.7) keeps its note on each parameter from the
-    screen, to which it prints without a log file.
-    """
-    log = module_class._dump_init_info  # type: ignore[attr-defined]
-
-    def log_to_file(module: nn.Module) -> None:
-        if file_handlers(MMLogger.get_current_instance()):
-            log(module)
-
-    module_class._dump_init_info = log_to_file  # type: ignore[attr-defined]
-    return module_class
 
 
 def is_resuming(runner: Runner) -> bool:
