@@ -16,13 +16,6 @@ default_hooks = dict(logger=dict(interval=1))
 """
 
 
-def test_help_does_not_train(call, tmp_path, monkeypatch):
-    monkeypatch.setattr("demo.ROOT", tmp_path)
-    with pytest.raises(SystemExit, match="0"):
-        call("demo", "--help")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.slow
 def test_the_demo_trains_scores_and_draws_both_tasks(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__", ".mim")

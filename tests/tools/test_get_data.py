@@ -1,7 +1,6 @@
 """tools/get_data.py writes the data of the demo configs from clones of their repositories."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import geopandas
@@ -109,10 +108,10 @@ def test_a_missing_file_is_named_and_nothing_is_left(name, missing, tmp_path):
 
 
 def test_a_failed_download_leaves_nothing(tmp_path, monkeypatch, call):
-    def fail(command: list[str], check: bool) -> None:
-        raise subprocess.CalledProcessError(128, command)
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("get_data.subprocess.run", fail)
+    git = tmp_path / "git"
+    git.write_text("#!/bin/sh\nexit 128\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert call("get_data", "camvid")[0] == 128
     assert names(tmp_path / "data") == []

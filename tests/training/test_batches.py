@@ -1,6 +1,5 @@
 """A resumed run finds its batch without loading the earlier ones."""
 
-import pickle
 import random
 import time
 
@@ -13,7 +12,7 @@ from helpers.paths import CONFIGS
 from mmengine.registry import init_default_scope
 from torch.utils.data import Dataset
 
-from xcit_mm.training.batches import SeededDataset, numbered_loader
+from xcit_mm.training.batches import numbered_loader
 
 ADE20K_IMAGES = 20210
 SHUFFLED = dict(type="DefaultSampler", shuffle=True)
@@ -61,17 +60,6 @@ def test_iteration_100000_of_ade20k_is_reached_within_seconds_and_loads_nothing(
     next(iter(loader))
     assert time.perf_counter() - start < 5
     assert len(loader.dataset.loaded) == 2
-
-
-def test_seeded_data_set_is_pickled_and_lets_hooks_replace_its_pipeline():
-    data = Noise(3)
-    seeded = SeededDataset(data, (1, 0))
-    seeded.pipeline = "other"
-    assert data.pipeline == seeded.pipeline == "other"
-    numbers = seeded[(0, 1, 2), 1]
-    assert pickle.loads(pickle.dumps(seeded))[(0, 1, 2), 1] == numbers
-    assert seeded[(0, 1, 3), 1] != numbers  # another place
-    assert SeededDataset(data, (1, 1))[(0, 1, 2), 1] != numbers  # another process
 
 
 def test_data_of_less_than_a_batch_end_an_endless_loader():

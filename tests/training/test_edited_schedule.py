@@ -168,21 +168,6 @@ def test_every_later_rate_is_that_of_a_run_with_the_longer_config(
             assert group == pytest.approx(expected_group, rel=1e-9, abs=1e-12)
 
 
-def test_an_epoch_keeps_its_rate_if_the_batch_becomes_smaller(runs, tmp_path):
-    cfg = edited(config(**EPOCHS), {"train_cfg.max_epochs": 3})
-    rates = train(tmp_path, cfg, runs(**EPOCHS) / "iter_5.pth", batch_size=1)
-    assert [groups[0][0] for groups in rates.values()] == pytest.approx([1e-4] * len(rates))
-
-
-def test_a_schedule_that_depends_on_scores_stays_as_it_was(tmp_path):
-    plateau = dict(type="ReduceOnPlateauLR", by_epoch=True, monitor="loss")
-    cfg = config(**ITERATIONS) | dict(param_scheduler=[plateau])
-    train(tmp_path / "first", cfg, interval=1)
-    longer = edited(cfg, {"train_cfg.max_iters": 12})
-    rates = train(tmp_path / "resumed", longer, tmp_path / "first" / "iter_5.pth")
-    assert rates[5, 5][0][0] == 1e-3
-
-
 def log_of(work_dir: Path) -> str:
     return next(work_dir.glob("2*/*.log")).read_text()
 
@@ -228,12 +213,6 @@ def test_another_loop_trains_and_says_that_its_batches_have_no_numbers(tmp_path)
     assert "a resumed run starts with other batches" in log_of(tmp_path)
 
 
-def test_another_precision_resumes(runs, tmp_path):
-    """As on a machine without a GPU."""
-    cfg = edited(config(**ITERATIONS), {"optim_wrapper.type": "CPUAmpOptimWrapper"})
-    assert list(train(tmp_path, cfg, runs(**ITERATIONS) / "iter_5.pth")) == [(5, 5), (6, 6), (7, 7)]
-
-
 SHORTER = {"train_cfg.max_iters": 7, "param_scheduler.1.end": 7}
 PARAMWISE = {"optim_wrapper.paramwise_cfg": dict(norm_decay_mult=0.0)}
 
@@ -258,21 +237,3 @@ def test_another_edit_of_the_schedule_is_refused_in_one_line(edit, change, runs,
     message = str(error.value)
     assert message.startswith(f"the config was edited: {change}") and "\n" not in message
     assert "start anew from the checkpoint by load_from, without --resume" in message
-
-
-def test_a_run_beyond_its_end_is_refused(runs, tmp_path):
-    cfg = edited(config(**ITERATIONS), {"train_cfg.max_iters": 4})
-    message = "max_iters=4, but 5 iters are trained: raise max_iters"
-    with pytest.raises(CannotResume, match=message):
-        train(tmp_path, cfg, runs(**ITERATIONS) / "iter_5.pth")
-
-
-def test_values_that_are_not_plain_hide_no_edit(tmp_path):
-    """In the text of a config, infinity is a name."""
-    cfg = config(**ITERATIONS) | dict(model=dict(type="SmallTrunk", classes=float("inf")))
-    train(tmp_path / "first", cfg, interval=5)
-    checkpoint = tmp_path / "first" / "iter_5.pth"
-    with pytest.raises(CannotResume, match=r"optimizer\.lr 0\.001 -> 0\.0005"):
-        train(tmp_path / "other", edited(cfg, RATE), checkpoint)
-    rates = train(tmp_path / "longer", edited(cfg, LONGER), checkpoint)
-    assert len(rates) == 7 and rates[11, 11][0][0] < 1e-4

@@ -4,8 +4,7 @@ import pytest
 import torch
 from helpers.configs import read_config_file
 from helpers.paths import CONFIGS
-from helpers.published_recipes import LEARNING_RATE, decays
-from mmengine.optim import OptimWrapper, build_optim_wrapper
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm import XCiT
@@ -14,26 +13,12 @@ RATE = 0.8
 # What frozen_stages=2 freezes.
 FROZEN_PARTS = ("patch_embed.", "pos_embeder.", "blocks.0.", "blocks.1.")
 FROZEN = tuple(f"backbone.{part}" for part in FROZEN_PARTS)
-CONFIG = dict(
-    mask_rcnn="mask_rcnn/mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py",
-    upernet="upernet/upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py",
-)
+MASK_RCNN = "mask_rcnn/mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py"
+UPERNET = "upernet/upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py"
 
 
-def build(task: str, rate: float = RATE, **backbone: int) -> tuple[torch.nn.Module, OptimWrapper]:
-    cfg = read_config_file(CONFIGS / CONFIG[task])
-    init_default_scope(cfg.default_scope)
-    cfg.model.backbone.update(backbone)
-    with torch.device("meta"):
-        model = MODELS.build(cfg.model)
-    cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
-    cfg.optim_wrapper.constructor = "LayerDecayOptimWrapperConstructor"
-    cfg.optim_wrapper.paramwise_cfg.layer_decay_rate = rate
-    return model, build_optim_wrapper(model, cfg.optim_wrapper)
-
-
-def expected_scale(name: str) -> float:
-    """t12 has 12 blocks: rate ** (13 - layer)."""
+def scale_of(name: str) -> float:
+    """Return the factor of a parameter's rate. t12 has 12 blocks."""
     if name.startswith(("backbone.patch_embed.", "backbone.pos_embeder.")):
         return RATE**13
     if name.startswith("backbone.blocks."):
@@ -42,22 +27,35 @@ def expected_scale(name: str) -> float:
 
 
 @pytest.mark.parametrize(
-    "task, frozen_stages, frozen", [("mask_rcnn", 2, FROZEN), ("upernet", -1, ())]
+    "config, frozen_stages, frozen", [(MASK_RCNN, 2, FROZEN), (UPERNET, -1, ())]
 )
-def test_every_parameter_has_the_rate_of_its_layer(task, frozen_stages, frozen):
-    model, wrapper = build(task, frozen_stages=frozen_stages)
-    groups = wrapper.optimizer.param_groups
-    group_of = {id(parameter): group for group in groups for parameter in group["params"]}
-    for name, (parameter, decay) in decays(task, model).items():
+def test_every_parameter_has_the_rate_of_its_layer_and_the_decay_of_its_recipe(
+    config, frozen_stages, frozen
+):
+    cfg = read_config_file(CONFIGS / config)
+    init_default_scope(cfg.default_scope)
+    cfg.model.backbone.frozen_stages = frozen_stages
+    with torch.device("meta"):
+        model = MODELS.build(cfg.model)
+    cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
+    recipe = build_optim_wrapper(model, cfg.optim_wrapper).param_groups
+    cfg.optim_wrapper.constructor = "LayerDecayOptimWrapperConstructor"
+    cfg.optim_wrapper.paramwise_cfg.layer_decay_rate = RATE
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).param_groups
+    options, recipe_options = (
+        {id(p): (group["lr"], group["weight_decay"]) for group in given for p in group["params"]}
+        for given in (groups, recipe)
+    )
+    for name, parameter in model.named_parameters():
         if name.startswith(frozen):
-            assert id(parameter) not in group_of and not parameter.requires_grad, name
+            assert id(parameter) not in options and not parameter.requires_grad, name
             continue
-        group = group_of[id(parameter)]
-        assert group["weight_decay"] == decay, name
-        assert group["lr"] == pytest.approx(LEARNING_RATE[task] * expected_scale(name)), name
+        rate, decay = recipe_options[id(parameter)]
+        expected = (pytest.approx(rate * scale_of(name)), decay)
+        assert options[id(parameter)] == expected, name
     # Two for each of twelve blocks, for the patch embedding and for the other parameters.
     assert len(groups) <= 28
-    assert groups[0]["lr"] == LEARNING_RATE[task]  # the log shows it
+    assert groups[0]["lr"] == cfg.optim_wrapper.optimizer.lr  # the log shows it
 
 
 HALVES = dict(
@@ -80,8 +78,9 @@ def test_shared_layer_steps_once():
 
 @pytest.mark.parametrize("rate", [1.5, "0.5"])
 def test_rate_outside_0_to_1_is_named(rate):
+    model = torch.nn.ModuleDict(dict(backbone=XCiT("n12", norm_cfg=dict(type="BN"))))
     with pytest.raises(ValueError, match=f"layer_decay_rate={rate!r}"):
-        build("upernet", rate=rate)
+        build_optim_wrapper(model, dict(HALVES, paramwise_cfg=dict(layer_decay_rate=rate)))
 
 
 def test_model_without_a_backbone_of_this_package_is_named():

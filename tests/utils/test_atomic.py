@@ -9,22 +9,9 @@ import pytest
 import torch
 from helpers.weight_files import official
 
-from xcit_mm.utils.atomic import atomic_path
-
 
 def interrupt(*args: object, **kwargs: object) -> None:
     raise KeyboardInterrupt
-
-
-def test_former_file_stays_until_the_new_file_is_complete(tmp_path):
-    path = tmp_path / "file.npz"
-    with atomic_path(path) as unfinished:
-        unfinished.write_text("former")
-        assert unfinished.suffix == ".npz" and not path.exists()
-    with pytest.raises(KeyboardInterrupt), atomic_path(path) as unfinished:
-        unfinished.write_text("new")
-        raise KeyboardInterrupt
-    assert path.read_text() == "former" and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.fixture

@@ -91,13 +91,3 @@ def test_the_preprocessor_may_swap_channels_and_a_step_too(swaps, is_step):
     inputs = ModelInput(cfg)
     assert inputs.channel_order == ("RGB" if swaps != is_step else "BGR")
     assert inputs.normalisation == ([1.5], [2.5])
-
-
-def test_preprocessor_beside_the_model_is_used():
-    """mmengine's Runner uses it, and mmpretrain's configs have it there."""
-    inside = read_config_file(SHAPES)
-    beside = read_config_file(SHAPES)
-    inside.model.data_preprocessor.size = (96, 128)
-    beside.model.pop("data_preprocessor")
-    beside.data_preprocessor = inside.model.data_preprocessor
-    assert properties(beside) == properties(inside)
