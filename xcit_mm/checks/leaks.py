@@ -1,11 +1,15 @@
 """Check that no photo is trained and scored on: the same file, or a copy under another name."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from .findings import Finding, listed
+
+_PIECE = 4096  # bytes that tell most images of one size apart
 
 
 def check_leaks(split: str, photos: Sequence[str], trained: Sequence[str]) -> list[Finding]:
@@ -23,21 +27,36 @@ def check_leaks(split: str, photos: Sequence[str], trained: Sequence[str]) -> li
 
 
 def _find_copies(photos: Sequence[str], originals: Sequence[str]) -> dict[str, str]:
-    """Return the photos that have the content of an original, each with that. Only files of one
-    size are read.
+    """Return the photos that have the content of an original, each with that. What is dear to read
+    is read only of files that the former keys do not tell apart.
     """
-    sizes = _read_sizes(photos)
-    original_sizes = _read_sizes(originals)
-    shared = {*sizes.values()}.intersection(original_sizes.values())
-    contents = {_hash(path): path for path, size in original_sizes.items() if size in shared}
-    hashes = {path: _hash(path) for path, size in sizes.items() if size in shared}
-    return {path: contents[content] for path, content in hashes.items() if content in contents}
+    copies: dict[str, str] = {}
+    for identify in (os.path.getsize, _read_piece, _hash_content):
+        keys = _identify(photos, identify)
+        original_keys = _identify(originals if keys else [], identify)
+        by_key = {key: path for path, key in original_keys.items()}
+        copies = {path: by_key[key] for path, key in keys.items() if key in by_key}
+        photos = list(copies)
+        shared = set(keys.values())
+        originals = [path for path, key in original_keys.items() if key in shared]
+    return copies
 
 
-def _read_sizes(paths: Sequence[str]) -> dict[str, int]:
-    """Return the size in bytes of each file that exists. Another check reports the others."""
-    return {path: os.path.getsize(path) for path in paths if os.path.isfile(path)}
+def _identify(paths: Sequence[str], identify: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the key of each file that can be read."""
+    keys = {}
+    for path in paths:
+        with contextlib.suppress(OSError):  # which another check reports
+            keys[path] = identify(path)
+    return keys
 
 
-def _hash(path: str) -> bytes:
+def _read_piece(path: str) -> bytes:
+    """Read bytes from the middle of a file."""
+    with open(path, "rb") as file:
+        file.seek(os.path.getsize(path) // 2)
+        return file.read(_PIECE)
+
+
+def _hash_content(path: str) -> bytes:
     return blake2b(Path(path).read_bytes()).digest()

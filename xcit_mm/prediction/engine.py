@@ -147,8 +147,7 @@ class Engine:
     def _predict_frames(self, path: str) -> Iterator[Prediction]:
         try:
             frames = iter_frames(path)
-            batches = iter(lambda: list(islice(frames, self.predictor.batch_size)), [])
-            for batch in batches:
+            while batch := list(islice(frames, self.predictor.batch_size)):
                 yield from self.predictor(batch)
         except Exception as error:  # decoders, models and pipelines raise many types
             raise InputError(reason(error)) from error

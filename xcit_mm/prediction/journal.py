@@ -148,8 +148,15 @@ class Progress:
                     path = line["path"]
                     item = Item(path, line["name"], line["id"])
                     start = starts.pop(path, offset)
-                    facts = line["stamp"], line.get("error"), line["drawing"]
-                    self.entries[path] = Entry(item, *facts, journal, start, offset)
+                    self.entries[path] = Entry(
+                        item,
+                        line["stamp"],
+                        line.get("error"),
+                        line["drawing"],
+                        journal,
+                        start,
+                        offset,
+                    )
                     self.deaths.pop(path, None)
                 elif "end" in line:
                     starts.clear()
