@@ -93,8 +93,7 @@ def test(config: Path, checkpoint: Path, folder: Path, options: list[str]) -> di
 
 def run_all(args: argparse.Namespace) -> None:
     """Complete training and tests, write scores.csv and print mean and range of each score."""
-    cfg_options = ["--cfg-options", *args.cfg_options] if args.cfg_options else []
-    config = read_config(args.config, parse_cfg_options(cfg_options))
+    config = read_config(args.config, parse_cfg_options(args.cfg_options))
     check_settings(config.pretty_text, args.work_dir)
     scores = defaultdict(list)
     rows = [["config", "seed", "metric", "score"]]

@@ -86,7 +86,7 @@ def edit_annotations(path: Path, change: Callable[[dict], object]) -> None:
 
 def findings(config: Path, *options: str, level: str = "") -> list[Finding]:
     """Return the findings of the doctor, of one level or of all levels."""
-    diagnosis = diagnose(str(config), ["--cfg-options", *options] if options else [])
+    diagnosis = diagnose(str(config), options)
     return [finding for finding in diagnosis if level in ("", finding.level)]
 
 

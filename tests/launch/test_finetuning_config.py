@@ -11,6 +11,7 @@ from helpers.doctor_data import edit_annotations, edit_json
 from PIL import Image
 
 from xcit_mm.checks.run_config import RunConfig
+from xcit_mm.launch.config import to_code
 from xcit_mm.weights.zoo import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
@@ -142,3 +143,8 @@ def test_a_failed_check_of_the_data_writes_nothing(refused, trained, data, folde
     message = refused("--from", trained, "--data", data)
     assert message.startswith("ValueError: D408 train: ")
     assert not list(folder.glob("my-data*"))
+
+
+@pytest.mark.parametrize("value", [{"type": "A", "map": {0: "a", "b.c": [1, None]}}, {"b.c": {}}])
+def test_a_written_config_holds_keys_that_are_not_names(value):
+    assert eval(to_code(value)) == value

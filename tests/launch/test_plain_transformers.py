@@ -64,14 +64,14 @@ def test_a_resumed_training_is_equal_to_the_bit(leaf, shapes):
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda path: path.stem)
 def test_the_doctor_misses_nothing_but_the_data_of_the_recipe(leaf):
-    failures = [finding for finding in diagnose(str(leaf), []) if finding.level == "FAIL"]
+    failures = [finding for finding in diagnose(str(leaf)) if finding.level == "FAIL"]
     assert {finding.code for finding in failures} == {"D311"}
 
 
 def test_the_doctor_misses_nothing_but_the_data_of_the_config_on_the_page():
     ((_, code),) = blocks(ROOT / "docs" / "plain-transformers.md")
     Path("own.py").write_text(code)
-    findings = {finding.code: finding.level for finding in diagnose("own.py", [])}
+    findings = {finding.code: finding.level for finding in diagnose("own.py")}
     assert [code for code, level in findings.items() if level == "FAIL"] == ["D311"]
 
 

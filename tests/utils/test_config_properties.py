@@ -61,7 +61,7 @@ def properties(cfg: Config) -> tuple:
 def test_classes_give_the_findings_and_properties_of_names(name, tmp_path, shapes):
     named = DEMO / f"{name}.py"
     pure = tmp_path / f"{name}.py"
-    options = cfg_options(name, shapes, iterations=1)
+    _, *options = cfg_options(name, shapes, iterations=1)
     write_with_classes(read_config_file(named), pure)
     findings, expected_findings = (
         [line for line in map(str, diagnose(str(path), options)) if "GB free" not in line]

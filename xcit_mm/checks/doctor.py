@@ -19,18 +19,18 @@ from .weights import check_learned_classes, check_weights
 SPLITS = ("train", "val")
 
 
-def diagnose(config: str, argv: list[str]) -> Iterator[Finding]:
+def diagnose(config: str, cfg_options: Sequence[str] = ()) -> Iterator[Finding]:
     """Check a training run, and the data of its test: config, data, model, weights.
 
     The environment variable `WORLD_SIZE` gives the number of processes, 1 by default.
 
     Args:
         config: A config of mmdet or mmseg, a model's name or a work folder.
-        argv: Command line with the `--cfg-options` that change the config.
+        cfg_options: Changes of the config, each KEY=VALUE.
     """
     try:
         config = find_config(config)
-        cfg = read_config(config, parse_cfg_options(argv))
+        cfg = read_config(config, parse_cfg_options(cfg_options))
         find_script(cfg, config, "train")
     except Exception as error:  # a config is a program
         yield fail("", reason(error), "correct the config")

@@ -57,7 +57,7 @@ def _find_fault(objects: CheckedObjects, row: int) -> str:
     """Return the fault that a mask has in itself, or ''."""
     mask: Any = objects.columns.masks[row]
     if isinstance(mask, dict):
-        size = objects.sizes[row].tolist()
+        size = objects.image_sizes[row].tolist()
         counts = mask.get("counts")
         is_complete = isinstance(counts, str) or (
             isinstance(counts, list) and sum(counts) == prod(size)

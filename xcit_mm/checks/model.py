@@ -55,7 +55,7 @@ def check_rates(cfg: Config) -> Iterator[Finding]:
     base = scaling.get("base_batch_size", batch)
     if batch != base and not scaling.get("enable"):
         images = f"{batch} images a step over {processes} process(es)"
-        fix = "--auto-scale-lr (mmdet), --cfg-options auto_scale_lr.enable=True (both)"
+        fix = "--auto-scale-lr (mmdet), or --cfg-options auto_scale_lr.enable=True"
         yield note("D204", f"{images}, the learning rate is for {base} images", fix)
     optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
     is_sgd = part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD

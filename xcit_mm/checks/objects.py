@@ -26,7 +26,7 @@ class CheckedObjects:
         owner: The file or folder of the split, for messages.
         needs_masks: Whether masks are trained or scored.
         has_meant_crowds: Whether crowds are meant, as in COCO's own files.
-        sizes: Width and height of their images (n, 2).
+        image_sizes: Width and height of their images (n, 2).
         corners: Left, top, right and bottom (n, 4).
         is_counted: Whether their class is among the classes (n,).
         is_dropped: Whether mmdet drops them, whatever their class (n,).
@@ -46,11 +46,11 @@ class CheckedObjects:
         columns = self.split.objects
         sizes = np.array([(image.width, image.height) for image in self.split.images], float)
         self.columns = columns
-        self.sizes = sizes[columns.images]
+        self.image_sizes = sizes[columns.images]
         self.corners = columns.corners
         starts = self.corners[:, :2]
         ends = self.corners[:, 2:]
-        overlaps = np.minimum(ends, self.sizes) - np.maximum(starts, 0)
+        overlaps = np.minimum(ends, self.image_sizes) - np.maximum(starts, 0)
         self.is_counted = columns.labels >= 0
         is_thin = (columns.areas <= 0) | (ends - starts < 1).any(axis=1)
         self.is_dropped = columns.is_ignored | is_thin | (overlaps <= 0).any(axis=1)
@@ -60,7 +60,7 @@ class CheckedObjects:
         self, has_fault: np.ndarray, code: str, problem: str, fix: str, fails_at: float = 0.5
     ) -> Iterator[Finding]:
         """Report objects with a fault (n,), unless their categories are not classes: as a failure
-        if at least this share of the objects has it.
+        if at least the share `fails_at` of the objects has it.
         """
         rows = np.flatnonzero(has_fault & self.is_counted).tolist()
         if rows:
@@ -72,15 +72,15 @@ class CheckedObjects:
 
 
 def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
-    """Check what mmdet drops, where the boxes are, and that each class has objects."""
+    """Check the objects that mmdet drops, where boxes are, copies, and the counts of objects."""
     if not objects.is_counted.any():
         yield fail("D408", f"{objects.owner} has no objects of the classes", "annotate objects")
         return
     columns = objects.columns
     is_near = (np.abs(objects.corners) <= _FRACTION).all(axis=1)
-    is_fraction = is_near & (objects.sizes >= _MIN_SIDE).all(axis=1)
+    is_fraction = is_near & (objects.image_sizes >= _MIN_SIDE).all(axis=1)
     report = objects.report
-    problem = "lie in the first two pixels, like fractions with no area"
+    problem = "lie in the first two pixels with almost no area, like fractions of the image"
     yield from report(is_fraction, "D408", problem, _XYWH)
     problem = "lie outside their image, have less than a pixel, no area, or ignore=1"
     fix = "correct or remove them: mmdet drops them, and a score counts them as missed"
@@ -92,7 +92,7 @@ def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
     is_trained = objects.is_loaded & ~columns.is_crowd
     yield from _check_borders(objects, is_trained)
     problem = "have image, class and box of another"
-    yield from report(_find_repeated(objects), "D413", problem, "remove the copies", _NEVER)
+    yield from report(_find_repeated(objects), "D413", problem, "remove copies", fails_at=_NEVER)
     labels = set(columns.labels[is_trained].tolist())
     missing = [name for label, name in enumerate(objects.classes) if label not in labels]
     problem = f"classes have no objects in {objects.owner}"
@@ -113,7 +113,7 @@ def _check_borders(objects: CheckedObjects, is_trained: np.ndarray) -> Iterator[
     starts = objects.corners[is_trained, :2]
     ends = objects.corners[is_trained, 2:]
     last_values = ends - starts  # of the box: width and height, or the second corner
-    sizes = objects.sizes[is_trained]
+    sizes = objects.image_sizes[is_trained]
     are_valid_ends = (last_values > starts).all() and (last_values <= sizes + _SLACK).all()
     # If a box starts beyond half of its image, a width or height above x or y reaches beyond it.
     is_far = (starts > sizes / 2).any(axis=1)

@@ -86,7 +86,7 @@ def _find_lost(photos: Photos) -> dict[str, str]:
     if reads_all_bands(photos.color_type, photos.step.get("imdecode_backend")):
         return {}
     infos = photos.infos.items()
-    lost = {path: f"has {info.dropped_bands} bands" for path, info in infos if info.dropped_bands}
+    lost = {path: f"has {info.raster_bands} bands" for path, info in infos if info.raster_bands}
     deep = [path for path, info in infos if info.bits > 8 and path not in lost]
     for path in _sample(deep) if photos.color_type.startswith("color") else []:
         try:

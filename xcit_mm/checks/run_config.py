@@ -78,9 +78,9 @@ class ConfiguredData:
 
     @property
     def has_own_step(self) -> bool:
-        """Whether a transform of the user, from another library, may read or change the maps."""
+        """Whether no known transform loads the maps, or one of another library may change them."""
         classes = [part_class(step, TRANSFORMS) for step in self.pipeline]
-        libraries = {step.__module__.partition(".")[0] for step in classes if step}
+        libraries = {found.__module__.partition(".")[0] for found in classes if found}
         return not self.annotation_step or not libraries <= _LIBRARIES
 
     @cached_property

@@ -24,14 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     config_help = "a config, a model's name or a work folder (default: the installation alone)"
     parser.add_argument("config", nargs="?", help=config_help)
     options_help = "changes of the config"
-    parser.add_argument("--cfg-options", nargs="+", metavar="KEY=VALUE", help=options_help)
+    parser.add_argument(
+        "--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help=options_help
+    )
     args = parser.parse_args(argv)
 
     def find_lines() -> Iterator[str]:
         yield from check_stack()
         if args.config:
-            options = ["--cfg-options", *args.cfg_options] if args.cfg_options else []
-            yield from map(str, diagnose(args.config, options))
+            yield from map(str, diagnose(args.config, args.cfg_options))
 
     with ignore_broken_pipe():
         return print_lines(find_lines())

@@ -18,7 +18,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import progress_bar
-from ..utils.images import count_dropped_bands, read_orientation
+from ..utils.images import count_raster_bands, read_orientation
 
 _THREADS = 16  # most of the time they wait for the disk
 _BAR = 2_000  # files that take seconds
@@ -35,7 +35,7 @@ class ImageInfo(NamedTuple):
         bits: Bits of a channel.
         problem: Why the file cannot be read, or ''.
         labels: Each label of a segmentation map with its number of pixels.
-        dropped_bands: As `count_dropped_bands`.
+        raster_bands: As `count_raster_bands`.
         colors: The colour (red, green, blue) of each label of a map with a palette.
         is_lossy: Whether the file is a JPEG.
     """
@@ -47,7 +47,7 @@ class ImageInfo(NamedTuple):
     bits: int = 8
     problem: str = ""
     labels: Sequence[tuple[int, int]] = ()
-    dropped_bands: int = 0
+    raster_bands: int = 0
     colors: Sequence[tuple[int, int, int]] = ()
     is_lossy: bool = False
 
@@ -123,7 +123,7 @@ def _read_file(path: str, is_map: bool) -> ImageInfo:
             if not header:
                 return info._replace(problem="the file is empty")
             file.seek(0)
-            info = ImageInfo(dropped_bands=count_dropped_bands(file))
+            info = ImageInfo(raster_bands=count_raster_bands(file))
             with Image.open(file) as image:
                 width, height = image.size
                 channels = len(image.getbands())

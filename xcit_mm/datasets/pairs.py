@@ -43,7 +43,7 @@ Pairs = dict[str, list[tuple[Path, Path | None]]]
 
 
 def split_of(path: PurePath) -> str | None:
-    """Return the split that the last folder with such a name has: 'val' of Validation/images."""
+    """Return the split that a path names, the last name first: 'val' of Validation/images."""
     for part in reversed(path.parts):
         for word in re.findall("[a-z]+", part.lower()):
             if word in SPLITS:
@@ -97,7 +97,7 @@ def _read_lists(
         folder = path.parents[2]
         for line in read_lines(path):
             # The list of a class adds 1, 0 or -1. CVAT quotes names with spaces.
-            names = [_to_end(line), _to_end(re.sub(r"\s+-?[01]$", "", line))]
+            names = [_clean_name(line), _clean_name(re.sub(r"\s+-?[01]$", "", line))]
             named = next((by_end[folder, name] for name in names if (folder, name) in by_end), [])
             splits |= dict.fromkeys(named, SPLITS[path.stem.lower()])
             if not named:
@@ -107,8 +107,10 @@ def _read_lists(
     return splits
 
 
-def _to_end(name: str) -> str:
-    """Return the path of a photo in a list as `_read_lists` compares it."""
+def _clean_name(name: str) -> str:
+    """Return the name of a photo in a list as an end of its path: without quotes and suffix, with
+    slashes.
+    """
     path = PureWindowsPath(compose(name.strip('"')))  # also reads slashes
     is_photo = path.suffix.lower() in PHOTO_SUFFIXES
     return (path.with_suffix("") if is_photo else path).as_posix()
@@ -190,8 +192,8 @@ def pair_labelled(
     left_out: LeftOut,
     task: str = "Main",
 ) -> dict[str, list[tuple[Path, Path]]]:
-    """Divide photos as `divide_photos`, pair them as `pair_labels`, and leave out those without a
-    label.
+    """Divide photos as `divide_photos`, by the lists of a task if there are lists, pair the photos
+    as `pair_labels`, and leave out photos without a label.
 
     Raises:
         ValueError: As `pair_labels`, or if no photo of training has a label.

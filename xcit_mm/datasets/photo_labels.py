@@ -179,5 +179,5 @@ def read_folder(
     photos = sorted(set(inventory.photos).difference(maps))
     labelled = pair_labelled(photos, labels, inventory, left_out)
     classes, splits = read_photo_labels(labelled, lambda path, size: read(path), left_out)
-    lists = find_lists(inventory)
-    return Dataset(data_format, classes, splits, left_out, inventory, labels[0], lists)
+    descriptions = find_lists(inventory)
+    return Dataset(data_format, classes, splits, left_out, inventory, labels[0], descriptions)

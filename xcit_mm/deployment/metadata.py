@@ -75,11 +75,11 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
         xcit_mm_version=__version__,
     )
     if backbone is not model:
-        facts |= _results(cfg, inputs, model)
+        facts |= _describe_results(cfg, inputs, model)  # with another task
     return {name: json.dumps(fact) for name, fact in facts.items()}
 
 
-def _results(cfg: Config, inputs: ModelInput, model: Any) -> dict[str, Any]:
+def _describe_results(cfg: Config, inputs: ModelInput, model: Any) -> dict[str, Any]:
     """Return the facts by which a whole model gets its inputs and its outputs become results."""
     unsupported = find_unsupported(inputs, cfg.model.get("test_cfg") or {})
     facts: dict[str, Any] = dict(

@@ -62,14 +62,14 @@ def check_model(cfg: Config, part: str) -> None:
 
 def check_detector(cfg: Config) -> None:
     """Raise ValueError with the part or option that `ExportableDetector` lacks."""
-    for where, part in _parts("model", cfg.model):
+    for where, part in _iter_parts("model", cfg.model):
         key = where.rpartition(".")[2]
-        name = type_name(dict(type=key) | part)  # nms in mmdet's configs may have no type
+        name = type_name(dict(type=key) | part)  # an nms without a type is 'nms'
         if name not in TYPES[key]:
             fix = f"only {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
             _refuse(f"{where}.type={name!r}", fix)
         expected = dict(VALUES.get(key, {}))
-        if key == "nms":  # all other options must be unset
+        if key == "nms":  # all other options must be unset, that is None
             expected |= dict.fromkeys(part.keys() - {"type", "iou_threshold"})
         for option, value in expected.items():
             if part.get(option, value) != value:
@@ -127,14 +127,14 @@ def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
         raise FileNotFoundError(missing.message())
 
 
-def _parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
+def _iter_parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
     """Iterate over the parts of a config that have a row in `TYPES`, with their keys."""
     if isinstance(part, dict):
         if where.rpartition(".")[2] in TYPES:
             yield where, part
         for key, value in part.items():
             if key not in ("backbone", "neck", "train_cfg", "data_preprocessor"):
-                yield from _parts(f"{where}.{key}", value)
+                yield from _iter_parts(f"{where}.{key}", value)
     elif isinstance(part, (list, tuple)):
         for stage in part:
-            yield from _parts(where, stage)
+            yield from _iter_parts(where, stage)

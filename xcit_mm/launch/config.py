@@ -125,6 +125,8 @@ def to_code(value: Any) -> str:
     """
     if isinstance(value, dict):
         keys = sorted(value, key=lambda key: key != "type")  # which comes first
+        if not all(isinstance(key, str) and key.isidentifier() for key in keys):
+            return f"{{{', '.join(f'{key!r}: {to_code(value[key])}' for key in keys)}}}"
         return f"dict({', '.join(f'{key}={to_code(value[key])}' for key in keys)})"
     if isinstance(value, list):
         return f"[{', '.join(map(to_code, value))}]"

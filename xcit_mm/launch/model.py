@@ -110,7 +110,8 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
 
 
 def _choose_masks(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
-    """Let a model that predicts masks find only boxes if these are wanted, or all that there is.
+    """Set `adapted.masks`, until now False, if a model that predicts masks shall keep them. Else it
+    finds only boxes: if these are wanted, or no object has a mask.
 
     Raises:
         ValueError: If only some objects have masks, or the model needs masks.

@@ -27,7 +27,7 @@ def check_is_new(config: Path) -> None:
 
 
 def cut(options: argparse.Namespace, config: Path, cfg: Config) -> "Tiles":
-    """Cut rasters into NAME-tiles beside a config that is to be written.
+    """Cut rasters into the folder NAME-tiles beside NAME.py, a config that is to be written.
 
     Args:
         cfg: Config of the model that is trained.
@@ -48,7 +48,7 @@ def cut(options: argparse.Namespace, config: Path, cfg: Config) -> "Tiles":
         is_detector=cfg.default_scope == "mmdet",
         aoi=options.aoi,
         hold_out=not options.no_val,
-        known=tested_metainfo(cfg)["classes"],
+        model_classes=tested_metainfo(cfg)["classes"],
     )
 
 

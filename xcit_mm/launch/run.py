@@ -34,7 +34,7 @@ from ..weights.matching import CheckpointMismatch
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
 from .report import report
-from .source import refresh_copies
+from .source import refresh_dataset_copies
 from .state import find_state, training_length
 
 
@@ -61,7 +61,8 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, tool: str, config: str, options: argparse.Namespace) -> "Run":
-        cfg = read_config(config, parse_cfg_options(["--cfg-options", *options.cfg_options]))
+        """Read the config of a run, and find its folder and the rank of this process."""
+        cfg = read_config(config, parse_cfg_options(options.cfg_options))
         default = cfg.get("work_dir") or Path("work_dirs") / Path(config).stem
         is_first = _is_zero("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
         is_writer = is_first and _is_zero("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
@@ -180,7 +181,7 @@ def _test(options: argparse.Namespace) -> None:
         if options.show_dir:
             flags += ["--show-dir", options.show_dir]
         if run.is_writer:
-            refresh_copies(run.cfg)
+            refresh_dataset_copies(run.cfg)
         script = run.load_script(config, flags, options.cfg_options)
         check_checkpoint(checkpoint)
         run.check(check_test(run.cfg, checkpoint))
@@ -188,12 +189,12 @@ def _test(options: argparse.Namespace) -> None:
 
 
 def _prepare_training(run: Run) -> ModuleType | None:
-    """Return the library's script, after checks that the training can start, or None if it is
-    complete.
+    """Return the library's script, after checks that the training can start, or None if the
+    training is complete.
     """
     cfg = run.cfg
     if run.is_writer:
-        refresh_copies(cfg)
+        refresh_dataset_copies(cfg)
     end, unit = training_length(cfg)
     checkpoint = None
     if run.options.resume is not None:
@@ -209,14 +210,14 @@ def _prepare_training(run: Run) -> ModuleType | None:
                 return None
     start = checkpoint or cfg.get("load_from") or "the config's initial weights"
     config = run.config
-    flags, changes = _own_arguments(run)
+    flags, changes = _make_arguments(run)
     has_path_in_config = checkpoint is not None and cfg.default_scope == "mmseg"
     if checkpoint is not None:
-        cfg.load_from = None  # the run does not read it
+        cfg.load_from = None  # the run does not read it, so it is not checked
         flags += ["--resume"] if has_path_in_config else ["--resume", checkpoint]
     if has_path_in_config:
         # The --resume of mmseg takes no path, and a value of --cfg-options no spaces: the path goes
-        # into the config, where the run stores its config anyway.
+        # into a config with all changes, in the file in which the run stores its config anyway.
         config = str(run.work_dir / f"{Path(config).stem}.py")
         changes = []
     script = run.load_script(config, flags, changes)
@@ -230,7 +231,7 @@ def _prepare_training(run: Run) -> ModuleType | None:
     return script
 
 
-def _own_arguments(run: Run) -> tuple[list[str], list[str]]:
+def _make_arguments(run: Run) -> tuple[list[str], list[str]]:
     """Return flags and --cfg-options of a training's script, which are set in the config too."""
     cfg = run.cfg
     flags = []

@@ -14,9 +14,9 @@ def read_data(path: Path, cfg: Config) -> Dataset:
     return read_objects(path) if cfg.default_scope == "mmdet" else read_maps(path)
 
 
-def refresh_copies(cfg: Config) -> None:
-    """Write the copies of a config of `train --from` again if the source has changed, or if they
-    are missing. `source.content` of the config becomes the hash of what was read.
+def refresh_dataset_copies(cfg: Config) -> None:
+    """Write the copies of the data set of `train --from` again if the source has changed, or if
+    they are missing. `source.content` of the config becomes the hash of what was read.
 
     Raises:
         FileNotFoundError: If the source has moved.

@@ -48,12 +48,12 @@ def torchvision_kernels() -> Any:
     return torch.ops.torchvision
 
 
-def _kernels(tensor: Tensor) -> Any:
+def _find_gpu_kernels(tensor: Tensor) -> Any:
     """Return torchvision's kernels for a tensor on a GPU. On a CPU the torch code is as fast."""
     return torchvision_kernels() if tensor.is_cuda else None
 
 
-def _for_kernels(tensor: Tensor) -> Tensor:
+def _convert_bfloat16(tensor: Tensor) -> Tensor:
     """Convert bfloat16, which torchvision's kernels do not take, to float32."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
@@ -88,9 +88,9 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
         iou_threshold: A box is dropped if its intersection over union with a better box is larger.
         offset: 1 if x2 and y2 are the last pixels of the box, 0 if they are its border.
     """
-    kernels = _kernels(boxes)
+    kernels = _find_gpu_kernels(boxes)
     if kernels and offset == 0:
-        return kernels.nms(_for_kernels(boxes), _for_kernels(scores), iou_threshold)
+        return kernels.nms(_convert_bfloat16(boxes), _convert_bfloat16(scores), iou_threshold)
     order = scores.sort(descending=True).indices
     dtype = torch.promote_types(boxes.dtype, torch.float32)
     corners = boxes[order].detach().to("cpu", dtype).T.contiguous().numpy()
@@ -142,9 +142,9 @@ def roi_align_forward(
     input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, **options: Any
 ) -> None:
     sampling = _sampling(**options)
-    kernels = _kernels(input)
+    kernels = _find_gpu_kernels(input)
     if kernels:
-        maps = _for_kernels(input)
+        maps = _convert_bfloat16(input)
         pooled = kernels.roi_align(
             maps, rois.to(maps), sampling.scale, *sampling.bins, sampling.ratio, sampling.aligned
         )
@@ -163,18 +163,13 @@ def roi_align_backward(
 ) -> None:
     sampling = _sampling(**options)
     shape = tuple(grad_input.shape)
-    kernels = _kernels(grad_output)
+    kernels = _find_gpu_kernels(grad_output)
     if kernels:
-        grad_pooled = _for_kernels(grad_output)
-        scale_and_bins = (sampling.scale, *sampling.bins)
-        grad = roi_align_backward_kernel(kernels)(
-            grad_pooled,
-            rois.to(grad_pooled),
-            *scale_and_bins,
-            *shape,
-            sampling.ratio,
-            sampling.aligned,
-        )
+        backward = roi_align_backward_kernel(kernels)
+        grad_pooled = _convert_bfloat16(grad_output)
+        rois = rois.to(grad_pooled)
+        sizes = (*sampling.bins, *shape)
+        grad = backward(grad_pooled, rois, sampling.scale, *sizes, sampling.ratio, sampling.aligned)
     else:
         grad = roi_align_gradient(grad_output, rois, shape, sampling)
     grad_input.copy_(grad)
@@ -246,7 +241,7 @@ def ms_deform_attn_backward(
     _differentiate(attend, inputs, grad_output, (grad_value, grad_sampling_loc, grad_attn_weight))
 
 
-def _deformable(output: Tensor, options: dict[str, int]) -> Callable[..., Tensor]:
+def _make_deform_conv(output: Tensor, options: dict[str, int]) -> Callable[..., Tensor]:
     """Return torchvision's deformable convolution with the options of a call of mmcv's.
 
     It takes input, offset, weight and, if it is modulated, mask and bias, on all devices. Its
@@ -293,7 +288,7 @@ def deform_conv_forward(
     ones: Tensor,
     **options: int,
 ) -> None:
-    output.copy_(_deformable(output, options)(input, offset, weight))
+    output.copy_(_make_deform_conv(output, options)(input, offset, weight))
 
 
 def deform_conv_backward_input(
@@ -306,7 +301,7 @@ def deform_conv_backward_input(
     columns: Tensor,
     **options: int,
 ) -> None:
-    convolve = functools.partial(_deformable(grad_output, options), weight=weight)
+    convolve = functools.partial(_make_deform_conv(grad_output, options), weight=weight)
     _differentiate(convolve, (input, offset), grad_output, (grad_input, grad_offset))
 
 
@@ -319,7 +314,7 @@ def deform_conv_backward_parameters(
     ones: Tensor,
     **options: int,
 ) -> None:
-    convolve = functools.partial(_deformable(grad_output, options), input, offset)
+    convolve = functools.partial(_make_deform_conv(grad_output, options), input, offset)
     # The result is linear in the weight, so its gradient is the same at any weight.
     _differentiate(convolve, (grad_weight,), grad_output, (grad_weight,))
 
@@ -337,7 +332,7 @@ def modulated_deform_conv_forward(
     with_bias: bool,
     **options: int,
 ) -> None:
-    convolve = _deformable(output, options)
+    convolve = _make_deform_conv(output, options)
     output.copy_(convolve(input, offset, weight, mask, bias if with_bias else None))
 
 
@@ -364,4 +359,4 @@ def modulated_deform_conv_backward(
     if with_bias:
         inputs.append(bias)
         targets.append(grad_bias)
-    _differentiate(_deformable(grad_output, options), inputs, grad_output, targets)
+    _differentiate(_make_deform_conv(grad_output, options), inputs, grad_output, targets)

@@ -141,7 +141,7 @@ class Prediction:
         """Restore the prediction of which `to_coco` returned the results.
 
         Raises:
-            ValueError: If a mask has another size than the image.
+            ValueError: If a mask has another size than the image, or a category has no class.
         """
         ids = list(category_ids or range(1, len(names) + 1))
         boxes = to_corners([result["bbox"] for result in results]).astype(np.float32)

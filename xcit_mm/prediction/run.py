@@ -86,7 +86,7 @@ def predict_many(
         progress = read_journals(out)
         pending = progress.list_pending(listing.items, retry_failed)
         if rank == 0:
-            _print_notes(pending, progress.entries)
+            _print_changed_files(pending, progress.entries)
         if workers is None:  # a model on the CPU uses all cores itself
             workers = 0 if predictor.device == "cpu" else 2
         predicted: Iterable[object]
@@ -149,8 +149,8 @@ def _opened(results: Results, listing: Listing, overwrite: bool) -> Iterator[Non
         yield
 
 
-def _print_notes(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
-    """Print how many predicted files have changed or vanished."""
+def _print_changed_files(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
+    """Print which predicted files have changed or vanished."""
     known = [item.path for item in pending if item.path in entries]
     changed = [path for path in known if entries[path].error is None]
     if changed:
@@ -190,7 +190,7 @@ def _unfinished(out: Path, name: str) -> Path:
 
 
 def _iter_images(progress: Progress) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield the entry of each image in images.json, and its objects."""
+    """Yield each image as images.json lists it, and its objects."""
     for path, id_ in progress.ids().items():
         entry = progress.entries[path]
         if entry.error and not entry.item.is_video:  # a video keeps the frames before the error
@@ -200,7 +200,7 @@ def _iter_images(progress: Progress) -> Iterator[tuple[dict[str, Any], list[dict
             if entry.item.is_video:
                 frame = record["frame"]
                 image["id"] = f"{id_}/{frame}"
-                if isinstance(id_, int):  # the next id after that of the video, and nine digits
+                if isinstance(id_, int):  # + 1, as the frames of a video 0 need ids of their own
                     image["id"] = (id_ + 1) * 10**9 + frame
                 image["frame"] = frame
             image |= dict(height=record["height"], width=record["width"])

@@ -31,7 +31,7 @@ def iter_frames(path: str) -> Iterator[np.ndarray]:
 
     if path.startswith(URL_PREFIXES):
         raise ValueError("videos are not read from URLs: download the file first")
-    if not path.isascii() and any("\ud800" <= letter <= "\udfff" for letter in path):
+    if any("\ud800" <= letter <= "\udfff" for letter in path):  # bytes that os.fsdecode kept
         raise ValueError("OpenCV crashes on a path that is not UTF-8: rename the file")
     if not os.path.getsize(path):  # supervision does not say why a file cannot be opened
         raise ValueError("the file is empty")

@@ -44,7 +44,7 @@ def cut_rasters(
     is_detector: bool,
     aoi: str | Path | None = None,
     hold_out: bool = True,
-    known: Sequence[str] = (),
+    model_classes: Sequence[str] = (),
 ) -> Tiles:
     """Cut labelled rasters into tiles to train on, whose images are written into a folder.
 
@@ -65,7 +65,7 @@ def cut_rasters(
             first raster's; of `bounds`: the lowest and the highest of all rasters'.
         aoi: Vector file of the area in which the labels are complete. Default: the rasters.
         hold_out: Whether tiles are held out.
-        known: As of `label_rasters`.
+        model_classes: As of `label_rasters`.
 
     Raises:
         FileExistsError: If the folder exists.
@@ -76,7 +76,7 @@ def cut_rasters(
         raise FileExistsError(f"{folder} exists: remove it, or name another config by --config")
     paths = list_rasters(Path(rasters))
     grids, options = open_alike(paths, dict(settings.options))
-    labelled = label_rasters(grids, labels, is_detector, aoi, known)
+    labelled = label_rasters(grids, labels, is_detector, aoi, model_classes)
     parts = divide(labelled.scenes, hold_out)
     is_raw = options["raw"]
     with atomic_folder(folder) as unfinished:

@@ -1,6 +1,7 @@
 """A user's labels of a raster: polygons with classes, or a raster of classes."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,11 +70,10 @@ class LabelFile(NamedTuple):
         """
         from pyogrio.errors import DataSourceError
 
-        try:
+        with suppress(DataSourceError):
             if list_layers(self.path):
                 return False
-        except DataSourceError:
-            open_raster(self.path).close()
+        open_raster(self.path).close()
         if self.class_column is not None:
             problem = f"{self.option} is a raster, which has no columns"
             raise ValueError(f"--class-column {self.class_column}: {problem}, leave it out")
@@ -225,8 +225,8 @@ class DrawnClasses:
         to_pixels = (~grid.transform).to_shapely()
         self._shapes = np.array(labels.geometry.affine_transform(to_pixels))
         self._index = labels.index.to_numpy()
-        self._numbers = labels["class"].map(numbers).fillna(UNKNOWN_CLASS).to_numpy(int)
-        self.shapes = self._shapes[self._numbers >= 0]
+        self._class_numbers = labels["class"].map(numbers).fillna(UNKNOWN_CLASS).to_numpy(int)
+        self.shapes = self._shapes[self._class_numbers >= 0]
         self._rest = numbers.get(BACKGROUND, UNLABELLED)
         self._tree = shapely.STRtree(self._shapes)
 
@@ -238,8 +238,8 @@ class DrawnClasses:
         parts = repair(shapely.intersection(self._shapes[selected], area))
         shares = shapely.area(parts) / shapely.area(self._shapes[selected])
         is_kept = (shapely.area(parts) >= 1) | (shares >= 1)
-        selected = selected[is_kept]
-        columns = self._index[selected], self._numbers[selected], parts[is_kept], shares[is_kept]
+        kept = selected[is_kept]
+        columns = self._index[kept], self._class_numbers[kept], parts[is_kept], shares[is_kept]
         return [CutObject(*fields) for fields in zip(*columns, strict=True)]
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
@@ -252,7 +252,7 @@ class DrawnClasses:
         selected = np.sort(self._tree.query(window))
         if not len(selected):
             return np.full(shape, self._rest, np.int32)
-        drawn = zip(self._shapes[selected], self._numbers[selected], strict=True)
+        drawn = zip(self._shapes[selected], self._class_numbers[selected], strict=True)
         shift = Affine.translation(columns.start, rows.start)
         return rasterize(drawn, shape, self._rest, transform=shift, dtype="int32")
 

@@ -128,13 +128,13 @@ def label_rasters(
     source: LabelFile,
     is_detector: bool,
     aoi: str | Path | None = None,
-    known: Sequence[str] = (),
+    model_classes: Sequence[str] = (),
 ) -> LabelledRasters:
     """Place the labels of a file on rasters. Lines tell which labels are left out.
 
     Args:
         aoi: Vector file of the area in which the labels are complete. Default: the rasters.
-        known: Names of the classes of a model, whose order counts if the labels have the same.
+        model_classes: Classes of a model, whose order the labels take if they have the same.
 
     Raises:
         ValueError: If no label lies in the areas, or a detector has a raster of classes.
@@ -167,8 +167,8 @@ def label_rasters(
         raise ValueError(f"{source.option}: no polygon in the area has a class")
     if not is_detector:
         classes = [BACKGROUND, *(name for name in classes if name != BACKGROUND)]
-    if set(classes) == set(known):
-        classes = list(known)
+    if set(classes) == set(model_classes):
+        classes = list(model_classes)
     labels = [DrawnClasses(placed.polygons, grid, classes) for grid in grids]
     # Boxes are drawn along the axes of the raster, or of their own coordinate system.
     has_masks = not (placed.are_boxes or all(are_boxes(drawn.shapes) for drawn in labels))

@@ -82,7 +82,9 @@ class ResumableCheckpointHook(CheckpointHook):
         super().__init__(*args, **kwargs)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Record a newer best checkpoint, and fit the schedule of a resumed run to the config."""
         if is_resuming(runner) and is_training_run(runner):
+            # Only a local folder is searched for the best checkpoint.
             if self.save_best and "://" not in str(self.out_dir):
                 self._resume_best(runner, checkpoint)
             follow_config(runner, checkpoint)

@@ -82,10 +82,8 @@ def ignore_broken_pipe() -> Iterator[None]:
         sys.exit(128 + signal.SIGPIPE)
 
 
-def parse_cfg_options(argv: Sequence[str]) -> dict[str, Any]:
-    """Return the values of `--cfg-options` in a command line, by dotted key.
-
-    Other arguments are ignored.
+def parse_cfg_options(options: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the options KEY=VALUE of `--cfg-options`, by dotted key.
 
     Raises:
         ValueError: If an option is not KEY=VALUE, or leaves a bracket open.
@@ -93,10 +91,10 @@ def parse_cfg_options(argv: Sequence[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--cfg-options", nargs="*", action=DictAction, default={})
     try:
-        return parser.parse_known_args(argv)[0].cfg_options
+        return parser.parse_args(["--cfg-options", *options]).cfg_options
     except (ValueError, AssertionError):
         fix = "write KEY=VALUE and close each bracket"
-        raise ValueError(f"--cfg-options in {' '.join(argv)}: {fix}") from None
+        raise ValueError(f"--cfg-options {' '.join(options)}: {fix}") from None
 
 
 def print_line(line: str) -> None:

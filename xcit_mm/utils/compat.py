@@ -77,7 +77,13 @@ def onednn_conv(conv: torch.nn.Conv2d, x: torch.Tensor, activation: str = "none"
     """
     options = conv.padding, conv.stride, conv.dilation, conv.groups
     return torch.ops.mkldnn._convolution_pointwise(
-        x, conv.weight, conv.bias, *options, activation, [], "none"
+        x,
+        conv.weight,
+        conv.bias,
+        *options,
+        activation,
+        [],
+        "none",  # no parameters, exact GELU
     )
 
 

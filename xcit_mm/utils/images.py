@@ -24,9 +24,9 @@ PHOTO_SUFFIXES = (
 IMAGE_SUFFIXES = (*PHOTO_SUFFIXES, ".gif", ".avif", ".heic", ".heif")
 """Suffixes of the images that prediction reads."""
 # Length of the header of a TIFF or BigTIFF, by its first bytes.
-_TIFF = {b"II*\0": 8, b"MM\0*": 8, b"II+\0": 16, b"MM\0+": 16}
+_HEADER_LENGTHS = {b"II*\0": 8, b"MM\0*": 8, b"II+\0": 16, b"MM\0+": 16}
 # Bands of a TIFF by its PhotometricInterpretation: RGB, CMYK, YCbCr and CIELab. Others have one.
-_BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
+_PHOTO_BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
 
 
 def read_image(
@@ -49,7 +49,7 @@ def read_image(
     encoded = _download(str(path)) if is_url else Path(path).read_bytes()
     if not encoded:
         raise ValueError("the file is empty")
-    bands = count_dropped_bands(BytesIO(encoded))
+    bands = count_raster_bands(BytesIO(encoded))
     if bands and not reads_all_bands(color_type, imdecode_backend):
         fix = "`xcit-mm raster` reads them, or a config as in docs/bands.md"
         raise ValueError(f"it has {bands} bands, which are not those of a photo: {fix}")
@@ -73,22 +73,22 @@ def reads_all_bands(color_type: str, imdecode_backend: str | None) -> bool:
     return color_type == "unchanged" or imdecode_backend == "tifffile"
 
 
-def count_dropped_bands(file: BinaryIO) -> int:
-    """Return the number of bands of a TIFF if OpenCV would drop some of them, or multiply three by
-    a fourth, else 0. Other formats have transparency, but no other bands.
+def count_raster_bands(file: BinaryIO) -> int:
+    """Return the number of all bands of a TIFF if OpenCV would drop some of them, or multiply three
+    by a fourth, as by an alpha channel, else 0. Other formats have no bands but transparency.
     """
     header = file.read(16)
-    if header[:4] not in _TIFF:
+    if header[:4] not in _HEADER_LENGTHS:
         return 0
     try:
-        tags = ImageFileDirectory_v2(header[: _TIFF[header[:4]]])
+        tags = ImageFileDirectory_v2(header[: _HEADER_LENGTHS[header[:4]]])
         file.seek(tags.next)
         tags.load(file)
-    except (SyntaxError, struct.error, OSError):  # which the decoder reports
+    except (SyntaxError, struct.error, OSError):  # a broken file, which the decoder reports
         return 0
     bands = tags.get(ExifTags.Base.SamplesPerPixel, 1)
     interpretation = tags.get(ExifTags.Base.PhotometricInterpretation, 0)
-    return 0 if bands == _BANDS.get(interpretation, 1) else bands
+    return 0 if bands == _PHOTO_BANDS.get(interpretation, 1) else bands
 
 
 def _decode_by_pillow(encoded: bytes, color_type: str, is_heif: bool) -> np.ndarray:

@@ -68,6 +68,7 @@ def configured_classes(cfg: Config, split: str = "test") -> tuple[str, ...] | No
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):  # mmpretrain takes them from folders
         return None
     for dataset in data_sets(cfg, split):
+        # The library registers its data sets in its own scope.
         names = plain_names(metainfo(dict(_scope_=cfg.default_scope) | dataset).get("classes"))
         if names:
             return names
@@ -200,4 +201,5 @@ def _as_two_rows(row: Tensor, classes: tuple[str, ...]) -> tuple[Tensor, tuple[s
     """Return the row by which a segmentor separates a class from the background as the two rows of
     a softmax, and their classes.
     """
+    # The names may be those of the class alone, or of both.
     return torch.cat((torch.zeros_like(row), row)), ("background", *classes)[-2:]

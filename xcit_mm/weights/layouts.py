@@ -166,6 +166,7 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
     state = _rename(_split_class_qkv(state), _NAMES[layout])
     if layout == "timm":
         return state
+    # mmpretrain has the head of a classifier beside the backbone.
     prefixed = {
         key if key.startswith("head.") else f"backbone.{key}": value for key, value in state.items()
     }
