@@ -39,7 +39,7 @@ def test_what_is_wrong_in_a_json_is_one_line_with_its_path(content, message, tmp
     path = tmp_path / "a.json"
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=f"a.json .*{message}") as error:
-        read_coco(path, exact=True)
+        read_coco(path, as_mmdet=True)
     assert "\n" not in str(error.value)
 
 

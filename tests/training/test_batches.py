@@ -40,7 +40,7 @@ def test_each_epoch_has_an_order_of_its_own_and_a_resumed_one_goes_on_in_it():
     def indices(epoch: int, first: int) -> list[int]:
         loader = numbered_loader(Noise(8), config, (3, 0), endless=False)
         loader.batch_sampler.epoch = epoch
-        loader.batch_sampler.first = first
+        loader.batch_sampler.first_batch = first
         list(loader)
         return loader.dataset.loaded
 
@@ -55,7 +55,7 @@ def test_iteration_100000_of_ade20k_is_reached_within_seconds_and_loads_nothing(
     config.dataset = Noise(ADE20K_IMAGES)
     init_default_scope("mmseg")
     loader = numbered_loader(config.dataset, config, (3, 0), endless=True)
-    loader.batch_sampler.first = 100_000
+    loader.batch_sampler.first_batch = 100_000
     start = time.perf_counter()
     next(iter(loader))
     assert time.perf_counter() - start < 5

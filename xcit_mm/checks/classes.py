@@ -38,7 +38,7 @@ def check_classes(
                     origins[tuple(classes)] = f"{split.name} data"
                     yield from check_names(classes, f"{split.name} data")
                     yield from _check_heads(split, len(classes), heads)
-            elif dataset.reader in ("CocoDataset", "BaseSegDataset"):  # others may read the names
+            elif dataset.reader in ("CocoDataset", "BaseSegDataset"):  # others may find names
                 problem = f"classes={classes!r} in the {split.name} data set"
                 yield fail("D302", problem, "metainfo=dict(classes=('name', ...))")
     if len(origins) > 1:
@@ -48,6 +48,7 @@ def check_classes(
 def _check_heads(
     split: ConfiguredSplit, number: int, heads: Mapping[str, nn.Module]
 ) -> Iterator[Finding]:
+    """Compare the number of classes of a split with the heads."""
     for name, head in heads.items():
         if head.num_classes != number:
             problem = f"{name}.num_classes is {head.num_classes}"
@@ -68,6 +69,7 @@ def _compare_classes(origins: Mapping[tuple[str, ...], str]) -> Finding:
     examples = [f"{name} and {other}" for name, other in differing]
     if not examples:
         examples = [f"{len(classes)} and {len(other_classes)} classes"]
+    # Renamed classes are a note, exchanged classes a failure.
     are_new_names = all(other not in classes for _, other in differing)
     level = note if len(classes) == len(other_classes) and are_new_names else fail
     where = f"{origins[classes]} and {origins[other_classes]}"

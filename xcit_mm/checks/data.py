@@ -115,6 +115,7 @@ def check_labels(objects: CheckedObjects, photos: Photos | None) -> Iterator[Fin
     indices = {path: index for index, path in enumerate(stated)}
 
     def draw_boxes(path: str) -> np.ndarray:
+        """Fill the boxes of a photo, each with another number."""
         labels = np.zeros(stated[path], int)
         is_in_photo = objects.columns.images == indices[path]
         for row in np.flatnonzero(objects.is_loaded & is_in_photo).tolist():
@@ -154,7 +155,7 @@ def _check_maps(
 
 
 def check_overlaps(splits: Mapping[str, ConfiguredSplit]) -> Iterator[Finding]:
-    """Compare the photos of each split with those of the training. Other checks report failures."""
+    """Compare the photos of splits with those of the training. Other checks report exceptions."""
     present = {name: split for name, split in splits.items() if not split.find_missing()}
     if "train" not in present:
         return

@@ -13,7 +13,7 @@ from .classes import check_classes
 from .data import check_data_sets, check_overlaps, check_paths
 from .findings import Finding, collect, fail
 from .model import CheckedModel, check_forward, check_rates
-from .run_config import ConfiguredSplit, RunConfig, tests_on_own_data
+from .run_config import ConfiguredSplit, RunConfig, has_separate_test
 from .weights import check_learned_classes, check_weights
 
 SPLITS = ("train", "val")
@@ -35,7 +35,7 @@ def diagnose(config: str, cfg_options: Sequence[str] = ()) -> Iterator[Finding]:
     except Exception as error:  # a config is a program
         yield fail("", reason(error), "correct the config")
         return
-    yield from check_training(cfg, [*SPLITS, "test"] if tests_on_own_data(cfg) else SPLITS)
+    yield from check_training(cfg, [*SPLITS, "test"] if has_separate_test(cfg) else SPLITS)
 
 
 def check_training(cfg: Config, names: Sequence[str] = SPLITS) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def check_training(cfg: Config, names: Sequence[str] = SPLITS) -> Iterator[Findi
     run = RunConfig(cfg, names)
     model = CheckedModel(cfg)
     checks = [check_rates(cfg), check_weights(run, model.module)]
-    yield from _check(run.splits, run.splits, model, checks)
+    yield from _run_checks(run.splits, run.splits, model, checks)
 
 
 def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
@@ -56,19 +56,19 @@ def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
     Args:
         checkpoint: Path, URL or name of the weights, whose classes are compared with the data.
     """
-    splits = RunConfig(cfg, ["train", "test"]).splits
+    splits = RunConfig(cfg, ["train", "test"]).splits  # train is checked for leaks
     checks = [check_learned_classes(cfg, checkpoint)] if checkpoint else []
-    yield from _check(splits, ["test"], CheckedModel(cfg), checks)
+    yield from _run_checks(splits, ["test"], CheckedModel(cfg), checks)
 
 
-def _check(
+def _run_checks(
     splits: Mapping[str, ConfiguredSplit],
     names: Iterable[str],
     model: CheckedModel,
     checks: Sequence[Iterator[Finding]],
 ) -> Iterator[Finding]:
-    """Check the model, what is particular to a training or a test, and named splits, whose photos
-    those of the training must not be. What takes long is checked last.
+    """Check the model and the named splits, and run checks of a training or a test. The photos of
+    no split may be trained on. What takes long is checked last.
     """
     checked = [splits[name] for name in names]
     yield from check_paths(checked)

@@ -27,13 +27,13 @@ def check_leaks(split: str, photos: Sequence[str], trained: Sequence[str]) -> li
 
 
 def _find_copies(photos: Sequence[str], originals: Sequence[str]) -> dict[str, str]:
-    """Return the photos that have the content of an original, each with that. What is dear to read
-    is read only of files that the former keys do not tell apart.
+    """Return the photos that are copies, each with its original. Sizes, pieces and contents are
+    compared in turn, each only of files that were equal before.
     """
     copies: dict[str, str] = {}
     for identify in (os.path.getsize, _read_piece, _hash_content):
-        keys = _identify(photos, identify)
-        original_keys = _identify(originals if keys else [], identify)
+        keys = _compute_keys(photos, identify)
+        original_keys = _compute_keys(originals if keys else [], identify)
         by_key = {key: path for path, key in original_keys.items()}
         copies = {path: by_key[key] for path, key in keys.items() if key in by_key}
         photos = list(copies)
@@ -42,8 +42,8 @@ def _find_copies(photos: Sequence[str], originals: Sequence[str]) -> dict[str, s
     return copies
 
 
-def _identify(paths: Sequence[str], identify: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the key of each file that can be read."""
+def _compute_keys(paths: Sequence[str], identify: Callable[[str], Any]) -> dict[str, Any]:
+    """Return what `identify` returns for each file that can be read, by path."""
     keys = {}
     for path in paths:
         with contextlib.suppress(OSError):  # which another check reports

@@ -48,13 +48,13 @@ def check_masks(objects: CheckedObjects) -> Iterator[Finding]:
         rows = rows[[not faults[row] and isinstance(masks[row], list) for row in rows]]
         if rows.size:
             polygons = [masks[row] for row in rows]
-            faults[rows[~_fill_boxes(polygons, objects.corners[rows])]] = "doubtful"
+            faults[rows[~_lie_in_boxes(polygons, objects.corners[rows])]] = "doubtful"
     for fault, (problem, fix, fails_at) in _FAULTS.items():
         yield from objects.report(faults == fault, "D412", problem, fix, fails_at)
 
 
 def _find_fault(objects: CheckedObjects, row: int) -> str:
-    """Return the fault that a mask has in itself, or ''."""
+    """Return the fault, of `_FAULTS`, that a mask has whatever its box is, or ''."""
     mask: Any = objects.columns.masks[row]
     if isinstance(mask, dict):
         size = objects.image_sizes[row].tolist()
@@ -71,8 +71,8 @@ def _find_fault(objects: CheckedObjects, row: int) -> str:
     return "" if all(are_outlines) else "doubtful"
 
 
-def _fill_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np.ndarray:
-    """Return whether masks of polygons have an area, at the place of their boxes (n,)."""
+def _lie_in_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np.ndarray:
+    """Return which masks of polygons have an area and an extent that overlaps their box (n,)."""
     polygons = [polygon for mask in masks for polygon in mask]
     points = np.concatenate([np.frombuffer(polygon) for polygon in polygons]).reshape(-1, 2)
     ends = np.cumsum([len(polygon) // 2 for polygon in polygons])
@@ -80,9 +80,9 @@ def _fill_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np.ndarray
     following = np.arange(1, len(points) + 1)
     following[ends - 1] = starts  # the outline is closed
     x, y = points.T
-    doubled = np.add.reduceat(x * y[following] - y * x[following], starts)
+    doubled_areas = np.add.reduceat(x * y[following] - y * x[following], starts)  # of polygons
     first = np.cumsum([0, *map(len, masks[:-1])])  # polygon of each mask
-    areas = np.add.reduceat(np.abs(doubled), first) / 2
+    areas = np.add.reduceat(np.abs(doubled_areas), first) / 2
     lowest = np.minimum.reduceat(points, starts[first])
     highest = np.maximum.reduceat(points, starts[first])
     boxes = (corners[:, 2:] - corners[:, :2]).prod(axis=1)

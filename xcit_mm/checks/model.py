@@ -123,7 +123,7 @@ def _check_part(
 
 def _expected_strides(base_name: str, part: Any, number: int) -> tuple[list[float], int]:
     """Return the strides by which a module converts positions on feature maps into pixels, if it
-    does, and how many of a number of maps it takes.
+    does, and how many of `number` feature maps it takes.
     """
     if hasattr(part, "featmap_strides"):  # RoI extractors, which take the first maps
         return list(part.featmap_strides), len(part.featmap_strides)

@@ -32,7 +32,7 @@ def check_dataset(dataset: Dataset, needs_masks: bool = True) -> Iterator[Findin
     held_out = "val" if "val" in dataset.splits else "test"  # a test split beside val is left out
     names = ["train", held_out] if dataset.held_out else ["train"]
     photos = {name: [str(image.path) for image in dataset.splits[name].images] for name in names}
-    # At once, as the reader of maps did, whose cache is that of the first file's folder.
+    # All at once, as the reader of maps did: the first path names the cache.
     splits = [split for split in dataset.splits.values() if split.objects is None]
     maps = read_infos([str(path) for split in splits for path in split.maps], are_maps=True)
     for name in names:
@@ -64,6 +64,7 @@ def _check_split(
     split = dataset.splits[name]
     is_training = name == "train"
     if split.objects is None:
+        # The data set takes the place of heads.
         heads = {"the data set": SimpleNamespace(num_classes=len(dataset.classes))}
         maps = list(map(str, split.maps))
         infos = {path: map_infos[path] for path in maps}

@@ -90,7 +90,7 @@ def _find_lost(photos: Photos) -> dict[str, str]:
     deep = [path for path, info in infos if info.bits > 8 and path not in lost]
     for path in _sample(deep) if photos.color_type.startswith("color") else []:
         try:
-            read_image(path)
+            read_image(path)  # refuses to lose bits
         except ValueError as error:
             lost[path] = f"({error})"
     if photos.is_own:
@@ -106,7 +106,7 @@ def check_sizes(
 
     Args:
         code: D511 for maps, D315 for sizes that label files state.
-        labels: The path of a photo, that of its map or its own, and height and width of its labels.
+        labels: Path of a photo, path of its map or its own again, height and width of its labels.
     """
     turned = []
     wrong = []

@@ -49,7 +49,7 @@ class ConfiguredData:
 
     @cached_property
     def paths(self) -> list[str]:
-        """Paths of its folders and annotation file, as mmengine joins them."""
+        """Paths of the data set's folders and annotation file, as mmengine joins them."""
         folders = self._prefix.values() if isinstance(self._prefix, dict) else [self._prefix]
         parts = [part for part in [*folders, self.options.get("ann_file")] if part]
         joined = [part if "://" in part else os.path.join(self._root, part) for part in parts]
@@ -97,7 +97,7 @@ class ConfiguredData:
         ]
 
     def to_split(self, coco: CocoJson) -> Split:
-        """Return images and objects of a json. Objects of other categories have the label -1."""
+        """Return images and known objects of a json. Objects of no class have the label -1."""
         numbers = {name: number for number, name in enumerate(self.classes)}
         labels = np.array([numbers.get(category["name"], -1) for category in coco.categories], int)
         objects = coco.objects
@@ -107,7 +107,7 @@ class ConfiguredData:
         return Split(self.list_images(coco), coco.path, objects)
 
     def list_photos(self) -> list[str]:
-        """List the paths of the images, of the formats that are checked."""
+        """List the paths of the images, none in a format that is not checked."""
         if self.data_format == "COCO":
             images = self.list_images(self.read_json(self.json_path))
             return [str(image.path) for image in images]
@@ -126,13 +126,13 @@ class ConfiguredSplit:
     """
 
     def __init__(self, cfg: Config, name: str, read_json: Callable[[str], CocoJson]) -> None:
-        scores = evaluators(cfg, name)
+        metrics = evaluators(cfg, name)
         self.name = name
         self.library = cfg.get("default_scope")
         self.datasets = [ConfiguredData(options, read_json) for options in data_sets(cfg, name)]
-        self.scored_jsons = [score["ann_file"] for score in scores if score.get("ann_file")]
-        self.scores_masks = any("segm" in str(score.get("metric")) for score in scores)
-        self.is_only_formatted = bool(scores) and all(score.get("format_only") for score in scores)
+        self.scored_jsons = [metric["ann_file"] for metric in metrics if metric.get("ann_file")]
+        self.scores_masks = any("segm" in str(metric.get("metric")) for metric in metrics)
+        self.is_only_formatted = bool(metrics) and all(part.get("format_only") for part in metrics)
 
     def find_missing(self) -> str | None:
         """Return the first path that does not exist. Remote storage (s3://...) is not searched."""
@@ -152,7 +152,7 @@ class RunConfig:
     """
 
     def __init__(self, cfg: Config, names: Iterable[str]) -> None:
-        read_json = cache(lambda path: read_coco(Path(path), exact=True))
+        read_json = cache(lambda path: read_coco(Path(path), as_mmdet=True))
         self._cfg = cfg
         self.splits = {name: ConfiguredSplit(cfg, name, read_json) for name in names}
 
@@ -164,7 +164,7 @@ class RunConfig:
 
     @property
     def strict_hook(self) -> dict[str, Any] | None:
-        """The first StrictLoadHook."""
+        """Options of the first StrictLoadHook."""
         hooks = self._cfg.get("custom_hooks") or []
         scope = self._cfg.get("default_scope")
         strict = (hook for hook in hooks if part_class(hook, HOOKS, scope) is StrictLoadHook)
@@ -172,7 +172,7 @@ class RunConfig:
 
     @property
     def start(self) -> dict[str, dict[str, Any]]:
-        """How the files are loaded that training starts from, by the option that names them."""
+        """Options of the files that training starts from, by the key that names the file."""
         init = self._cfg.model.backbone.get("init_cfg") or {}
         if not isinstance(init, dict):
             init = next((part for part in init if "checkpoint" in part), {})
@@ -182,8 +182,8 @@ class RunConfig:
         return start
 
 
-def tests_on_own_data(cfg: Config) -> bool:
-    """Return whether a config tests on other data than it validates and trains on."""
+def has_separate_test(cfg: Config) -> bool:
+    """Return whether a test has other data or other scores than the validation."""
     tested = list(data_sets(cfg, "test"))
     if not cfg.get("val_dataloader"):
         return bool(tested)

@@ -51,14 +51,14 @@ class _Label:
 def check_maps(checked: CheckedMaps) -> Iterator[Finding]:
     """Check photos, the files of maps, and their labels."""
     yield from check_photos(checked.photos)
-    labels = _merge_labels(checked)
+    labels = _count_labels(checked)
     failures = list(_check_files(checked))
     for name in checked.heads:
         failures += _check_head(checked, name, labels)
     yield from failures
     if not failures:
         first_head = next(iter(checked.heads.values()), None)
-        labels.pop(getattr(first_head, "ignore_index", IGNORED), None)
+        labels.pop(getattr(first_head, "ignore_index", IGNORED), None)  # not a class
         yield from _check_pixels(checked, labels)
         maps = dict(zip(checked.photos.paths, checked.maps, strict=True))
         yield from check_orientation(
@@ -81,7 +81,8 @@ def _check_files(checked: CheckedMaps) -> Iterator[Finding]:
     yield from check_sizes("D511", checked.photos, sizes)
 
 
-def _merge_labels(checked: CheckedMaps) -> dict[int, _Label]:
+def _count_labels(checked: CheckedMaps) -> dict[int, _Label]:
+    """Return the pixels and maps of each label that is trained, by label."""
     labels: dict[int, _Label] = {}
     for path, info in checked.infos.items():
         for value, pixels in info.labels:
@@ -92,14 +93,14 @@ def _merge_labels(checked: CheckedMaps) -> dict[int, _Label]:
 
 
 def _trained_label(value: int, built: Any) -> int:
-    """Return the label that mmseg makes of a value of a map. Those above 8 bits stay."""
+    """Return the label that mmseg makes of a map's value. Values above 8 bits stay as they are."""
     if built is None:
         return value
     if value > IGNORED:
         return IGNORED if value == 65535 else value
     if built.reduce_zero_label:
         value = IGNORED if value in (0, IGNORED) else value - 1
-    return (built.label_map or {}).get(value, value) & IGNORED
+    return (built.label_map or {}).get(value, value) & IGNORED  # as 8 bits wrap
 
 
 def _check_head(checked: CheckedMaps, name: str, labels: Mapping[int, _Label]) -> list[Finding]:

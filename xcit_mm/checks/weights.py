@@ -47,7 +47,7 @@ def check_learned_classes(cfg: Config, checkpoint: str) -> Iterator[Finding]:
 
 def _check_file(option: str, options: dict, model: Any, is_strict: bool) -> Iterator[Finding]:
     """Check the file that an option of the config names against the whole model, if heads must fit,
-    or its backbone.
+    or else its backbone.
     """
     name = options["checkpoint"]
     check_checkpoint(name)

@@ -12,7 +12,7 @@ from ..rasters.settings import LOADING, TILING
 ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
-READING = (*LOADING, *TILING)
+READING_OPTIONS = (*LOADING, *TILING)
 """Options of `add_raster_options` that `predict_raster` takes."""
 
 

@@ -21,7 +21,7 @@ INPUT is a file, a folder, a glob, a URL, a .txt of paths, or a COCO .json. MODE
 published model, the work folder of a training, or a config. The same command resumes: it predicts
 what has no result yet.
 """
-REPORTED = 20  # failures
+MAX_REPORTED = 20  # failures whose lines are printed
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -73,9 +73,9 @@ def predict(args: argparse.Namespace) -> int:
     if report is None:  # rank 0 reports
         return 0
     print(report)
-    for line in report.failures[:REPORTED]:
+    for line in report.failures[:MAX_REPORTED]:
         print_line(f"failed: {line}")
-    more = len(report.failures) - REPORTED
+    more = len(report.failures) - MAX_REPORTED
     if more > 0:
         print_line(f"and {more} more, in the records of {args.out}/journal")
     return 3 if report.failures else 0

@@ -18,7 +18,7 @@ from ..weights.zoo import find_model
 from .options import (
     CHECKPOINT,
     ERRORS,
-    READING,
+    READING_OPTIONS,
     add_predictor_options,
     add_raster_options,
     predictor_options,
@@ -85,7 +85,7 @@ def predict_one(
     raster: str | Path, predictor: Predictor, out: Path, args: argparse.Namespace
 ) -> None:
     """Predict a raster, and print the path and the score of the result."""
-    names = (*READING, "aoi", "crs", "overwrite")
+    names = (*READING_OPTIONS, "aoi", "crs", "overwrite")
     predict_raster(raster, predictor, out, **{name: getattr(args, name) for name in names})
     rank, _ = rank_and_size()
     if rank > 0:

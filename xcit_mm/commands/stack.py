@@ -27,15 +27,15 @@ DEVICE_FIX = "install a torch that was built for this device, as pytorch.org say
 
 def check_stack() -> Iterator[str]:
     """Yield a line for each part of the stack, 'ok' or 'FAIL', and for the device of trainings."""
-    yield line_of(check_one_stack)
+    yield run_check(check_one_stack)
     for name in NEEDED:
-        yield line_of(partial(check_version, name), FIXES.get(name, SETUP))
-    yield line_of(check_use)
-    yield line_of(check_device, DEVICE_FIX)
+        yield run_check(partial(check_version, name), FIXES.get(name, SETUP))
+    yield run_check(check_package)
+    yield run_check(check_device, DEVICE_FIX)
 
 
-def line_of(check: Callable[[], str], fix: str = SETUP) -> str:
-    """Return the line of a check, with a fix if it fails."""
+def run_check(check: Callable[[], str], fix: str = SETUP) -> str:
+    """Run a check, and return its line: 'ok' and its result, or 'FAIL', its error and a fix."""
     try:
         return f"{'ok':<11}{check()}"
     except Exception as error:  # the doctor reports every failure
@@ -65,8 +65,8 @@ def check_one_stack() -> str:
 
 
 def check_version(name: str) -> str:
-    """Check that a module can be imported and is new enough. mmdet and mmseg also check the version
-    of mmcv.
+    """Import a module, and return its name and version. Raise ImportError if the module is too old
+    or, unless it is optional, missing. mmdet and mmseg also check the version of mmcv.
     """
     if name in OPTIONAL and importlib.util.find_spec(name) is None:
         return f"{name} is not installed: {OPTIONAL[name]}"
@@ -79,19 +79,19 @@ def check_version(name: str) -> str:
     return f"{name} {version}"
 
 
-def check_use() -> str:
-    """Check that the libraries find the backbone, and the shipped configs find their bases."""
+def check_package() -> str:
+    """Check that the installed libraries find the backbone, and a shipped config its bases."""
     import xcit_mm
     from xcit_mm.ops import is_compiled
     from xcit_mm.weights.zoo import find_config
 
     compiled = is_compiled()
-    published = dict(mmdet="maskrcnn_xcit_tiny_12_p16", mmseg="sem_fpn_xcit_tiny_12_p16")
+    shipped_names = dict(mmdet="maskrcnn_xcit_tiny_12_p16", mmseg="sem_fpn_xcit_tiny_12_p16")
     for name in filter(importlib.util.find_spec, OPTIONAL):
         importlib.import_module(f"{name}.models")
         if importlib.import_module(f"{name}.registry").MODELS.get("XCiT") is not xcit_mm.XCiT:
             raise ImportError(f"type='XCiT' is not registered with {name}")
-        xcit_mm.read_config(find_config(published[name]))
+        xcit_mm.read_config(find_config(shipped_names[name]))
     operators = "compiled" if compiled else "of xcit_mm"
     return f"xcit_mm {xcit_mm.__version__}, mmcv.ops {operators}"
 

@@ -7,7 +7,7 @@ from ..datasets import EXPECTED
 from ..launch import finetune, run_tool
 from ..utils.arguments import CommandParser
 from ..utils.memory import keep_freed_memory
-from .options import CONFIG, READING, add_raster_options, add_run_options, parse_flags
+from .options import CONFIG, READING_OPTIONS, add_raster_options, add_run_options, parse_flags
 
 CALLS = """
 xcit-mm train --from MODEL --data DATA [OPTION ...]    # writes a config, checks and trains it
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_tool("train", options)
     if options.launcher != "none":
         parser.error("--from writes a config in one process: then train it with --launcher")
-    for name in (*READING, "class_column", "layer", "aoi", "no_val"):
+    for name in (*READING_OPTIONS, "class_column", "layer", "aoi", "no_val"):
         if getattr(options, name) is not None and options.labels is None:
             parser.error(f"--{name.replace('_', '-')} is for rasters: give --labels")
     return finetune(options)

@@ -31,7 +31,7 @@ xcit-mm weights convert FILE OUT --to official|timm|mmpretrain|safetensors
 """
 
 # The keys of a dense XCiT and of a classifier.
-KNOWN = (
+KNOWN_PREFIXES = (
     "patch_embed.proj.",
     "pos_embeder.token_projection.",
     "blocks.",
@@ -40,15 +40,17 @@ KNOWN = (
 )
 
 
-def read(args: argparse.Namespace) -> Weights:
+def read_weights(args: argparse.Namespace) -> Weights:
     return parse_checkpoint(load_checkpoint(args.file), args.ema)
 
 
 def inspect(args: argparse.Namespace) -> None:
-    weights = read(args)
+    """Print layout, architecture and metadata of a file."""
+    weights = read_weights(args)
     trunk = weights.trunk
     tensors = {**trunk, **weights.heads}
-    dtypes = {str(value.dtype)[6:] for value in tensors.values() if value.is_floating_point()}
+    floats = [value for value in tensors.values() if value.is_floating_point()]
+    dtypes = {str(value.dtype).removeprefix("torch.") for value in floats}
     statistics = ("running_mean", "running_var", "_tracked")
     learned = sum(value.numel() for key, value in tensors.items() if not key.endswith(statistics))
     count = f"{learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}"
@@ -60,19 +62,19 @@ def inspect(args: argparse.Namespace) -> None:
         "bands": str(trunk[stem_key(trunk)].shape[1]),
         "parameters": count,
         "pyramid": "yes" if any(key.startswith("fpn") for key in trunk) else "no",
-        "unknown": ", ".join(key for key in trunk if not key.startswith(KNOWN)) or "none",
+        "unknown": ", ".join(key for key in trunk if not key.startswith(KNOWN_PREFIXES)) or "none",
     }
     for title, cell in rows.items():
         print(f"{title:11} {cell}")
-    short = reprlib.Repr()  # a small file may hold lists of endless depth
-    short.maxdict = short.maxlist = short.maxtuple = 20
-    short.maxstring = short.maxother = 200
+    short_repr = reprlib.Repr()  # a small file may hold lists of endless depth
+    short_repr.maxdict = short_repr.maxlist = short_repr.maxtuple = 20
+    short_repr.maxstring = short_repr.maxother = 200
     for key, value in weights.metadata.items():
         if isinstance(value, argparse.Namespace):
             value = vars(value)
         if isinstance(value, dict):
-            value = dict(value)  # not one of a subclass, which it would name
-        line = " ".join((value if isinstance(value, str) else short.repr(value)).split())
+            value = dict(value)  # repr names the type of a subclass, such as OrderedDict
+        line = " ".join((value if isinstance(value, str) else short_repr.repr(value)).split())
         print(f"{key:11} {line[:200]}{'...' if len(line) > 200 else ''}")
 
 
@@ -80,7 +82,7 @@ def convert(args: argparse.Namespace) -> None:
     out = Path(args.out)
     if out.exists():
         raise FileExistsError(f"{out} exists: remove it or choose another name")
-    weights = read(args)
+    weights = read_weights(args)
     if args.backbone:
         weights.heads.clear()
     converted = to_layout(weights, "official" if args.to == "safetensors" else args.to)

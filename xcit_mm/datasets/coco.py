@@ -71,7 +71,7 @@ def _choose_jsons(
 def _find_photos(
     coco: CocoJson, inventory: Inventory, left_out: LeftOut
 ) -> tuple[dict[int, Path], dict[int, str]]:
-    """Return the photos, and why other images are left out, by index in the json."""
+    """Return the paths of photos, and why other images are left out, both by index in the json."""
     names = [image["file_name"] for image in coco.images]
     folder = find_image_folder(coco.path, names) or coco.path.parent
     objects = coco.objects
@@ -106,7 +106,7 @@ def _to_split(
     """Return the images of a json that are used, each once, with their objects."""
     photos, problems = _find_photos(coco, inventory, left_out)
     index_of: dict[str, int] = {}  # by real path
-    indices = np.full(len(coco.images) + 1, -1)  # also of unknown images
+    indices = np.full(len(coco.images) + 1, -1)  # the last for unknown images, whose index is -1
     used: list[tuple[Path, tuple[int, int] | None]] = []
     for number, path in photos.items():
         real_path = inventory.real_path(path)

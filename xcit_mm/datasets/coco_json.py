@@ -17,15 +17,15 @@ from ..utils.texts import class_name
 from .dataset import Objects
 from .photo_labels import is_rotation, to_number
 
-_READ = {
+_REQUIRED = {
     "images": ("id", "file_name"),
     "categories": ("id", "name"),
     "annotations": ("image_id", "category_id"),
 }
-_READ_BY_MMDET = {
-    "images": (*_READ["images"], "height", "width"),
-    "categories": _READ["categories"],
-    "annotations": (*_READ["annotations"], "area", "iscrowd"),
+_REQUIRED_BY_MMDET = {
+    "images": (*_REQUIRED["images"], "height", "width"),
+    "categories": _REQUIRED["categories"],
+    "annotations": (*_REQUIRED["annotations"], "area", "iscrowd"),
 }
 _SAMPLE = 100  # images of a json that are looked for in each folder
 
@@ -46,7 +46,7 @@ class _Annotation(NamedTuple):
     has_keypoints: bool
 
 
-_AS_WRITTEN = _Annotation._fields[:8]
+_KEYS_AS_WRITTEN = _Annotation._fields[:8]
 
 
 @dataclass
@@ -114,15 +114,16 @@ def _pack(entry: dict[str, Any]) -> Any:
         return entry
     mask = entry.get("segmentation")
     if isinstance(mask, list):
-        mask = [_to_array(part) for part in mask]
+        mask = [_pack_numbers(part) for part in mask]
     attributes = entry.get("attributes")
     rotation = attributes.get("rotation") if isinstance(attributes, dict) else None
     has_keypoints = bool(entry.get("keypoints")) and entry.get("num_keypoints") != 0
-    as_written = map(entry.get, _AS_WRITTEN)
+    as_written = map(entry.get, _KEYS_AS_WRITTEN)
     return _Annotation._make([*as_written, mask, rotation, has_keypoints])
 
 
-def _to_array(part: Any) -> Any:
+def _pack_numbers(part: Any) -> Any:
+    """Return numbers as an array, which is smaller, and other values as they are."""
     try:
         return array("d", part) if isinstance(part, list) else part
     except TypeError:  # not of numbers, which a check reports
@@ -130,21 +131,21 @@ def _to_array(part: Any) -> Any:
 
 
 @without_collection()
-def read_coco(path: Path, content: Any = None, exact: bool = False) -> CocoJson:
+def read_coco(path: Path, content: Any = None, as_mmdet: bool = False) -> CocoJson:
     """Read a COCO json.
 
     Args:
         content: The content of the file, if `load_json` has read it.
-        exact: Whether ids and numbers must be as mmdet reads them. Otherwise numbers may be texts,
-            and areas, crowds and sizes of images may lack.
+        as_mmdet: Whether ids and numbers must be as mmdet reads them. Otherwise numbers may be
+            texts, and areas, crowds and sizes of images may lack.
 
     Raises:
         ValueError: If the file is not in COCO's format.
     """
     content = load_json(path) if content is None else content
     try:
-        _check(content, _READ_BY_MMDET if exact else _READ, exact)
-        return _to_columns(path, content, exact)
+        _check(content, _REQUIRED_BY_MMDET if as_mmdet else _REQUIRED, as_mmdet)
+        return _to_columns(path, content, as_mmdet)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not in COCO's format: {error}") from None
 
@@ -168,14 +169,14 @@ def read_images(path: Path) -> dict[str, Any]:
     """
     content = load_json(path)
     try:
-        _check(content, {"images": _READ["images"]}, exact=True)
+        _check(content, {"images": _REQUIRED["images"]}, as_mmdet=True)
         _check_unique("images", "file_name", [image["file_name"] for image in content["images"]])
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not in COCO's format: {error}") from None
     return content
 
 
-def _check(content: Any, required: Mapping[str, Sequence[str]], exact: bool) -> None:
+def _check(content: Any, required: Mapping[str, Sequence[str]], as_mmdet: bool) -> None:
     """Raise ValueError unless all lists exist, their entries have the keys, and ids differ."""
     for name, keys in required.items():
         entries = content.get(name) if isinstance(content, dict) else None
@@ -194,7 +195,7 @@ def _check(content: Any, required: Mapping[str, Sequence[str]], exact: bool) -> 
                 image = f"the image of id {entry['id']!r}"
                 raise ValueError(f"{image} has the name {entry['file_name']!r}")
         if name != "annotations":
-            _check_unique(name, "id", [_read_id(entry["id"], exact) for entry in entries])
+            _check_unique(name, "id", [_read_id(entry["id"], as_mmdet) for entry in entries])
     if not content["images"]:
         raise ValueError("it lists no images")
 
@@ -205,9 +206,9 @@ def _check_unique(name: str, key: str, values: Sequence[Any]) -> None:
             raise ValueError(f"{count} {name} with the {key} {value}: keep one of them")
 
 
-def _read_id(value: Any, exact: bool) -> Any:
-    """Return an id, or else the same number for the ids 1, 1.0 and '1'."""
-    if exact or type(value) is int:
+def _read_id(value: Any, as_mmdet: bool) -> Any:
+    """Return an id as it is for mmdet, or else the same number for the ids 1, 1.0 and '1'."""
+    if as_mmdet or type(value) is int:
         return value
     try:
         return int(value) if float(value).is_integer() else str(value)
@@ -215,15 +216,17 @@ def _read_id(value: Any, exact: bool) -> Any:
         return str(value)
 
 
-def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
+def _to_columns(path: Path, content: dict[str, Any], as_mmdet: bool) -> CocoJson:
+    """Return a json with its annotations as columns, after a check of the boxes."""
     annotations: list[_Annotation] = content["annotations"]
-    images = {_read_id(entry["id"], exact): row for row, entry in enumerate(content["images"])}
-    labels = {_read_id(entry["id"], exact): row for row, entry in enumerate(content["categories"])}
+    images = {_read_id(image["id"], as_mmdet): row for row, image in enumerate(content["images"])}
+    categories = enumerate(content["categories"])
+    labels = {_read_id(category["id"], as_mmdet): row for row, category in categories}
     for annotation in annotations:
-        _check_box(annotation, exact)
+        _check_box(annotation, as_mmdet)
     objects = Objects(
-        [images.get(_read_id(entry.image_id, exact), -1) for entry in annotations],
-        [labels.get(_read_id(entry.category_id, exact), -1) for entry in annotations],
+        [images.get(_read_id(entry.image_id, as_mmdet), -1) for entry in annotations],
+        [labels.get(_read_id(entry.category_id, as_mmdet), -1) for entry in annotations],
         [annotation.bbox for annotation in annotations],
         [annotation.segmentation or None for annotation in annotations],
         [annotation.xcit_mm_origin for annotation in annotations],
@@ -252,11 +255,11 @@ def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
     )
 
 
-def _check_box(annotation: _Annotation, exact: bool) -> None:
+def _check_box(annotation: _Annotation, as_mmdet: bool) -> None:
     box = annotation.bbox
     is_valid = isinstance(box, list) and len(box) == 4
     try:
-        is_valid = is_valid and all(map(isfinite, box if exact else map(float, box)))
+        is_valid = is_valid and all(map(isfinite, box if as_mmdet else map(float, box)))
     except (TypeError, ValueError):
         is_valid = False
     if not is_valid:

@@ -87,7 +87,7 @@ class Objects:
         self.ids = ids or [None] * len(names)
         self.is_crowd = np.zeros(len(self.labels), bool)
         self.is_ignored = np.zeros(len(self.labels), bool)
-        self.areas = np.array(areas, float)
+        self.areas = np.array(areas, float)  # None becomes NaN
         for row in np.flatnonzero(np.isnan(self.areas)):
             self.areas[row] = _area(self.masks[row], self.boxes[row])
 
@@ -101,7 +101,7 @@ class Objects:
         return np.hstack([starts, starts + self.boxes[:, 2:]])
 
     def select(self, is_kept: np.ndarray, images: np.ndarray, labels: np.ndarray) -> "Objects":
-        """Return the rows that are kept (n,), with other indices of images and labels."""
+        """Return the rows that are kept (n,), each with its new index of image and of label."""
         selected = copy.copy(self)
         selected.images = images
         selected.labels = labels
@@ -207,10 +207,10 @@ class Dataset:
             photos = [image.path for image in self.splits["test"].images]
             self.left_out.add_files("photo", "of test, because val is held out", photos)
         if self.inventory is not None:
-            self._explain_files(self.inventory)
+            self._leave_out_unused(self.inventory)
 
-    def _explain_files(self, inventory: Inventory) -> None:
-        """Leave out the files that are neither photos nor labels, and have no use."""
+    def _leave_out_unused(self, inventory: Inventory) -> None:
+        """Leave out unused files. Raise RuntimeError if photos or labels are among them."""
         explained = {*self.descriptions, *self.left_out.files}
         for split in self.splits.values():
             explained |= split.files

@@ -34,6 +34,7 @@ def read_maps(data: Path) -> Dataset:
 
 
 def _read(data: Path, formats: Sequence[Any], expected: str) -> Dataset:
+    """Read a data set by the one format that finds objects, or else labels without objects."""
     if not data.exists():
         raise FileNotFoundError(f"no folder or file at {data}: expected {expected}")
     inventory = Inventory.of(data)

@@ -21,9 +21,9 @@ from ..utils.cli import progress_bar
 from ..utils.images import count_raster_bands, read_orientation
 
 _THREADS = 16  # most of the time they wait for the disk
-_BAR = 2_000  # files that take seconds
-_TAIL = 1024  # bytes in which a whole file has its end
-_ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
+_MIN_FOR_BAR = 2_000  # files that take seconds
+_TAIL_BYTES = 1024  # in which a whole file has its end marker
+_END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 
 
 class ImageInfo(NamedTuple):
@@ -91,7 +91,7 @@ def read_infos(paths: Sequence[str], are_maps: bool = False) -> dict[str, ImageI
         return infos
 
     read = partial(_read_file, is_map=are_maps)
-    is_long = len(changed) >= _BAR
+    is_long = len(changed) >= _MIN_FOR_BAR
     with (
         ThreadPoolExecutor(_THREADS) as pool,
         progress_bar(len(changed), "file", disable=not is_long, leave=False) as bar,
@@ -106,6 +106,7 @@ def read_infos(paths: Sequence[str], are_maps: bool = False) -> dict[str, ImageI
 
 
 def _cache_path(path: str, are_maps: bool) -> Path:
+    """Return the path of the user's cache for the folder of an image."""
     # Paths in a cache may be relative to the working folder.
     key = f"{os.path.realpath(os.path.dirname(path))} {os.getcwd()} {are_maps}"
     key = f"{key} {len(ImageInfo._fields)}"  # an earlier version had fewer
@@ -115,6 +116,7 @@ def _cache_path(path: str, are_maps: bool) -> Path:
 
 
 def _read_file(path: str, is_map: bool) -> ImageInfo:
+    """Read a header, and pixels of a map or a file without its end. Errors become `problem`."""
     info = ImageInfo()
     header = b""
     try:
@@ -129,7 +131,7 @@ def _read_file(path: str, is_map: bool) -> ImageInfo:
                 channels = len(image.getbands())
                 tags: Any = getattr(image, "tag_v2", {})
                 bits = int(np.max(tags.get(ExifTags.Base.BitsPerSample, 8)))
-                if image.format == "PNG":  # Pillow does not tell
+                if image.format == "PNG":  # Pillow does not tell its bits
                     bits = header[24]
                 info = info._replace(
                     width=width,
@@ -142,7 +144,7 @@ def _read_file(path: str, is_map: bool) -> ImageInfo:
                 if is_map or not _has_end(path, image.format):
                     image.load()
                 if is_map and channels == 1:
-                    info = _with_labels(info, image)
+                    info = _add_labels(info, image)
     except UnidentifiedImageError:
         is_heif = header[4:8] == b"ftyp"
         problem = "it is HEIC or AVIF: convert it to JPEG" if is_heif else "it is not an image"
@@ -155,15 +157,15 @@ def _read_file(path: str, is_map: bool) -> ImageInfo:
 
 
 def _has_end(path: str, image_format: str | None) -> bool:
-    """Return whether a file ends as its format demands, so that it is not cut off."""
-    end = _ENDS.get(image_format or "", b"")
+    """Return whether a JPEG or PNG has its end marker: else it is cut off. Other formats pass."""
+    marker = _END_MARKERS.get(image_format or "", b"")
     with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - _TAIL))
-        return end in file.read()
+        file.seek(max(0, os.path.getsize(path) - _TAIL_BYTES))
+        return marker in file.read()
 
 
-def _with_labels(info: ImageInfo, image: Image.Image) -> ImageInfo:
-    """Return the properties of a segmentation map with its labels."""
+def _add_labels(info: ImageInfo, image: Image.Image) -> ImageInfo:
+    """Add a map's labels, each with its number of pixels, and their colours to its properties."""
     if image.mode == "F":
         return info._replace(problem="its labels are floats: write whole numbers of 8 bits")
     numbers, pixels = np.unique(np.asarray(image), return_counts=True)

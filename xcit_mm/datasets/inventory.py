@@ -33,13 +33,13 @@ class LeftOut:
     files: set[Path] = field(default_factory=set)
 
     def add(self, noun: str, reason: str, name: str | Path | None, count: int = 1) -> None:
-        """Leave out what is not a file, such as an object of a file."""
+        """Record what is left out and is not a file, such as `count` objects of a file."""
         if isinstance(name, Path) and name.is_relative_to(self.root):
             name = name.relative_to(self.root)
         self.reasons.setdefault((noun, reason), []).extend([str(name)] * count)
 
     def add_files(self, noun: str, reason: str, paths: Iterable[Path]) -> None:
-        """Leave out files."""
+        """Record files that are left out."""
         for path in paths:
             self.files.add(path)
             self.add(noun, reason, path)
@@ -87,7 +87,7 @@ class Inventory:
                     self._real_paths[path] = real_path
         if errors:
             raise errors[0]
-        self.files = sorted(self._real_paths, key=attrgetter("parts"))  # as paths, in less time
+        self.files = sorted(self._real_paths, key=attrgetter("parts"))  # the order of paths, faster
         self._by_suffix: dict[str, list[Path]] = defaultdict(list)
         for path in self.files:
             self._by_suffix[path.suffix.lower()].append(path)
@@ -101,6 +101,7 @@ class Inventory:
         """Find the files of a folder, or those around a file that describes a data set."""
         if data.is_dir():
             return cls(data, data)
+        # Images lie beside the folder annotations/.
         is_annotations = data.suffix.lower() == ".json" and "ann" in data.parent.name
         return cls(data, data.parent.parent if is_annotations else data.parent)
 
@@ -109,7 +110,7 @@ class Inventory:
         return any(path.is_relative_to(root) for root in self.roots)
 
     def relative(self, path: Path) -> PurePath:
-        """Return the path of a file or folder below the root in which it lies."""
+        """Return a path below its root, after that root if it is not the first."""
         root = next(root for root in self.roots if path.is_relative_to(root))
         relative = path.relative_to(root)
         return relative if root == self.root else PurePath(str(root).strip("/"), relative)
@@ -124,7 +125,7 @@ class Inventory:
         or all below the given folder.
         """
         if self.data.is_dir():
-            # A link and its file are one, by the name nearer to the root.
+            # A file and links to it count once, by the path nearest to the root.
             paths = sorted(self.with_suffix(*suffixes), key=lambda path: -len(path.parts))
             return sorted({self._real_paths[path]: path for path in paths}.values())
         return [self.data] if self.data.suffix.lower() in suffixes else []
@@ -157,7 +158,7 @@ class Inventory:
         return sorted(folder / path for path in real_paths if not path.startswith(".."))
 
     def without(self, used: Iterable[Path]) -> list[Path]:
-        """List the files that are not among others, by whatever links."""
+        """List the files that are not used, by whatever links."""
         paths = set(used)
         unused = [path for path in self.files if path not in paths]
         if not unused:
@@ -166,7 +167,7 @@ class Inventory:
         return [path for path in unused if self._real_paths[path] not in real_paths]
 
     def other_photos(self, used: Iterable[Path]) -> list[Path]:
-        """List the photos that are not among others, by whatever links."""
+        """List the photos that are not used, by whatever links."""
         return [path for path in self.without(used) if path.suffix.lower() in PHOTO_SUFFIXES]
 
     def find_photo(self, name: str) -> Path | None:

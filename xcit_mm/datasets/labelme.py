@@ -13,7 +13,7 @@ from .dataset import Dataset, NewObject
 from .inventory import Inventory
 from .photo_labels import PhotoLabels, box_around, read_folder
 
-_READ = ("polygon", "rectangle")
+_WITH_AREA = ("polygon", "rectangle")
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
@@ -29,7 +29,7 @@ def read(inventory: Inventory) -> Dataset | None:
 
 def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
     """Read the polygons and rectangles of a photo. Those of one label and group are parts of one
-    object. Shapes without an area and of other types are counted, see `PhotoLabels`.
+    object. Shapes without an area and of other types are counted.
 
     Raises:
         ValueError: If the file has another structure.
@@ -42,7 +42,7 @@ def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
             shape_type = shape.get("shape_type") or "polygon"
             if "label" not in shape or not shape.get("points"):
                 raise ValueError(f"shape {number} has no label or no points")
-            if shape_type in _READ:
+            if shape_type in _WITH_AREA:
                 group = shape.get("group_id")
                 key = (class_name(shape["label"]), number if group is None else f"group {group}")
                 parts.setdefault(key, []).append(shape)

@@ -11,8 +11,8 @@ from .inventory import Inventory, LeftOut
 from .pairs import LABEL_ENDING, LABEL_FOLDERS, PHOTO_FOLDERS, find_lists, pair_labelled
 from .photo_labels import image_sizes
 
-_TASK = "Segmentation"
-_MIN_SOFT = 3  # labels between 0 and 255 of a map with soft edges
+_VOC_TASK = "Segmentation"
+_MIN_SOFT_LABELS = 3  # labels between 0 and 255 of a map with soft edges
 
 
 def read(inventory: Inventory) -> Dataset | None:
@@ -24,9 +24,9 @@ def read(inventory: Inventory) -> Dataset | None:
         return None
     photos = sorted(set(inventory.photos).difference(maps))
     left_out = LeftOut(inventory.root)
-    labelled = pair_labelled(photos, maps, inventory, left_out, _TASK)
+    labelled = pair_labelled(photos, maps, inventory, left_out, _VOC_TASK)
     names = _find_names(inventory)
-    descriptions = find_lists(inventory, _TASK)
+    descriptions = find_lists(inventory, _VOC_TASK)
     infos = read_infos([str(path) for rows in labelled.values() for _, path in rows], are_maps=True)
     for path, info in infos.items():
         if info.map_problem:
@@ -100,13 +100,13 @@ def _check_palettes(infos: Mapping[str, ImageInfo]) -> None:
 
 def _check_edges(infos: Mapping[str, ImageInfo]) -> None:
     """Raise ValueError if most maps have soft edges: labels between 0 and 255, each of fewer pixels
-    than both.
+    than 0 and than 255.
     """
     soft = []
     for path, info in infos.items():
         pixels = dict(info.labels)
         least = min(pixels.pop(0, 0), pixels.pop(IGNORED, 0))
-        if len(pixels) >= _MIN_SOFT and max(pixels.values()) < least:
+        if len(pixels) >= _MIN_SOFT_LABELS and max(pixels.values()) < least:
             soft.append(path)
     if len(soft) > len(infos) / 2:
         problem = f"{len(soft)} of {len(infos)} maps have soft edges between 0 and 255"

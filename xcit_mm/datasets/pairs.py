@@ -36,7 +36,7 @@ LABEL_FOLDERS = {"labels", "label", "annotations", "masks", "mask", "segmentatio
 
 LABEL_ENDING = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
 """The end of the stem of a file that is a label, such as NAME_mask.png."""
-_OTHER_TEXTS = {"classes", "readme", *SPLITS}  # stems of texts that list classes or photos
+_LIST_STEMS = {"classes", "readme", *SPLITS}  # stems of texts that list classes or photos
 
 Pairs = dict[str, list[tuple[Path, Path | None]]]
 """The photos of each split, each with its label if it has one."""
@@ -71,8 +71,8 @@ def divide_photos(
 
 
 def find_lists(inventory: Inventory, task: str = "Main") -> list[Path]:
-    """List Pascal VOC's lists of the photos of splits: those of a task, or else of any. CVAT's
-    default.txt, a list of all photos, is none.
+    """List Pascal VOC's lists of the photos of splits, ImageSets/TASK/val.txt: those of a task, or
+    else of any. CVAT's default.txt, a list of all photos, is left out.
     """
     texts = [path for path in inventory.with_suffix(".txt") if path.stem.lower() in SPLITS]
     lists = [path for path in texts if path.parts[-3:-2] == ("ImageSets",) and read_lines(path)]
@@ -84,7 +84,7 @@ def _read_lists(
 ) -> dict[Path, str]:
     """Return the split of each photo that Pascal VOC's lists name by an end of its path."""
     by_end: dict[tuple[Path, str], list[Path]] = defaultdict(list)
-    for folder in {path.parents[2] for path in lists}:  # of a year
+    for folder in {path.parents[2] for path in lists}:  # VOC2012 of VOC2012/ImageSets/TASK/val.txt
         for photo in photos:
             if folder in photo.parents:
                 parts = photo.relative_to(folder).with_suffix("").parts
@@ -133,7 +133,7 @@ def pair_labels(
     """
     labels_by_key: dict[tuple, list[Path]] = defaultdict(list)
     for label in labels:
-        for key in _keys(label, inventory):
+        for key in _pairing_keys(label, inventory):
             labels_by_key[key].append(label)
     pairs: Pairs = {}
     for split, photos in splits.items():
@@ -145,10 +145,8 @@ def pair_labels(
             raise ValueError(f"{other} and {photo} share the label {path}: rename one")
     unused = set(inventory.without(photo_of_label)).intersection(labels)
     for label in sorted(unused):
-        is_other = (
-            label.suffix.lower() == ".txt" and label.stem.split(".")[0].lower() in _OTHER_TEXTS
-        )
-        noun, reason = ("other file", "") if is_other else ("label", "without a photo")
+        is_list = label.suffix.lower() == ".txt" and label.stem.split(".")[0].lower() in _LIST_STEMS
+        noun, reason = ("other file", "") if is_list else ("label", "without a photo")
         left_out.add_files(noun, reason, [label])
     in_no_split = dict(pairs.pop("", []))
     in_splits = [photo for photo, _ in chain(*pairs.values())]
@@ -164,7 +162,8 @@ def pair_labels(
 def _find_label(
     photo: Path, inventory: Inventory, labels_by_key: Mapping[tuple, Sequence[Path]]
 ) -> Path | None:
-    for key in _keys(photo, inventory):
+    """Return the label that shares the surest key with a photo."""
+    for key in _pairing_keys(photo, inventory):
         labels = labels_by_key.get(key, ())
         if len(labels) > 1:
             raise ValueError(f"{photo} has the labels {labels[0]} and {labels[1]}: remove one")
@@ -173,8 +172,8 @@ def _find_label(
     return None
 
 
-def _keys(path: Path, inventory: Inventory) -> list[tuple]:
-    """Return the keys by which a photo finds its label, the surest first."""
+def _pairing_keys(path: Path, inventory: Inventory) -> list[tuple]:
+    """Return the keys that a photo shares with its label, the surest first."""
     # train/images/a.jpg and Training/masks/a_mask.png have the key ("train", "a").
     names = map(compose, inventory.relative(path).parts[:-1])
     apart = PHOTO_FOLDERS | LABEL_FOLDERS
@@ -192,8 +191,8 @@ def pair_labelled(
     left_out: LeftOut,
     task: str = "Main",
 ) -> dict[str, list[tuple[Path, Path]]]:
-    """Divide photos as `divide_photos`, by the lists of a task if there are lists, pair the photos
-    as `pair_labels`, and leave out photos without a label.
+    """Divide photos into splits, by the lists of a task or else by folder, pair each photo with its
+    label, and leave out photos without a label.
 
     Raises:
         ValueError: As `pair_labels`, or if no photo of training has a label.

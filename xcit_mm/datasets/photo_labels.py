@@ -27,18 +27,18 @@ class PhotoLabels:
         size: Width and height of the photo that the file states, if it does.
         unread: Objects that cannot be read, by reason. Their photo is left out, since they are not
             background.
-        points: Shapes without an area, by reason.
+        without_area: Shapes without an area, by reason.
         photo: Path of the photo that the file states, if it does.
     """
 
     objects: list[NewObject]
     size: Size | None = None
     unread: Counter[str] = field(default_factory=Counter)
-    points: Counter[str] = field(default_factory=Counter)
+    without_area: Counter[str] = field(default_factory=Counter)
     photo: str | None = None
 
     def __len__(self) -> int:
-        return len(self.objects) + self.unread.total() + self.points.total()
+        return len(self.objects) + self.unread.total() + self.without_area.total()
 
 
 def read_photo_labels(
@@ -47,7 +47,8 @@ def read_photo_labels(
     left_out: LeftOut,
     classes: Sequence[str] | None = None,
 ) -> tuple[tuple[str, ...], dict[str, Split]]:
-    """Read the labels of all photos into columns. A photo without a label file has no objects.
+    """Return classes, and splits with labels as columns. A photo without a label file has no
+    objects.
 
     Args:
         pairs: The photos of each split with their label files.
@@ -67,7 +68,7 @@ def read_photo_labels(
             photo_labels = read(path, sizes[photo]) if path else PhotoLabels([])
             stated += len(photo_labels)
             _check(photo_labels, photo, path)
-            if _is_kept(photo_labels, photo, path, left_out):
+            if _leave_out_unread(photo_labels, photo, path, left_out):
                 image = Image(photo, *(photo_labels.size or sizes[photo]))
                 rows.setdefault(split, []).append((image, path, photo_labels.objects))
                 labels.update(labelled.label for labelled in photo_labels.objects)
@@ -80,7 +81,7 @@ def read_photo_labels(
 
 
 def _check(photo_labels: PhotoLabels, photo: Path, path: Path | None) -> None:
-    """Raise ValueError if a value of a label file is not a number, or it is of another photo."""
+    """Raise ValueError if a box is not finite, or a label file names another photo that exists."""
     for new in photo_labels.objects:
         if not all(map(isfinite, new.box)):
             raise ValueError(f"{path} has a value in {new.name} that is not a number")
@@ -123,9 +124,13 @@ def image_sizes(paths: Iterable[Path]) -> dict[Path, Size]:
     return {Path(path): info.shape(is_turned=True)[::-1] for path, info in infos.items()}
 
 
-def _is_kept(photo_labels: PhotoLabels, photo: Path, path: Path | None, left_out: LeftOut) -> bool:
-    """Leave out what a label file has besides its objects. Return whether its photo stays."""
-    for reason, count in photo_labels.points.items():
+def _leave_out_unread(
+    photo_labels: PhotoLabels, photo: Path, path: Path | None, left_out: LeftOut
+) -> bool:
+    """Leave out shapes without an area, and the photo if an object cannot be read. Return whether
+    the photo stays.
+    """
+    for reason, count in photo_labels.without_area.items():
         left_out.add("shape", reason, path, count)
     if not photo_labels.unread:
         return True

@@ -18,7 +18,7 @@ def read(inventory: Inventory) -> Dataset | None:
 
 
 def _is_voc(path: Path) -> bool:
-    """Return whether an xml file is one of Pascal VOC, or damaged. Other tools write others."""
+    """Return whether an xml file is Pascal VOC's, or damaged. Other tools write other xml files."""
     try:
         for _, element in ElementTree.iterparse(path, events=["start"]):
             return element.tag == "annotation"
@@ -42,8 +42,8 @@ def read_xml(path: Path) -> PhotoLabels:
                 unread["rotated boxes"] += 1
                 continue
             name = class_name(element.findtext("name") or "")
-            left, right = sorted(_read_numbers(element, "xmin", "xmax"))
-            top, bottom = sorted(_read_numbers(element, "ymin", "ymax"))
+            left, right = sorted(_read_sides(element, "xmin", "xmax"))
+            top, bottom = sorted(_read_sides(element, "ymin", "ymax"))
             box = [left - 1, top - 1, right - left + 1, bottom - top + 1]
             outlines = [
                 array("d", [float(value.text or "") - 1 for value in polygon])
@@ -69,8 +69,8 @@ def _is_rotated(element: ElementTree.Element) -> bool:
     return element.find("robndbox") is not None or is_rotation(attributes.get("rotation"))
 
 
-def _read_numbers(element: ElementTree.Element, *sides: str) -> list[float]:
-    numbers = [element.findtext(f"bndbox/{side}") for side in sides]
-    if None in numbers:
+def _read_sides(element: ElementTree.Element, *names: str) -> list[float]:
+    sides = [element.findtext(f"bndbox/{name}") for name in names]
+    if None in sides:
         raise ValueError("an object has no bndbox")
-    return [float(number or "") for number in numbers]
+    return [float(side or "") for side in sides]

@@ -17,7 +17,7 @@ from .coco_json import without_collection
 from .dataset import Dataset, Split
 from .inventory import Inventory
 
-_STATE = "source.json"
+_STATE_FILE = "source.json"
 _CHUNK = 10_000  # entries of a json that are encoded together
 _LABEL_SUFFIXES = (".txt", ".json", ".xml", ".yaml", ".yml", ".names", ".data")
 
@@ -53,7 +53,7 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
         elsewhere=elsewhere,
         content=_fingerprint(inventory.files if inventory else [], elsewhere),
     )
-    with atomic_write(folder / _STATE) as file:
+    with atomic_write(folder / _STATE_FILE) as file:
         file.write(json.dumps(state).encode())
     return arguments
 
@@ -154,12 +154,12 @@ def _fingerprint(files: Sequence[Path], elsewhere: Sequence[str]) -> str:
 
 def read_state(folder: Path) -> dict[str, Any] | None:
     """Return the state that `write_dataset` wrote into a folder, or None."""
-    path = folder / _STATE
+    path = folder / _STATE_FILE
     return json.loads(path.read_bytes()) if path.is_file() else None
 
 
 def is_current(state: dict[str, Any]) -> bool:
-    """Return whether the files of a data set are as they were when it was written."""
+    """Return whether the files of a data set are as they were when its state was written."""
     roots = [Path(root) for root in state["roots"]]
     try:
         files = Inventory(roots[0], *roots).files if roots else []

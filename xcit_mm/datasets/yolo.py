@@ -48,7 +48,7 @@ def read(inventory: Inventory) -> Dataset | None:
     left_out = LeftOut(inventory.root)
     inventory = _with_folders_elsewhere(inventory, list(chain(*sources.values())))
     photos = {split: _find_photos(paths, inventory) for split, paths in sources.items()}
-    if not photos:  # supervision names no splits
+    if not photos:  # supervision writes no splits
         photos = divide_photos(inventory.photos, inventory, left_out)
     if "train" not in photos:
         raise ValueError(f"{first} has no training images: expected 'train'")
@@ -70,10 +70,11 @@ def read(inventory: Inventory) -> Dataset | None:
 
 
 def _with_folders_elsewhere(inventory: Inventory, sources: Sequence[Path]) -> Inventory:
-    """Return an inventory that also has the folders of photos, and their labels, elsewhere."""
+    """Return an inventory that also has the folders of photos elsewhere, and of their labels."""
     roots = [inventory.root]
     for source in (source for source in sources if not inventory.covers(source)):
         folder = source.parent if source.is_file() else source
+        # Above images/ and train/ may be labels/.
         while folder.name.lower() in PHOTO_FOLDERS or split_of(PurePath(folder.name)):
             folder = folder.parent
         if not any(folder.is_relative_to(root) for root in roots):
@@ -98,7 +99,8 @@ def _read_text(
     path: Path, size: Size, description: Description, left_out: LeftOut, may_be_poses: list[bool]
 ) -> PhotoLabels:
     """Read the lines of a label file: a class with a box (centre and sides) or a polygon, in parts
-    of the photo's width and height. A last value without a partner is a score.
+    of the photo's width and height. A last value without a partner is a score. Long
+    lines are added to `may_be_poses`.
     """
     width, height = size
     objects = []
@@ -107,7 +109,7 @@ def _read_text(
             label, coordinates = _read_line(line, description)
         except ValueError as error:
             raise ValueError(f"{path} has {line!r} in line {number}: expected {error}") from None
-        if description.keypoints:
+        if description.keypoint_values:
             left_out.add("set", "of keypoints", path)
             del coordinates[4:]
         elif len(coordinates) > 5:
@@ -125,7 +127,7 @@ def _read_text(
 
 
 def _read_line(line: str, description: Description) -> tuple[str, list[float]]:
-    """Return the class and the coordinates of a line."""
+    """Return the class and the coordinates of a line. A ValueError says what was expected."""
     classes = description.classes
     try:
         class_number, *coordinates = map(float, line.split())
@@ -135,14 +137,14 @@ def _read_line(line: str, description: Description) -> tuple[str, list[float]]:
     is_known = class_number in classes
     if len(coordinates) < 4 or not is_known or not all(map(isfinite, coordinates)):
         raise ValueError(f"a class of {min(classes)} to {max(classes)} with a box or a polygon")
-    if description.keypoints and len(coordinates) != 4 + description.keypoints:
-        raise ValueError(f"a box and {description.keypoints} values, as kpt_shape says")
+    if description.keypoint_values and len(coordinates) != 4 + description.keypoint_values:
+        raise ValueError(f"a box and {description.keypoint_values} values, as kpt_shape says")
     return classes[int(class_number)], coordinates
 
 
 def _are_keypoints(coordinates: Sequence[float]) -> bool:
-    """Return whether points inside a box may follow it, each x, y and a visibility of 0, 1 or 2. A
-    point that is not labelled is 0, 0.
+    """Return whether values may be a box and keypoints inside it, each x, y and a visibility of 0,
+    1 or 2. A keypoint that is not labelled is 0, 0.
     """
     x, y, width, height, *keypoints = coordinates
     have_visibilities = len(keypoints) % 3 == 0 and set(keypoints[2::3]) <= {0, 1, 2}

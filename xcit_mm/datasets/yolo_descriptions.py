@@ -25,13 +25,13 @@ class Description:
     Attributes:
         files: The file, and those that it names.
         classes: Names of the classes by number.
-        keypoints: Number of values of a line's keypoints.
+        keypoint_values: Number of values of a line's keypoints.
         entries: All that it says, as it was written.
     """
 
     files: list[Path]
     classes: dict[int, str]
-    keypoints: int
+    keypoint_values: int
     entries: dict[str, Any]
 
 
@@ -39,6 +39,7 @@ class _Loader(yaml.BaseLoader):
     """Reads all values as they were written, and refuses keys that are written twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return the entries of a mapping. yaml itself drops repeated keys."""
         entries = super().construct_mapping(node, deep)
         if len(entries) < len(node.value):
             keys = [key.value for key, _ in node.value]
@@ -48,7 +49,7 @@ class _Loader(yaml.BaseLoader):
 
 
 def has_names(path: Path) -> bool:
-    """Return whether a yaml names classes, or is to name them. Other tools have others."""
+    """Return whether a yaml has names of classes, or is data.yaml. Other tools have other yamls."""
     is_named_so = path.stem.lower() == "data"
     try:
         entries = _read_entries(path)
@@ -61,8 +62,7 @@ def read_description(path: Path) -> Description:
     """Read a description.
 
     Raises:
-        ValueError: If it cannot be read, or names no classes.
-        FileNotFoundError: If it names a file or folder that does not exist.
+        ValueError: If it cannot be read, or names no classes or a file that does not exist.
     """
     try:
         entries = _read_entries(path)
@@ -74,13 +74,13 @@ def read_description(path: Path) -> Description:
         count = int(_entry(entries, "nc") or len(classes))
         if count != len(classes):
             raise ValueError(f"nc is {count}, and there are {len(classes)} names")
-        keypoints = prod(map(int, _entry(entries, "kpt_shape") or [0]))
+        keypoint_values = prod(map(int, _entry(entries, "kpt_shape") or [0]))
     except (yaml.YAMLError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read ({reason}): expected names: [...]") from None
     check_repeated([name for _, name in numbered], path)
     files = [path, *named_files]
-    return Description(files, dict(sorted(classes.items())), keypoints, entries)
+    return Description(files, dict(sorted(classes.items())), keypoint_values, entries)
 
 
 def _read_entries(path: Path) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _read_entries(path: Path) -> dict[str, Any]:
     if suffix == ".data":
         pairs = [line.partition("=") for line in read_lines(path)]
         return {key.strip(): value.strip() for key, _, value in pairs}
-    entries = dict(names=path.name)
+    entries = dict(names=path.name)  # for a list of names beside train.txt
     for stem in SPLITS:
         listing = path.with_name(f"{stem}.txt")
         lines = read_lines(listing) if listing.is_file() else []
@@ -107,7 +107,7 @@ def _entry(entries: Mapping[str, Any], key: str) -> Any:
 
 
 def _read_names(path: Path, names: Any) -> tuple[Any, list[Path]]:
-    """Return the names of `names: TEXT`, which is a file or a single class, and the file."""
+    """Return names of classes, and their file. A text is the path of this file, or one class."""
     if not isinstance(names, str):
         return names, []
     for file in _possible_paths(names, [path.parent]):

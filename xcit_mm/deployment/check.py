@@ -44,7 +44,7 @@ def compare(path: Path, module: Any, channels: int) -> list[str]:
         expected = [tensor.numpy() for tensor in tensors]
         actual = session.run(None, {"image": image.numpy()})
         if "boxes" in deviations:
-            actual, expected = _matches(actual, expected)
+            actual, expected = _match_detections(actual, expected)
         for name, output, target in zip(deviations, actual, expected, strict=True):
             deviation = float(np.abs(output - target).max() / max(np.abs(target).max(), 1e-12))
             if not deviation <= TOLERANCE:  # or not a number
@@ -56,7 +56,7 @@ def compare(path: Path, module: Any, channels: int) -> list[str]:
     ]
 
 
-def _matches(
+def _match_detections(
     actual: list[np.ndarray], expected: list[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the outputs of the detections that file and module have in common, in one order."""

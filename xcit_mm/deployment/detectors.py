@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .operators import nms, roi_align
-from .traceable import stages
+from .traceable import list_stages
 
 MAX_LOG_RATIO = 4.135166556742356  # |log(16 / 1000)|, the limit of scaling a side
 
@@ -52,26 +52,27 @@ class ExportableDetector(nn.Module):
         padding = (0, -width % self.divisor, 0, -height % self.divisor)
         maps = self.model.extract_feat(F.pad(image, padding, value=self.pad_value))
         if not hasattr(self.model, "roi_head"):
-            boxes, scores, labels, _ = candidates(self.model.bbox_head, maps, self.cfg, size)
-            return self._best(boxes, scores, labels)
+            boxes, scores, labels, _ = find_candidates(self.model.bbox_head, maps, self.cfg, size)
+            return self._select_detected(boxes, scores, labels)
         rpn_head = self.model.rpn_head
-        boxes, scores, _, levels = candidates(rpn_head, maps, rpn_head.test_cfg, size)
-        proposals, _, _, images = select(boxes, scores, levels, rpn_head.test_cfg)
+        boxes, scores, _, levels = find_candidates(rpn_head, maps, rpn_head.test_cfg, size)
+        proposals, _, _, images = select_by_nms(boxes, scores, levels, rpn_head.test_cfg)
         roi_head = self.model.roi_head
-        boxes, scores, labels = _classified(roi_head, maps, proposals, images, size)
+        boxes, scores, labels = _classify(roi_head, maps, proposals, images, size)
         # Each image has the candidates of all images, with a score of -1 for those of other images.
         number = torch.arange(image.shape[0], device=image.device)[:, None, None]
         scores = scores.where(images[:, None] == number, -1.0).flatten(1)
         boxes = boxes.flatten(0, 1).expand(image.shape[0], -1, -1)
-        detected = self._best(boxes, scores, labels.flatten().expand(image.shape[0], -1))
+        detected = self._select_detected(boxes, scores, labels.flatten().expand(image.shape[0], -1))
         if not roi_head.with_mask:
             return detected
         boxes, _, labels, images = detected
-        return (*detected, _masks(roi_head, maps, boxes, images, labels))
+        return (*detected, _predict_masks(roi_head, maps, boxes, images, labels))
 
-    def _best(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    def _select_detected(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """Select by score and NMS: boxes, scores, labels and indices of images."""
         is_detected = scores > self.score_thr
-        return select(boxes, scores.where(is_detected, -1.0), labels, self.cfg)
+        return select_by_nms(boxes, scores.where(is_detected, -1.0), labels, self.cfg)
 
 
 def _of_class(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -80,7 +81,9 @@ def _of_class(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor) -> Tensor:
-    """Pool features (n, C, size, size) of boxes (n, 4) from the levels that mmdet chooses."""
+    """Pool features (n, C, size, size) of boxes (n, 4) of images (n,), each box from the level that
+    mmdet chooses by its size.
+    """
     layers = extractor.roi_layers
     rois = F.pad(boxes, (1, 0))  # mmdet puts the image's index before the box
     levels = extractor.map_roi_levels(rois, len(layers))
@@ -94,12 +97,14 @@ def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tenso
     return pooled
 
 
-def _classified(
+def _classify(
     roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Classify proposals (n, 4): boxes (n, classes, 4), scores and labels (n, classes)."""
-    extractors = stages(roi_head.bbox_roi_extractor)
-    heads = stages(roi_head.bbox_head)
+    """Classify proposals (n, 4) of images (n,): boxes (n, classes, 4), scores and labels
+    (n, classes). In a cascade, each stage refines the boxes, and the mean logits give the scores.
+    """
+    extractors = list_stages(roi_head.bbox_roi_extractor)
+    heads = list_stages(roi_head.bbox_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):
         logits, deltas = head(_pool(extractor, maps, boxes, images))
@@ -115,12 +120,14 @@ def _classified(
     return boxes, scores, torch.arange(classes, device=boxes.device).expand_as(scores)
 
 
-def _masks(
+def _predict_masks(
     roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, labels: Tensor
 ) -> Tensor:
-    """Compute mask probabilities (n, 28, 28) for the classes of boxes (n, 4) of images (n,)."""
-    extractors = stages(roi_head.mask_roi_extractor)
-    heads = stages(roi_head.mask_head)
+    """Compute mask probabilities (n, 28, 28) of boxes (n, 4) with labels (n,), in images (n,), the
+    mean of the stages of a cascade.
+    """
+    extractors = list_stages(roi_head.mask_roi_extractor)
+    heads = list_stages(roi_head.mask_head)
     total: Any = 0
     for extractor, head in zip(extractors, heads, strict=True):
         logits = head(_pool(extractor, maps, boxes, images))
@@ -143,7 +150,7 @@ def decode(anchors: Tensor, deltas: Tensor, coder: Any, size: tuple[int, int]) -
     )
 
 
-def candidates(
+def find_candidates(
     head: Any, maps: tuple[Tensor, ...], cfg: Any, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the best candidates of an anchor head, RPN or RetinaNet, before suppression: the
@@ -164,16 +171,16 @@ def candidates(
     classes = head.cls_out_channels
     selected = []
     for level, (logit, delta, anchor) in enumerate(zip(logits, deltas, anchors, strict=True)):
-        # Ordered by cell, then by anchor, then by class.
+        # Scores are ordered by cell, then by anchor of the cell, then by class.
         score = logit.permute(0, 2, 3, 1).flatten(1).sigmoid()
         delta = delta.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4))
         count = score.shape[1]
         if cfg.get("nms_pre", -1) > 0:
             count = torch.sym_min(cfg.nms_pre, count)
         score, index = score.topk(count)
-        cell = index // classes
+        anchor_index = index // classes
         images = torch.arange(score.shape[0], device=score.device)[:, None]
-        boxes = decode(anchor[cell], delta[images, cell], head.bbox_coder, size)
+        boxes = decode(anchor[anchor_index], delta[images, anchor_index], head.bbox_coder, size)
         selected.append((boxes, score, index % classes, torch.full_like(index, level)))
     columns = zip(*selected, strict=True)
     boxes, scores, labels, levels = (torch.cat(column, dim=1) for column in columns)
@@ -183,16 +190,17 @@ def candidates(
     return boxes, scores, labels, levels
 
 
-def select(
+def select_by_nms(
     boxes: Tensor, scores: Tensor, groups: Tensor, cfg: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Select the candidates (B, n, ...) that the `nms` of a test_cfg keeps within each group.
+    """Select the candidates (B, n, ...) that the `nms` of a test_cfg keeps within each group, such
+    as a class or a level. A candidate with a negative score is never selected.
 
     Returns boxes, scores, groups and indices of images of the selected, (kept, ...). Groups are
-    shifted apart as in mmcv, with its rounding.
+    shifted apart as in mmcv, with its rounding, so that boxes of two groups never overlap.
     """
     valid = boxes.where((scores >= 0)[..., None], 0.0)
-    furthest = F.pad(valid, (0, 0, 0, 1)).amax(dim=(1, 2))  # 0 if there is none
+    furthest = F.pad(valid, (0, 0, 0, 1)).amax(dim=(1, 2))  # 0 without boxes
     shifted = boxes + (groups.to(boxes) * (furthest[:, None] + 1))[..., None]
     kept = nms(shifted, scores, cfg.nms.iou_threshold, cfg.max_per_img)
     images, index = kept.unbind(1)

@@ -27,7 +27,7 @@ from .metadata import model_metadata
 from .operators import to_onnx
 from .quantization import load_images, quantize
 from .supported import check_evaluation, check_model
-from .traceable import ExportableSegmentor, exportable
+from .traceable import ExportableSegmentor, make_exportable
 
 
 def export_model(
@@ -73,7 +73,7 @@ def export_model(
     channels = cfg.model.backbone.get("in_channels", 3)
     with quiet(), TemporaryDirectory() as folder, torch.no_grad():
         model: Any = load_model(cfg, checkpoint, part)
-        module = _traceable(cfg, model)
+        module = _make_traceable(cfg, model)
         metadata = model_metadata(cfg, model, module.outputs)
         file = Path(folder, "float32.onnx")
         files = {"float32": file}
@@ -100,6 +100,7 @@ def export_model(
 
 
 def _check_target(out: Path, part: str) -> None:
+    """Raise if `out` cannot be written, `part` is unknown or a package for ONNX is missing."""
     if out.suffix != ".onnx":
         raise ValueError(f"{out}: name it .onnx")
     if part not in ("backbone", "model"):
@@ -112,17 +113,17 @@ def _check_target(out: Path, part: str) -> None:
         raise ModuleNotFoundError(f"{missing} not installed: pip install xcit_mm[export]")
 
 
-def _traceable(cfg: Config, model: nn.Module) -> Any:
+def _make_traceable(cfg: Config, model: nn.Module) -> Any:
     """Return the module to trace for a segmentor, a detector or a backbone alone.
 
     Its attribute `outputs` holds the names of the outputs.
     """
     if not hasattr(model, "backbone"):
-        backbone: Any = exportable(model)
+        backbone: Any = make_exportable(model)
         backbone.outputs = [f"stride{stride}" for stride in backbone.strides]
         return backbone
     wrapper = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
-    return exportable(wrapper(model))
+    return make_exportable(wrapper(model))
 
 
 def _write_onnx(module: Any, path: Path, channels: int, metadata: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from ..models import MIN_SIZE
 from ..rasters.settings import trained_settings
 from ..utils.configs import ModelInput, find_step, tested_metainfo, type_name
 from ..version import __version__
-from .traceable import stages
+from .traceable import list_stages
 
 # Steps that `run.py` repeats, and options that must have a value. Others may have any value.
 STEPS: dict[str, dict[str, Any]] = dict(
@@ -85,7 +85,7 @@ def _describe_results(cfg: Config, inputs: ModelInput, model: Any) -> dict[str, 
     facts: dict[str, Any] = dict(
         classes=_class_names(cfg, model),
         resize=None if unsupported else resize_rule(inputs),
-        raster=trained_settings(cfg) or None,
+        raster=trained_settings(cfg) or None,  # how rasters were read for training
         unsupported=unsupported,
     )
     if cfg.default_scope == "mmdet":
@@ -109,7 +109,7 @@ def _class_names(cfg: Config, model: Any) -> list[str]:
         count = max(model.out_channels, 2)  # one channel separates a class from the background
     else:
         head = model.roi_head.bbox_head if hasattr(model, "roi_head") else model.bbox_head
-        count = stages(head)[-1].num_classes
+        count = list_stages(head)[-1].num_classes
     names = list(tested_metainfo(cfg)["classes"])
     if len(names) != count:
         fix = "give the data set that the config tests on metainfo=dict(classes=('name', ...))"

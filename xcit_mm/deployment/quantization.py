@@ -21,7 +21,7 @@ FLOAT32_NODES = re.compile(
 
 
 def load_images(cfg: Config, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Load at most 100 images by a config's test pipeline."""
+    """Load at most 100 images, evenly spread over the sources, by a config's test pipeline."""
     prepare = Preprocessing(cfg)
     items = find_items(sources).items
     step = -(-len(items) // 100)

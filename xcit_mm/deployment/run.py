@@ -28,7 +28,7 @@ Size = tuple[int, ...]  # height and width of an image
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".avif")
 """Suffixes of the photos in a folder."""
-CMYK = 5  # as a TIFF's photometric interpretation, whose tag is 262
+CMYK = 5  # as a TIFF's photometric interpretation
 
 
 def read_image(path: str | Path) -> np.ndarray:
@@ -58,7 +58,7 @@ def read_image(path: str | Path) -> np.ndarray:
 
 
 def is_cmyk(tiff: bytes) -> bool:
-    """Return whether the first image of a TIFF has the bands of printers, which OpenCV converts."""
+    """Return whether the first image of a TIFF is in CMYK, whose four bands OpenCV converts."""
     order = "<" if tiff[:2] == b"II" else ">"
     try:
         (start,) = struct.unpack_from(f"{order}I", tiff, 4)
@@ -68,6 +68,7 @@ def is_cmyk(tiff: bytes) -> bool:
         ]
     except struct.error:
         return False
+    # Tag 262 is the photometric interpretation.
     return any(tag == 262 and value == CMYK for tag, _, _, value in entries)
 
 
@@ -88,12 +89,12 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, size: Size, threshold: Any) ->
     """Paste probabilities (h, w) into a box of an image, which has a `size`: (H, W), bool."""
     x1, y1, x2, y2 = box.tolist()
     pixels = []
-    positions = []  # of the pixels in the mask with a ring of zeros
+    positions = []  # of the pixels in the mask, in cells of the mask with a ring of zeros
     for axis, start, end in ((0, y1, y2), (1, x1, x2)):
         inside = np.arange(max(int(start) - 1, 0), min(int(end) + 2, size[axis]))
         cells = (inside + 0.5 - start) / max(end - start, 1e-6) * mask.shape[axis]
         pixels.append(inside)
-        positions.append(cells + 0.5)
+        positions.append(cells + 0.5)  # + 1 for the ring, - 0.5 for the center of a cell
     pasted = np.zeros(size, bool)
     pasted[np.ix_(*pixels)] = bilinear(np.pad(mask, 1), *positions) >= threshold
     return pasted
@@ -222,7 +223,7 @@ class Model:
 
 
 def list_rows(prediction: Arrays, classes: list[str]) -> list[tuple[int, str, list[float]]]:
-    """List label, caption and box of each object, or of each class of a map, with no box."""
+    """List label, caption and box of each object, or of each class in a map, whose box is empty."""
     if "map" in prediction:
         shares = np.bincount(prediction["map"].ravel()) / prediction["map"].size
         present = shares.nonzero()[0].tolist()
@@ -261,7 +262,7 @@ def draw(image: np.ndarray, prediction: Arrays, classes: list[str]) -> np.ndarra
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
-    """Write an image, whole or not at all. OpenCV hides errors, and crashes at some names."""
+    """Write an image, whole or not at all. `cv2.imwrite` hides errors and crashes at some names."""
     unfinished = path.with_name(f".{os.getpid()}.png")
     try:
         unfinished.write_bytes(cv2.imencode(".png", image)[1].tobytes())
@@ -271,7 +272,8 @@ def write_png(path: Path, image: np.ndarray) -> None:
 
 
 def list_photos(inputs: list[Path]) -> list[Path]:
-    """List photos, and those of folders, each once. A line counts what folders have besides.
+    """List photos, and the photos of folders, each once. Print how many entries of a folder are
+    left out.
 
     Raises:
         ValueError: If a folder has no photos.

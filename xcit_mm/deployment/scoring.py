@@ -22,11 +22,11 @@ def evaluate_files(
     cfg: Config, model: Any, files: Mapping[str, Path], count: int | None
 ) -> list[str]:
     """Return a line for each metric with the scores of a model and of its named ONNX files, on the
-    first `count` images of each test set, or on all.
+    first `count` images of each test set, or on all images.
     """
     scores = {"torch": _score(cfg, model, count)}
     for name, path in files.items():
-        scores[name] = _score(cfg, _file_model(model, path), count)
+        scores[name] = _score(cfg, _copy_with_onnx(model, path), count)
     lines = []
     for metric in scores["torch"]:
         columns = [f"{name} {metrics[metric]:.4f}" for name, metrics in scores.items()]
@@ -35,7 +35,7 @@ def evaluate_files(
 
 
 def _score(cfg: Config, model: nn.Module, count: int | None) -> dict[str, float]:
-    """Return the metrics of mmengine's test on the first `count` images of each test set."""
+    """Return the metrics of mmengine's test on the first `count` images of each set; None: all."""
     cfg = copy.deepcopy(cfg)
     for dataset in data_sets(cfg, "test"):
         dataset["indices"] = count
@@ -53,8 +53,8 @@ def _score(cfg: Config, model: nn.Module, count: int | None) -> dict[str, float]
         return {name: float(score) for name, score in runner.test().items()}
 
 
-def _file_model(model: Any, path: Path) -> Any:
-    """Return a copy of a model that predicts by a file."""
+def _copy_with_onnx(model: Any, path: Path) -> Any:
+    """Return a copy of a model whose network is an ONNX file. Inputs and results stay the same."""
     session = InferenceSession(path)
     names = [output.name for output in session.get_outputs()]
     copied = copy.copy(model)

@@ -10,7 +10,7 @@ from ..checks.run_config import RunConfig
 from ..models import XCiT
 from ..models.build import check_backbone
 from ..utils.configs import backbone_class, evaluators, tested_dataset, tested_metainfo, type_name
-from .traceable import stages
+from .traceable import list_stages
 
 # Supported types of a detector's parts, by their key in the config.
 TYPES: dict[str, tuple[str, ...]] = dict(
@@ -82,13 +82,15 @@ def check_detector(cfg: Config) -> None:
     test_cfg = cfg.model.get("test_cfg") or {}
     if "rpn_head" in cfg.model:
         for stage in ("rpn", "rcnn"):
-            _check_limits(f"model.test_cfg.{stage}", test_cfg.get(stage) or {})
+            _check_selection(f"model.test_cfg.{stage}", test_cfg.get(stage) or {})
     else:
-        _check_limits("model.test_cfg", test_cfg)
+        _check_selection("model.test_cfg", test_cfg)
 
 
-def _check_limits(where: str, test_cfg: dict) -> None:
-    """Raise ValueError if the options of a selection cannot be exported."""
+def _check_selection(where: str, test_cfg: dict) -> None:
+    """Raise ValueError if NMS, number of objects or mask threshold of a test_cfg, which is at the
+    dotted key `where`, cannot be exported.
+    """
     if not test_cfg.get("nms"):
         _refuse(f"{where}.nms=None", "set it, such as nms=dict(type='nms', iou_threshold=0.5)")
     limit = test_cfg.get("max_per_img")
@@ -104,7 +106,7 @@ def check_segmentor(cfg: Config) -> None:
     mode = (cfg.model.get("test_cfg") or {}).get("mode")
     if mode not in ("whole", "slide"):
         raise ValueError(f"model.test_cfg.mode={mode!r}: must be one of whole, slide")
-    heads = stages(cfg.model.decode_head)
+    heads = list_stages(cfg.model.decode_head)
     for head in heads:
         name = type_name(head)
         if name.startswith("Mask"):  # which classifies masks
@@ -128,7 +130,9 @@ def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
 
 
 def _iter_parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
-    """Iterate over the parts of a config that have a row in `TYPES`, with their keys."""
+    """Yield each part within `part`, which is at the dotted key `where`, that has a row in `TYPES`,
+    with its dotted key first.
+    """
     if isinstance(part, dict):
         if where.rpartition(".")[2] in TYPES:
             yield where, part

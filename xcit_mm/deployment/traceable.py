@@ -23,9 +23,10 @@ class ExportableSegmentor(nn.Module):
         self.outputs = ["logits"]
 
     def forward(self, image: Tensor) -> Tensor:
+        """Return the logits of the last head. In a cascade, a head reads the result before it."""
         maps = self.model.extract_feat(image)
         inputs: list[Any] = [maps]
-        *earlier, last = stages(self.model.decode_head)
+        *earlier, last = list_stages(self.model.decode_head)
         for head in earlier:
             inputs = [maps, head(*inputs)]
         meta = dict(img_shape=image.shape[2:])
@@ -33,7 +34,7 @@ class ExportableSegmentor(nn.Module):
             return last.predict(*inputs, [meta], self.model.test_cfg)
 
 
-def stages(part: Any) -> list[Any]:
+def list_stages(part: Any) -> list[Any]:
     """Return the stages of a part of a cascade, or the part alone. Parts are modules or configs."""
     return list(part) if isinstance(part, nn.ModuleList | list | tuple) else [part]
 
@@ -51,13 +52,15 @@ class BinAverage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[2:]
-        x = F.linear(x, _bins(width, self.columns, x)).transpose(2, 3)
-        return F.linear(x, _bins(height, self.rows, x)).transpose(2, 3)
+        x = F.linear(x, _bin_weights(width, self.columns, x)).transpose(2, 3)
+        return F.linear(x, _bin_weights(height, self.rows, x)).transpose(2, 3)
 
 
-def _bins(length: int, count: int, like: Tensor) -> Tensor:
-    """Return weights (count, length) of bins. Bin i is i / count to (i + 1) / count of the length,
-    rounded outwards.
+def _bin_weights(length: int, count: int, like: Tensor) -> Tensor:
+    """Return the weights (count, length) with which adaptive pooling averages entries to bins.
+
+    Bin i covers i / count to (i + 1) / count of the length, rounded outwards. The weights have
+    device and type of `like`.
     """
     bins = torch.arange(count, device=like.device)[:, None]
     entries = torch.arange(length, device=like.device)
@@ -67,7 +70,7 @@ def _bins(length: int, count: int, like: Tensor) -> Tensor:
     return inside / inside.sum(dim=1, keepdim=True)
 
 
-def exportable(model: nn.Module) -> nn.Module:
+def make_exportable(model: nn.Module) -> nn.Module:
     """Return a copy prepared for inference whose graph serves all sizes.
 
     Attention has one implementation for all sizes, that of the config if it sets one.

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from ..rasters.cutting import Tiles
 
 _BATCH_SIZE = 2
-_RATE = 1e-4
+_LEARNING_RATE = 1e-4
 _LAYER_DECAY = """constructor="LayerDecayOptimWrapperConstructor",  # lower nearer to the image
     paramwise_cfg=dict(layer_decay_rate=0.8, custom_keys=dict(norm=dict(decay_mult=0.0))),"""
-_ONE_RATE = "paramwise_cfg=dict(norm_decay_mult=0.0),"
+_NO_LAYER_DECAY = "paramwise_cfg=dict(norm_decay_mult=0.0),"
 _VALIDATION = """val_dataloader, val_evaluator = test_dataloader, test_evaluator
 val_cfg = dict(_delete_=True, type="ValLoop")"""
 _NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there are no held-out images"
@@ -74,7 +74,7 @@ def write_finetuning_config(
 
 
 def _describe_model(adapted: Adapted) -> dict[str, Any]:
-    """Return what the template says about the model."""
+    """Return the template's values of model, pipelines and learning rates, as Python code."""
     cfg = adapted.cfg
     checkpoint = adapted.checkpoint
     if checkpoint is not None and Path(checkpoint).is_file():
@@ -91,8 +91,8 @@ def _describe_model(adapted: Adapted) -> dict[str, Any]:
         base=repr(f"xcit_mm::{shipped}" if shipped else str(base.resolve())),
         checkpoint=repr(checkpoint),
         imports=list(dict.fromkeys(["xcit_mm", *imports])),
-        rate=_RATE if checkpoint else optim_wrapper["optimizer"]["lr"],
-        rates=_LAYER_DECAY if checkpoint and has_pyramid(cfg) else _ONE_RATE,
+        rate=_LEARNING_RATE if checkpoint else optim_wrapper["optimizer"]["lr"],
+        rates=_LAYER_DECAY if checkpoint and has_pyramid(cfg) else _NO_LAYER_DECAY,
         clip_grad=to_code(optim_wrapper.get("clip_grad")),
         changes=to_code(difference(cfg.model.to_dict(), adapted.model)),
         train_pipeline=pipelines[0],
@@ -102,7 +102,7 @@ def _describe_model(adapted: Adapted) -> dict[str, Any]:
 
 
 def _describe_task(adapted: Adapted, is_validated: bool) -> dict[str, str]:
-    """Return what the template says about data sets and scores of the model's library."""
+    """Return the template's values of data sets and scores of the model's library, as code."""
     if adapted.is_detector:
         metric = ["bbox", "segm"] if adapted.masks else ["bbox"]
         options = f'ann_file=held_out["ann_file"], metric={metric}, classwise=True'

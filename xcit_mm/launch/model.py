@@ -68,6 +68,7 @@ class Adapted:
 
 
 def _find_pipeline(model: str, cfg: Config, name: str) -> Pipeline:
+    """Return the pipeline of the only data set of a dataloader."""
     fix = "--from takes one data set with a pipeline"
     if not cfg.get(name):
         raise ValueError(f"{model} has no {name}, {fix}")
@@ -93,7 +94,7 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
     if adapted.is_detector:
         _choose_masks(adapted, dataset, boxes)
         has_empty = dataset.training.count_empty() > 0
-        change = partial(_adapt_objects_step, masks=adapted.masks, background=has_empty)
+        change = partial(_adapt_objects_step, masks=adapted.masks, keeps_empty=has_empty)
     else:
         model["data_preprocessor"]["seg_pad_val"] = IGNORED
     heads = {key: part for key, part in model.items() if key not in _WITHOUT_CLASSES}
@@ -141,7 +142,9 @@ def _choose_masks(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
 
 
 def _set_class_counts(name: str, part: Any, classes: int) -> int:
-    """Set the number of classes in all heads of a part, and return how many heads have it."""
+    """Set the number of classes in all heads of a part, and options that depend on it. Return how
+    many numbers were set.
+    """
     if isinstance(part, list | tuple):
         return sum(_set_class_counts(name, stage, classes) for stage in part)
     if not isinstance(part, dict):
@@ -195,25 +198,25 @@ def map_steps(steps: Pipeline, change: Callable[[dict], Sequence[dict]]) -> Pipe
     return changed
 
 
-def _adapt_objects_step(step: dict, masks: bool, background: bool) -> list[dict]:
-    """Return a step of a detector's pipeline. With `background`, photos without objects pass."""
+def _adapt_objects_step(step: dict, masks: bool, keeps_empty: bool) -> list[dict]:
+    """Adapt a step of a detector's pipeline. With `keeps_empty`, photos without objects pass."""
     changes: dict[str, Any] = {}
     name = type_name(step)
     if name == "LoadAnnotations":
         changes.update(with_bbox=True, with_mask=masks)
-    elif name == "RandomCrop" and background:
+    elif name == "RandomCrop" and keeps_empty:
         changes.update(allow_negative_crop=True)
     elif name == "FilterAnnotations":
         changes.update(by_mask=masks and step.get("by_mask", False))
-        if background:
-            changes.update(keep_empty=False)
+        if keeps_empty:
+            changes.update(keep_empty=False)  # mmdet's True drops empty photos
     return [step | changes]
 
 
 def _adapt_maps_step(step: dict) -> list[dict]:
-    """Return a step of a segmentor's pipeline, for labels 0, 1, ... and the ignored label."""
+    """Adapt a step of a segmentor's pipeline to labels 0, 1, ... and the ignored label."""
     if type_name(step) == "LoadAnnotations":
-        return [dict(type="LoadAnnotations")]
+        return [dict(type="LoadAnnotations")]  # without reduce_zero_label
     return [step | dict(ignore_index=IGNORED) if "ignore_index" in step else step]
 
 

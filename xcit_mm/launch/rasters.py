@@ -100,7 +100,7 @@ def _load_raster(step: dict) -> list[dict]:
 
 
 def _load_bands(step: dict, statistics: tuple[list[float], list[float]]) -> list[dict]:
-    """Return steps that load bands, and normalise them by their means and standard deviations."""
+    """Adapt a step to bands, which the last step normalises by means and standard deviations."""
     name = type_name(step)
     if name == "PhotoMetricDistortion":  # which needs three channels
         return []

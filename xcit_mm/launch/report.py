@@ -103,7 +103,7 @@ def _read_labelled(cfg: Config, predictor: Predictor) -> Iterator[Prediction]:
     dataset = DATASETS.build(config)
     names = predictor.names
     palette = predictor.metainfo.get("palette")
-    colors = make_palette(len(names), palette)[:, ::-1].tolist()
+    colors = make_palette(len(names), palette)[:, ::-1].tolist()  # RGB
     count = min(_PHOTOS, len(dataset))
     for index in np.linspace(0, len(dataset) - 1, count).round().astype(int):
         sample = dataset[index]

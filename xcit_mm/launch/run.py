@@ -135,7 +135,7 @@ def run_tool(tool: str, options: argparse.Namespace) -> int:
         if options.verbose:
             work(options)
             return
-        with console_of_run():
+        with console_of_run():  # which shows less
             work(options)
 
     errors = (CheckpointMismatch, CannotResume, NotSaved, ConnectionError, FloatingPointError)
@@ -143,7 +143,7 @@ def run_tool(tool: str, options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _errors_of_a_start() -> Iterator[None]:
+def _exit_on_error() -> Iterator[None]:
     """End the program with one line after an error, before the library's script runs."""
     try:
         yield
@@ -151,28 +151,28 @@ def _errors_of_a_start() -> Iterator[None]:
         sys.exit(reason(error))
 
 
-def _run(script: ModuleType, *hooks: Hook) -> None:
+def _run_script(script: ModuleType, *hooks: Hook) -> None:
     with find_bases_by_package(), load_urls_by(load_checkpoint), add_hooks_to_runs(*hooks):
         script.main()
 
 
 def _train(options: argparse.Namespace) -> None:
     with ExitStack() as lock:
-        with _errors_of_a_start():
+        with _exit_on_error():
             run = Run.of("train", find_config(options.config), options)
             if run.is_writer:
                 lock.enter_context(lock_folder(run.work_dir, "--work-dir"))
             script = _prepare_training(run)
         if script is None:
             return
-        _run(script, TerminationHook())
+        _run_script(script, TerminationHook())
         if run.is_writer:
             for line in report(run.work_dir, run.cfg):
                 print(line, file=sys.stderr)
 
 
 def _test(options: argparse.Namespace) -> None:
-    with _errors_of_a_start():
+    with _exit_on_error():
         config, checkpoint = find_model(options.config, options.checkpoint)
         run = Run.of("test", config, options)
         flags = [checkpoint]
@@ -185,7 +185,7 @@ def _test(options: argparse.Namespace) -> None:
         script = run.load_script(config, flags, options.cfg_options)
         check_checkpoint(checkpoint)
         run.check(check_test(run.cfg, checkpoint))
-    _run(script)
+    _run_script(script)
 
 
 def _prepare_training(run: Run) -> ModuleType | None:
@@ -232,7 +232,7 @@ def _prepare_training(run: Run) -> ModuleType | None:
 
 
 def _make_arguments(run: Run) -> tuple[list[str], list[str]]:
-    """Return flags and --cfg-options of a training's script, which are set in the config too."""
+    """Return flags and --cfg-options of a training's script. Set what it adds in the config too."""
     cfg = run.cfg
     flags = []
     changes = {}

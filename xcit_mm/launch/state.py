@@ -33,7 +33,7 @@ def find_state(checkpoint: str, work_dir: Path, cfg: Config) -> tuple[str, dict[
     try:
         saved = _load_whole(path)
     except ValueError as error:
-        whole = None if checkpoint else _find_newest_whole(work_dir)
+        whole = None if checkpoint else _find_newest_whole_checkpoint(work_dir)
         if whole is None:
             raise
         fix = f"resume from it with --resume {whole}"
@@ -55,7 +55,7 @@ def training_length(cfg: Config) -> tuple[int, str]:
 
 
 def _find_last_checkpoint(work_dir: Path) -> str | None:
-    """Return the last checkpoint of a run, or the newest: a kill may leave an empty pointer."""
+    """Return the checkpoint that a run names as last, or the newest: a kill may lose the name."""
     checkpoint = last_checkpoint(work_dir)
     if checkpoint and ("://" in checkpoint or Path(checkpoint).is_file()):
         return checkpoint
@@ -77,7 +77,7 @@ def _load_whole(path: str) -> Any:
     return saved
 
 
-def _find_newest_whole(work_dir: Path) -> Path | None:
+def _find_newest_whole_checkpoint(work_dir: Path) -> Path | None:
     for path in _saved_checkpoints(work_dir):
         with suppress(ValueError):
             _load_whole(str(path))

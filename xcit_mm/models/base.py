@@ -56,7 +56,9 @@ class Backbone(BaseModule):
         frozen_stages: int,
         drop_path_rate: float,
     ) -> None:
-        """Check arguments of a trunk of `depth` blocks, see `XCiT`, and keep those that stay."""
+        """Check arguments of a trunk of `depth` blocks, and set `in_channels`, `out_indices` and
+        `frozen_stages`, or raise ValueError.
+        """
         if not isinstance(in_channels, int) or in_channels < 1:
             raise ValueError(f"{in_channels=}: must be the number of an image's channels")
         if not 0 <= drop_path_rate < 1:
@@ -85,8 +87,8 @@ class Backbone(BaseModule):
     def match_weights(
         self, weights: Weights, strict_heads: bool = True, fill_stem: str | None = None
     ) -> dict[str, Tensor]:
-        """Return the tensors of a checkpoint that fill the backbone, or raise ValueError; see
-        `match_trunk`.
+        """Return the tensors of a checkpoint that fill the backbone, or raise ValueError. If not
+        `strict_heads`, another head is left out. `fill_stem` is a rule to convert a stem for RGB.
         """
         return match_trunk(self, weights, strict_heads, fill_stem)
 
@@ -131,7 +133,9 @@ class Backbone(BaseModule):
             super()._dump_init_info()
 
     def _split_init_cfg(self) -> tuple[list[dict], list[dict]]:
-        """Return the initialisations by mmengine, and the options of those from a checkpoint."""
+        """Split `init_cfg` into configs for mmengine and options of `load_pretrained`, or raise
+        ValueError.
+        """
         cfgs = [self.init_cfg] if isinstance(self.init_cfg, dict) else self.init_cfg or []
         by_mmengine = []
         from_checkpoint = []

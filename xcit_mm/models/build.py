@@ -67,7 +67,7 @@ def backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk
         config, checkpoint = find_model(name) if pretrained else (find_config(name), "")
         cfg = read_config(config)
         part = _without_init_cfg(cfg).get("backbone") or ConfigDict()
-        model = _build(cfg, part | options)
+        model = _build_part(cfg, part | options)
     if pretrained:
         load_pretrained(model, checkpoint)
     return model.eval()
@@ -86,17 +86,17 @@ def load_model(cfg: Config, checkpoint: str | Path, part: str = "model") -> nn.M
     """
     config = _without_init_cfg(cfg)
     if part == "model":
-        model = _build(cfg, config)
+        model = _build_part(cfg, config)
         saved = load_checkpoint(checkpoint)
         check_same_classes(checkpoint, learned_classes(saved), configured_classes(cfg))
         model.load_state_dict(match_model(model, saved))
         return model.eval()
     if not config.get("backbone"):
         raise ValueError(f"the config's model, {config.get('type')}, has no backbone")
-    model = _build(cfg, config.backbone)
-    initial = load_pretrained(model, str(checkpoint))
-    if initial:
-        problem = f"it lacks {initial[0]} and {len(initial) - 1} more of the pyramid"
+    model = _build_part(cfg, config.backbone)
+    unfilled = load_pretrained(model, str(checkpoint))
+    if unfilled:
+        problem = f"it lacks {unfilled[0]} and {len(unfilled) - 1} more of the pyramid"
         fix = "give a checkpoint of a detector or segmentor"
         raise ValueError(f"{checkpoint}: {problem}, which would be random: {fix}")
     return model.eval()
@@ -180,7 +180,8 @@ def _without_init_cfg(cfg: Config) -> ConfigDict:
     return model
 
 
-def _build(cfg: Config, part: ConfigDict) -> Any:
+def _build_part(cfg: Config, part: ConfigDict) -> Any:
+    """Build a model or a backbone in the scope of its config, which becomes the default scope."""
     init_default_scope(cfg.get("default_scope") or "mmengine")
     try:
         return MODELS.build(part)

@@ -72,6 +72,7 @@ class ClassAttentionBlock(nn.Module):
         self.gamma2 = nn.Parameter(torch.full((dim,), eta))
 
     def forward(self, x: Tensor) -> Tensor:
+        # As in the published models, both residuals also reach the tokens of the image.
         normed = self.norm1(x)
         x = x + self.gamma1 * torch.cat((self.attn(normed), normed[:, 1:]), dim=1)
         if self.tokens_norm:
@@ -141,7 +142,9 @@ class XCiTClassifier(Trunk):
         self.head.apply(init_linear)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:  # type: ignore[override]  # no maps
-        """Compute the logits, or the CLS token without a head; raise as `Trunk.forward` does."""
+        """Compute the logits, or the CLS token without a head, in a tuple if `as_tuple`. Raise
+        ValueError if the image has other channels than `in_channels` or a side below 32 pixels.
+        """
         cls, _ = self.forward_features(x)
         out = self.head(cls)
         return (out,) if self.as_tuple else out

@@ -149,7 +149,7 @@ def covariance_attention(attention: Any, x: Tensor, residual: Tensor | None = No
 
 
 def uses_rows(layer: nn.Module, x: Tensor) -> bool:
-    """Return whether to compute a layer by `in_rows`: in inference, except in half precision.
+    """Return whether to compute a layer a few rows at a time: in inference, not in half precision.
 
     In half precision it takes longer. In training mode, and without running statistics, each row
     depends on all rows.
@@ -266,7 +266,7 @@ def _interleave(cells: Tensor) -> Tensor:
 
 
 def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0, dim: int = 1) -> Tensor:
-    """Compute `function(x)`, the plain code of a layer, over a few rows at a time.
+    """Compute `function(x)` a few rows at a time, so that its intermediate maps stay in cache.
 
     Args:
         function: Maps any number of rows to as many rows.

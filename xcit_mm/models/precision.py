@@ -38,7 +38,7 @@ def prepare_for_autocast(model: nn.Module) -> None:
     if roi_head:
         parts += roi_head.children()
     for module in model.modules():
-        if module in parts or hasattr(module, "predict_by_feat"):
+        if module in parts or hasattr(module, "predict_by_feat"):  # a head
             module.register_forward_hook(_output_in_float32)
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         return

@@ -215,7 +215,7 @@ def _use_channels_last(model: nn.Module, backbone: Pyramid) -> None:
     """Compute pyramid, neck and heads with channels last if this is faster for all of them."""
     unaffected = ("data_preprocessor", "backbone", "auxiliary_head")
     parts: list[Any] = [part for name, part in model.named_children() if name not in unaffected]
-    # A compiled mmcv reads a map as (B, C, H, W) in memory.
+    # The RoIAlign of a compiled mmcv reads a map as (B, C, H, W) in memory.
     faster = CHANNELS_LAST if is_compiled() else CHANNELS_LAST | ROI_HEADS
     is_on_cpu = next(model.parameters()).device.type == "cpu"
     if not is_on_cpu or not {type(part).__name__ for part in parts} <= faster:

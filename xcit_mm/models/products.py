@@ -73,7 +73,7 @@ def order_weight(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `F.linear`."""
+    """Compute `F.linear`, by oneDNN where MKL is slower."""
     if uses_onednn(x) and weight.dtype == torch.float32:
         return onednn_linear(x, weight, bias)
     return F.linear(x, weight, bias)

@@ -151,7 +151,7 @@ class TimmPyramid(Pyramid):
         return [[tokens, *stem], *([block] for block in self.timm_model.blocks)]
 
     def init_weights(self) -> None:
-        """Initialise by `init_cfg`, or with timm's weights; see `Backbone.init_weights`."""
+        """Initialise once: by `init_cfg`, or the trunk with timm's weights if `pretrained`."""
         is_complete = self.is_init or not self.pretrained
         super().init_weights()
         if is_complete:
@@ -169,6 +169,8 @@ class TimmPyramid(Pyramid):
         tensors are converted as timm does, which interpolates the position embedding and resamples
         the patches to those of the model.
 
+        `fill_stem` is a rule to convert a stem for RGB to other bands. `strict_heads` is unused.
+
         Raises:
             ValueError: If they do not fit.
         """
@@ -176,11 +178,11 @@ class TimmPyramid(Pyramid):
             raise ValueError(f"it lacks {LINEAR_STEM}, which each ViT of timm has")
         trunk = with_stem_for_bands(weights.trunk, self.in_channels, fill_stem)
         if not weights.needs_pyramid:
-            trunk = self._convert(trunk)
+            trunk = self._convert_by_timm(trunk)
         weights = replace(weights, trunk=trunk)
         return match_backbone(self, weights, self.depth, _AFTER_BLOCKS, TIMM_PREFIX)
 
-    def _convert(self, trunk: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _convert_by_timm(self, trunk: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert the tensors of a file by timm to those of the model."""
         from timm.models import eva, vision_transformer
 

@@ -476,9 +476,9 @@ class XCiT(Trunk, Pyramid):
         strides: Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
-        taps = taps_and_strides(resolve_arch(arch).depth, out_indices, strides)
-        super().__init__(arch, patch_size, taps[0], **kwargs)
-        self.strides = taps[1]
+        out_indices, strides = taps_and_strides(resolve_arch(arch).depth, out_indices, strides)
+        super().__init__(arch, patch_size, out_indices, **kwargs)
+        self.strides = strides
         self.add_levels(self.arch.embed_dim, patch_size, self.norm_cfg)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:

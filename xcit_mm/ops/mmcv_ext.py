@@ -28,10 +28,11 @@ def __getattr__(name: str) -> Callable[..., NoReturn]:
     """Return a function that raises: `mmcv.ops` looks up all operators when it is imported."""
     if name.startswith("__"):
         raise AttributeError(name)
-    return functools.partial(_missing, name)
+    return functools.partial(_raise_missing, name)
 
 
-def _missing(name: str, *args: object, **options: object) -> NoReturn:
+def _raise_missing(name: str, *args: object, **options: object) -> NoReturn:
+    """Raise NotImplementedError in place of the operator `name`, with any arguments."""
     source = "torchvision or a compiled mmcv" if "deform_conv" in name else "a compiled mmcv"
     raise NotImplementedError(
         f"mmcv's operator {name} is missing: {source} brings it, see docs/install.md"
@@ -58,7 +59,7 @@ def _convert_bfloat16(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
-def _differentiate(
+def _write_gradients(
     function: Callable[..., Tensor],
     inputs: Sequence[Tensor],
     grad_output: Tensor,
@@ -97,6 +98,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     remaining = np.arange(len(order))
     kept = []
     while len(remaining):
+        # A block of the best boxes at a time, so that the pairs stay in the cache.
         count = min(NMS_ROWS, 1 + NMS_PAIRS // len(remaining))
         overlaps = _iou(corners[:, :count, None], corners[:, None], offset) > iou_threshold
         is_dropped = np.zeros(len(remaining), bool)
@@ -111,7 +113,10 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 
 def _iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
-    """Return the intersection over union of boxes (4, m, 1) and (4, 1, n), 0 without area."""
+    """Return the intersection over union (m, n) of boxes (4, m, 1) and (4, 1, n), 0 without area.
+
+    `offset` is 1 if x2 and y2 are the last pixels of a box, 0 if they are its border.
+    """
     ax1, ay1, ax2, ay2 = a
     bx1, by1, bx2, by2 = b
     width = np.minimum(ax2, bx2) - np.maximum(ax1, bx1) + offset
@@ -123,7 +128,7 @@ def _iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
     return np.divide(intersection, union, out=np.zeros_like(union), where=union != 0)
 
 
-def _sampling(
+def _parse_sampling(
     *,
     aligned_height: int,
     aligned_width: int,
@@ -132,16 +137,16 @@ def _sampling(
     pool_mode: int,
     aligned: bool,
 ) -> Sampling:
-    """Check and convert the options of mmcv's RoIAlign."""
+    """Convert the options of mmcv's RoIAlign, or raise NotImplementedError for max pooling."""
     if pool_mode == 0:
-        _missing("roi_align with pool_mode='max'")
+        _raise_missing("roi_align with pool_mode='max'")
     return Sampling((aligned_height, aligned_width), spatial_scale, sampling_ratio, aligned)
 
 
 def roi_align_forward(
     input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, **options: Any
 ) -> None:
-    sampling = _sampling(**options)
+    sampling = _parse_sampling(**options)
     kernels = _find_gpu_kernels(input)
     if kernels:
         maps = _convert_bfloat16(input)
@@ -161,7 +166,7 @@ def roi_align_backward(
     grad_input: Tensor,
     **options: Any,
 ) -> None:
-    sampling = _sampling(**options)
+    sampling = _parse_sampling(**options)
     shape = tuple(grad_input.shape)
     kernels = _find_gpu_kernels(grad_output)
     if kernels:
@@ -193,15 +198,16 @@ def sigmoid_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
     if weight.numel():
-        _missing("sigmoid_focal_loss with class weights")
+        _raise_missing("sigmoid_focal_loss with class weights")
     output.copy_(_focal_loss(input, target, gamma, alpha))
 
 
 def sigmoid_focal_loss_backward(
     input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
 ) -> None:
+    # `weight` is empty: the forward pass raises for class weights.
     loss = functools.partial(_focal_loss, labels=target, gamma=gamma, alpha=alpha)
-    _differentiate(loss, (input,), torch.ones_like(input), (grad_input,))
+    _write_gradients(loss, (input,), torch.ones_like(input), (grad_input,))
 
 
 def ms_deform_attn_forward(
@@ -238,28 +244,28 @@ def ms_deform_attn_backward(
         )
 
     inputs = (value, sampling_locations, attention_weights)
-    _differentiate(attend, inputs, grad_output, (grad_value, grad_sampling_loc, grad_attn_weight))
+    _write_gradients(attend, inputs, grad_output, (grad_value, grad_sampling_loc, grad_attn_weight))
 
 
 def _make_deform_conv(output: Tensor, options: dict[str, int]) -> Callable[..., Tensor]:
     """Return torchvision's deformable convolution with the options of a call of mmcv's.
 
-    It takes input, offset, weight and, if it is modulated, mask and bias, on all devices. Its
-    result has the size of `output`.
+    The returned function takes input, offset, weight and, if modulated, mask and bias, on all
+    devices. Its result has the height and width of `output`.
 
     Raises:
         NotImplementedError: If torchvision cannot be imported.
     """
-    kernels = torchvision_kernels() or _missing("deform_conv")
+    kernels = torchvision_kernels() or _raise_missing("deform_conv")
     if "dH" in options:
         names = ["dH", "dW", "padH", "padW", "dilationH", "dilationW"]
     else:  # a modulated convolution
         names = ["stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"]
-    numbers = [options[name] for name in (*names, "group", "deformable_group")]
+    geometry = [options[name] for name in (*names, "group", "deformable_group")]
     size = output.shape[2:]
 
     def crop(offset: Tensor) -> Tensor:
-        """Return as many values as mmcv reads, in their order. DyHead's offsets are larger."""
+        """Crop offsets, or a mask, to the values that mmcv reads: DyHead's offsets are larger."""
         channels = offset.shape[1]
         return offset.flatten(1)[:, : channels * size.numel()].unflatten(1, (channels, *size))
 
@@ -274,7 +280,7 @@ def _make_deform_conv(output: Tensor, options: dict[str, int]) -> Callable[..., 
         mask = weight.new_zeros(len(input), 1) if mask is None else crop(mask)
         bias = weight.new_zeros(len(weight)) if bias is None else bias
         tensors = (input, weight, crop(offset), mask, bias)
-        return kernels.deform_conv2d(*tensors, *numbers, is_modulated)
+        return kernels.deform_conv2d(*tensors, *geometry, is_modulated)
 
     return convolve
 
@@ -302,7 +308,7 @@ def deform_conv_backward_input(
     **options: int,
 ) -> None:
     convolve = functools.partial(_make_deform_conv(grad_output, options), weight=weight)
-    _differentiate(convolve, (input, offset), grad_output, (grad_input, grad_offset))
+    _write_gradients(convolve, (input, offset), grad_output, (grad_input, grad_offset))
 
 
 def deform_conv_backward_parameters(
@@ -316,7 +322,7 @@ def deform_conv_backward_parameters(
 ) -> None:
     convolve = functools.partial(_make_deform_conv(grad_output, options), input, offset)
     # The result is linear in the weight, so its gradient is the same at any weight.
-    _differentiate(convolve, (grad_weight,), grad_output, (grad_weight,))
+    _write_gradients(convolve, (grad_weight,), grad_output, (grad_weight,))
 
 
 def modulated_deform_conv_forward(
@@ -359,4 +365,4 @@ def modulated_deform_conv_backward(
     if with_bias:
         inputs.append(bias)
         targets.append(grad_bias)
-    _differentiate(_make_deform_conv(grad_output, options), inputs, grad_output, targets)
+    _write_gradients(_make_deform_conv(grad_output, options), inputs, grad_output, targets)

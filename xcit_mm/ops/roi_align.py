@@ -63,10 +63,12 @@ def _weights(start: Tensor, length: Tensor, bins: int, size: int, ratio: int) ->
     return weights.scatter_add_(2, (low + 1).clamp_(max=size - 1), share * fraction)
 
 
-def _along_axis(
+def _weights_and_cells(
     start: Tensor, end: Tensor, bins: int, size: int, sampling: Sampling
 ) -> tuple[Tensor, list[slice]]:
-    """Return the weights (n, bins, size) along one axis, and the cells that each RoI reads."""
+    """Return the weight (n, bins, size) of each cell in the mean of each bin along one axis, and
+    for each of n RoIs the range of cells whose weights are not all zero.
+    """
     length = end - start
     if not sampling.aligned:
         length = length.clamp(min=1)
@@ -90,18 +92,18 @@ def _check_rois(rois: Tensor, images: int, aligned: bool) -> None:
         raise ValueError(f"{roi}: must be finite and of one of {images} images{order}")
 
 
-def _windows(
+def _iter_windows(
     rois: Tensor, shape: tuple[int, ...], sampling: Sampling
 ) -> Iterator[tuple[Place, Tensor, Tensor]]:
-    """Yield the place of each RoI in maps (B, H, W, C), h rows and w columns of an image, and the
-    weights of these rows (row bins, h) and columns (column bins, w).
+    """Yield for each RoI the index of the h rows and w columns of maps (B, H, W, C) that it reads,
+    and the weights of these rows (row bins, h) and columns (column bins, w) in its bins.
     """
     images, height, width, _ = shape
     _check_rois(rois, images, sampling.aligned)
     shift = 0.5 if sampling.aligned else 0.0
     x1, y1, x2, y2 = (rois[:, 1:] * sampling.scale - shift).unbind(1)
-    row_weights, rows = _along_axis(y1, y2, sampling.bins[0], height, sampling)
-    column_weights, columns = _along_axis(x1, x2, sampling.bins[1], width, sampling)
+    row_weights, rows = _weights_and_cells(y1, y2, sampling.bins[0], height, sampling)
+    column_weights, columns = _weights_and_cells(x1, x2, sampling.bins[1], width, sampling)
     for n, image in enumerate(rois[:, 0].int().tolist()):
         place = image, rows[n], columns[n]
         yield place, row_weights[n, :, rows[n]], column_weights[n, :, columns[n]]
@@ -127,7 +129,7 @@ def roi_align(maps: Tensor, rois: Tensor, sampling: Sampling) -> Tensor:
     by_cell = maps.permute(0, 2, 3, 1).contiguous()
     pooled = maps.new_empty(len(rois), *sampling.bins, channels, dtype=dtype)
     with torch.autocast(maps.device.type, enabled=False):
-        windows = _windows(rois.to(dtype), by_cell.shape, sampling)
+        windows = _iter_windows(rois.to(dtype), by_cell.shape, sampling)
         for n, (place, rows, columns) in enumerate(windows):
             window = by_cell[place].to(dtype)
             pooled_rows = (rows @ window.flatten(1)).view(len(rows), window.shape[1], channels)
@@ -147,7 +149,7 @@ def roi_align_gradient(
     by_bin = grad.permute(0, 2, 3, 1).to(dtype)
     by_cell = by_bin.new_zeros(images, height, width, channels)
     with torch.autocast(grad.device.type, enabled=False):
-        windows = _windows(rois.to(dtype), by_cell.shape, sampling)
+        windows = _iter_windows(rois.to(dtype), by_cell.shape, sampling)
         for n, (place, rows, columns) in enumerate(windows):
             by_row = (columns.mT @ by_bin[n]).flatten(1)
             by_cell[place] += (rows.mT @ by_row).view(rows.shape[1], columns.shape[1], channels)

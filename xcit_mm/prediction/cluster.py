@@ -63,6 +63,7 @@ class Actor:
         self._engine = Engine(results, workers)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Predict the items of a chunk that are not done, and return the paths of all."""
         chunk = [Item(*fields) for fields in json.loads(batch["chunk"][0])]
         items = [item for item in chunk if item.path not in self._done]
         list(self._engine.predict(items, self._deaths))

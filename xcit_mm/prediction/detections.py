@@ -9,7 +9,7 @@ from .masks import to_compact
 
 
 def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detections:
-    """Return instances in descending order of scores, which differs between heads.
+    """Return instances in descending order of scores, which not all heads ensure.
 
     Args:
         instances: Their masks are a tensor (n, H, W) or a list of `Crop`.

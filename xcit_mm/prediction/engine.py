@@ -36,10 +36,11 @@ class Engine:
         """Predict items, and yield each when its record is in the journal.
 
         Args:
-            deaths: `Progress.deaths`. Items in it are predicted last and alone. After
-                `MAX_DEATHS`, they are recorded as failures.
+            deaths: For each item in flight when a process died, by path: how many died with it
+                alone. Items in it are predicted last and alone. After `MAX_DEATHS`, they are
+                recorded as failures.
 
-        A stop from outside, such as Ctrl-C, is no death of an item.
+        A stop from outside, such as Ctrl-C, is recorded, and is not a death of an item.
 
         Raises:
             RuntimeError: If a process that reads images died or hangs.
@@ -83,6 +84,7 @@ class Engine:
         self.results.remove(item)  # those of a former file at its path
 
     def _predict_images(self, items: Sequence[Item]) -> Iterator[Item]:
+        """Predict, draw and record images, and yield their items."""
         for batch in self._iter_batches(self.reader.read(items, self._start)):
             for image, result in zip(batch, self._predict_batch(batch), strict=True):
                 if isinstance(result, str):
@@ -94,7 +96,7 @@ class Engine:
                 yield image.item
 
     def _iter_batches(self, images: Iterable[ReadImage]) -> Iterator[list[ReadImage]]:
-        """Collect batches of one size, and images that cannot be read."""
+        """Collect batches of one size. An unreadable image is a batch of its own."""
         batch_size = 1 if self.predictor.tile is not None else self.predictor.batch_size
         waiting: dict[tuple[int, ...], list[ReadImage]] = {}  # by shape
         for image in images:
@@ -145,6 +147,7 @@ class Engine:
             self.journal.add(video, stamp, self.results.drawing, frames=count)
 
     def _predict_frames(self, path: str) -> Iterator[Prediction]:
+        """Yield the prediction of each frame of a video. Each error becomes an InputError."""
         try:
             frames = iter_frames(path)
             while batch := list(islice(frames, self.predictor.batch_size)):

@@ -23,7 +23,7 @@ class ClassLabel(NamedTuple):
 
 @cache
 def class_labels(names: tuple[str, ...], font: str | None = None) -> tuple[ClassLabel, ...]:
-    """Choose text and font of each class.
+    """Choose text and font of each class: its name, or its number if no font has the letters.
 
     Args:
         font: Path of a font. Default: that of matplotlib, or else a font of the system that has
@@ -35,13 +35,13 @@ def class_labels(names: tuple[str, ...], font: str | None = None) -> tuple[Class
     labels = []
     for number, name in enumerate(names):
         paths = [font] if font else [DEFAULT, *_system_fonts(name)]
-        path = next((path for path in paths if set(map(ord, name)) <= _letters(path)), None)
+        path = next((path for path in paths if set(map(ord, name)) <= _code_points(path)), None)
         labels.append(ClassLabel(name, path) if path else ClassLabel(str(number), DEFAULT))
     return tuple(labels)
 
 
 @cache
-def _letters(font: str) -> frozenset[int]:
+def _code_points(font: str) -> frozenset[int]:
     try:
         return frozenset(FT2Font(font).get_charmap())
     except (OSError, RuntimeError, ValueError) as error:
@@ -49,7 +49,7 @@ def _letters(font: str) -> frozenset[int]:
 
 
 def _system_fonts(name: str) -> Sequence[str]:
-    """List the fonts of fontconfig that have the letters."""
+    """List the fonts of fontconfig that have the letters of a name, regular ones first."""
     if shutil.which("fc-list") is None or name.isascii():
         return []
     letters = " ".join(f"{ord(letter):x}" for letter in sorted(set(name)))

@@ -89,7 +89,7 @@ class Progress:
     names: set[str] = field(default_factory=set)
 
     def list_pending(self, items: Sequence[Item], retry_failed: bool) -> list[Item]:
-        """Return the items to predict, under the names of their results.
+        """Return the items without a record, changed or to retry, by the names of their results.
 
         Raises:
             ValueError: If the id of a COCO json differs from that of earlier results, or belongs
@@ -124,7 +124,7 @@ class Progress:
         return {path: next(free_ids) if id_ is None else id_ for path, id_ in ids.items()}
 
     def read(self, journal: Path) -> None:
-        """Add what a journal says.
+        """Add the records of a journal, and the deaths of items that its process left in flight.
 
         Raises:
             ValueError: If a line other than the last is damaged.
@@ -161,7 +161,7 @@ class Progress:
                 elif "end" in line:
                     starts.clear()
                 offset += len(encoded)
-        is_alone = len(starts) == 1
+        is_alone = len(starts) == 1  # else any may be the cause
         for path in starts:
             self.deaths.setdefault(path, 0)
             if is_alone:
@@ -217,4 +217,4 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
             while line:
-                line = line[file.write(line) :]
+                line = line[file.write(line) :]  # a write may be partial

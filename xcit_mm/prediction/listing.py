@@ -134,7 +134,7 @@ def make_unique(items: Sequence[Item], taken: Iterable[str] = ()) -> list[Item]:
     Args:
         taken: Names of other items.
     """
-    used = set(map(drawing_name, taken))
+    used = set(map(drawing_name, taken))  # a and a.jpg have one drawing
     renamed = []
     for item in items:
         folder, file = os.path.split(posixpath.normpath("/" + item.name).lstrip("/"))

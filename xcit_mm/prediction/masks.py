@@ -75,18 +75,18 @@ def prepare_for_less_memory(model: Any, min_score: float | None) -> None:
             module.predict_by_feat = partial(_predict_crops, module.predict_by_feat)
 
 
-def _predict_labels(predict: Any, logits: torch.Tensor, samples: list[Any]) -> list[Any]:
+def _predict_labels(postprocess: Any, logits: torch.Tensor, samples: list[Any]) -> list[Any]:
     """Call mmseg's `postprocess_result` for groups of classes, and keep each pixel's best class."""
     classes = logits.shape[1]
     if classes == 1 or not all(LESS_MEMORY in sample for sample in samples):
-        return predict(logits, samples)
+        return postprocess(logits, samples)
     groups = logits.tensor_split(-(-classes // CLASSES), dim=1)
     for number, sample in enumerate(samples):
         best_scores = torch.tensor(-torch.inf, device=logits.device)
         best_labels = torch.tensor(0, device=logits.device)
         first = 0
         for group in groups:
-            predict(group[number : number + 1], [sample])
+            postprocess(group[number : number + 1], [sample])
             scores = sample.seg_logits.data.amax(dim=0, keepdim=True)
             labels = sample.pred_sem_seg.data + first
             best_labels = torch.where(scores > best_scores, labels, best_labels)
@@ -106,7 +106,9 @@ def _predict_crops(
     rescale: bool = False,
     activate_map: bool = False,
 ) -> list[InstanceData]:
-    """Call `FCNMaskHead.predict_by_feat` for each object, as if the image were the object's box."""
+    """Call `FCNMaskHead.predict_by_feat` (`predict`) for each object, as if the image were its box,
+    and set `results.masks` to crops.
+    """
     options = dict(rescale=rescale, activate_map=activate_map)
     if not rescale or not all(LESS_MEMORY in meta for meta in batch_img_metas):
         return predict(mask_preds, results_list, batch_img_metas, rcnn_test_cfg, **options)

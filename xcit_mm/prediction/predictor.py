@@ -102,7 +102,7 @@ class Predictor:
         self.names: Sequence[str] = self.metainfo["classes"]
         self.preprocess = Preprocessing(cfg)
         # Batch size by image size, for sizes that ran out of memory.
-        self._limits: dict[tuple[int, int], int] = {}
+        self._batch_limits: dict[tuple[int, int], int] = {}
         # Weights are read, and perhaps downloaded, once all options are known to be valid.
         loaded = model if isinstance(model, nn.Module) else load_model(cfg, model)
         own_model = copy_sharing_weights(loaded)
@@ -235,10 +235,10 @@ class Predictor:
     def _predict_batch(
         self, batch: list[dict[str, Any]], size: tuple[int, int]
     ) -> list[BaseDataElement]:
-        """Predict preprocessed images of one size, half as many together when memory runs out."""
+        """Predict preprocessed images of one size, half as many together once memory runs out."""
         samples: list[BaseDataElement] = []
         while len(samples) < len(batch):
-            limit = self._limits.get(size, self.batch_size)
+            limit = self._batch_limits.get(size, self.batch_size)
             part = batch[len(samples) :][:limit]
             try:
                 samples += self._forward(part)
@@ -246,13 +246,14 @@ class Predictor:
                 limit = len(part) // 2
                 if limit == 0:
                     raise
-                self._limits[size] = limit
-                line = f"out of memory: from now on, {limit} images of {_pixels(size)} per batch"
+                self._batch_limits[size] = limit
+                line = f"out of memory: from now on, {limit} images of {_describe(size)} per batch"
                 print_log(line, "current", logging.WARNING)
         return samples
 
     @torch.no_grad()
     def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement]:
+        """Predict a batch. Memory that runs out, of any device, is a MemoryError."""
         device = torch.device(self.device).type
         try:
             with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
@@ -264,7 +265,7 @@ class Predictor:
         # Here nothing holds the tensors of the failed batch any more.
         if device == "cuda":
             torch.cuda.empty_cache()
-        size = _pixels(batch[0]["inputs"].shape[-2:])
+        size = _describe(batch[0]["inputs"].shape[-2:])
         raise MemoryError(f"out of memory at {size}: predict in tiles, or in half precision")
 
     def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
@@ -283,7 +284,7 @@ class Predictor:
         return Prediction(image, detections, None, self.names, palette)
 
 
-def _pixels(size: tuple[int, int]) -> str:
+def _describe(size: tuple[int, int]) -> str:
     return "{}x{} pixels".format(*size)
 
 

@@ -32,7 +32,7 @@ class Preprocessing:
     def __init__(self, cfg: Config) -> None:
         init_default_scope(cfg.default_scope)
         inputs = ModelInput(cfg)
-        self._bands = inputs.bands
+        self._bands = inputs.bands  # None unless the config loads rasters
         load = inputs.loading
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError(
@@ -42,6 +42,7 @@ class Preprocessing:
         self._decoding = {name: load[name] for name in options if name in load}
         self._is_grey = self._decoding.get("color_type", "").startswith("grayscale")
         to_float32 = load.get("to_float32", self._bands is not None)
+        # Images come as arrays, without labels.
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
         steps = [step for step in inputs.pipeline if "Annotation" not in type_name(step)]
         try:
@@ -53,7 +54,7 @@ class Preprocessing:
             ) from error
 
     def read(self, image: ImageLike) -> np.ndarray:
-        """Return the pixels of an image; see `Predictor.__call__`."""
+        """Return the pixels of an image, as the loading step of the config returns them."""
         if isinstance(image, np.ndarray):
             is_bgr = image.dtype == np.uint8 and image.shape[2:] == (3,)
             # Without bands and options, the config loads BGR of 8 bits.
@@ -81,7 +82,7 @@ class Preprocessing:
             raise ValueError(f"{image}: {error}") from None
 
     def __call__(self, image: np.ndarray) -> dict[str, Any]:
-        """Return `inputs` (C, h, w) and `data_samples` of an image.
+        """Preprocess an image, and return `inputs` (C, h, w) and `data_samples`.
 
         Raises:
             ValueError: If the image has other bands than the config loads, or is too narrow for the

@@ -81,7 +81,7 @@ def predict_many(
     category_ids = _category_ids(predictor, listing.categories)
     results = Results(out, predictor, category_ids, drawing, Journal(out))
     rank, size = rank_and_size()
-    with nullcontext() if rank else _opened(results, listing, overwrite):
+    with nullcontext() if rank else _open_results(results, listing, overwrite):
         wait_for_ranks()
         progress = read_journals(out)
         pending = progress.list_pending(listing.items, retry_failed)
@@ -121,7 +121,7 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
 
 
 @contextmanager
-def _opened(results: Results, listing: Listing, overwrite: bool) -> Iterator[None]:
+def _open_results(results: Results, listing: Listing, overwrite: bool) -> Iterator[None]:
     """Open the folder, after checks that nothing of the user's is replaced."""
     out = results.out
     arguments = results.predictor.arguments
@@ -151,8 +151,8 @@ def _opened(results: Results, listing: Listing, overwrite: bool) -> Iterator[Non
 
 def _print_changed_files(pending: Sequence[Item], entries: Mapping[str, Entry]) -> None:
     """Print which predicted files have changed or vanished."""
-    known = [item.path for item in pending if item.path in entries]
-    changed = [path for path in known if entries[path].error is None]
+    paths = [item.path for item in pending if item.path in entries]
+    changed = [path for path in paths if entries[path].error is None]
     if changed:
         print_line(f"predicted again, since the files have changed: {preview(changed)}")
     vanished = [path for path in entries if "://" not in path and not os.path.exists(path)]
@@ -161,10 +161,10 @@ def _print_changed_files(pending: Sequence[Item], entries: Mapping[str, Entry]) 
 
 
 def _merge(results: Results, unread: Sequence[str]) -> RunReport:
-    """Write images.json, and of a detector predictions.json.
+    """Write images.json, and of a detector predictions.json, and return the report.
 
     Args:
-        unread: `Listing.failures`.
+        unread: Path and reason of each folder that cannot be read.
     """
     progress = read_journals(results.out)
     predicted = [entry for entry in progress.entries.values() if entry.error is None]

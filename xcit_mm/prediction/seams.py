@@ -73,7 +73,7 @@ def merge_objects(objects: Objects) -> Objects:
     shapes = objects.shapes
     boxes = objects.boxes
     groups = [[number] for number in range(len(shapes))]
-    for first, second in _agreeing(objects):
+    for first, second in _find_same(objects):
         group = groups[first]
         joined = groups[second]
         if group is joined or _are_told_apart(objects, group, joined):
@@ -107,8 +107,10 @@ def _are_told_apart(objects: Objects, group: list[int], other_group: list[int]) 
     return False
 
 
-def _agreeing(objects: Objects) -> list[tuple[int, int]]:
-    """Return the pairs that are the same object, in descending order of their agreement."""
+def _find_same(objects: Objects) -> list[tuple[int, int]]:
+    """Return the pairs that are the same object, in descending order of their agreement: their IoU
+    in the area that both tiles see, or the covered share of a mask that its tile may cut.
+    """
     shapes = objects.shapes
     tiles = objects.tiles
     first, second = shapely.STRtree(shapes).query(shapes)

@@ -67,10 +67,10 @@ def overlap_of_tiles(tile: int, overlap: int | None) -> int:
     """Return the minimum overlap of tiles in pixels, by default a quarter of a tile.
 
     Raises:
-        ValueError: As `windows`.
+        ValueError: If not 0 <= overlap < tile.
     """
     overlap = tile // 4 if overlap is None else overlap
-    windows(tile, tile, overlap)
+    windows(tile, tile, overlap)  # only for its error
     return overlap
 
 
@@ -82,7 +82,7 @@ def reported_objects(prediction: Prediction, rows: Window, columns: Window) -> O
     """
     boxes = prediction.boxes.astype(float) + np.tile([columns.start, rows.start], 2)
     keep = np.ones(len(boxes), bool)
-    is_open = np.zeros((len(boxes), 4), bool)
+    is_open = np.zeros((len(boxes), 4), bool)  # whether the tile may cut the object
     for axis, window in enumerate((columns, rows)):
         low = boxes[:, axis]
         high = boxes[:, axis + 2]

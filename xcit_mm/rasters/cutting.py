@@ -65,7 +65,7 @@ def cut_rasters(
             first raster's; of `bounds`: the lowest and the highest of all rasters'.
         aoi: Vector file of the area in which the labels are complete. Default: the rasters.
         hold_out: Whether tiles are held out.
-        model_classes: As of `label_rasters`.
+        model_classes: Classes of a model, whose order the labels take if they have the same.
 
     Raises:
         FileExistsError: If the folder exists.
@@ -117,7 +117,7 @@ def _write(
     reasons = [f"{count:,} {reason}" for reason, count in left_out.items() if reason and count]
     if reasons:
         print_line(f"left out tiles: {', '.join(reasons)}")
-    if not writer.rows["train"]:
+    if not writer.written["train"]:
         raise ValueError("no tile has labels to train on: see what is left out")
 
 
@@ -126,16 +126,12 @@ def _path_of(tile: Tile) -> Path:
 
 
 def _report(labelled: LabelledRasters, writer: TileWriter) -> None:
-    """Print how many labels the tiles show, and how many are left out for what reason.
-
-    Raises:
-        ValueError: If the labels are polygons, and the tiles show none.
-    """
+    """Complete and print the tally: how many labels tiles show, or leave out for what reason."""
     tally = labelled.tally
-    hidden = labelled.used - writer.shown
+    hidden = labelled.used - writer.shown_labels
     tally.left_out["without data in the raster"] = len(hidden & writer.without_data)
     tally.left_out[writer.why_not_shown] = len(hidden - writer.without_data)
-    if tally.total and not writer.shown:
+    if tally.total and not writer.shown_labels:
         raise ValueError(f"{tally}: give other labels, or a larger --tile or --gsd")
     if tally.total:
         print_line(str(tally))

@@ -59,7 +59,7 @@ def list_rasters(path: Path) -> list[Path]:
 
 
 def _is_result(path: Path) -> bool:
-    """Return whether a file is a map of `predict_raster`. One that cannot be read is none."""
+    """Return whether a file can be read and is a map of `predict_raster`."""
     try:
         with gdal(path), open_raster(path) as file:
             return ORIGIN in file.tags()
@@ -166,11 +166,7 @@ class StoredRaster:
         raise ValueError(f"{name} is placed on the map by {means}: {fix}")
 
     def _resample(self, gsd: float) -> Any:
-        """Return the file with pixels of `gsd` metres, measured in the middle of the raster.
-
-        Raises:
-            ValueError: If the file has no place.
-        """
+        """Return the file with pixels of `gsd` metres, measured in the middle of the raster."""
         from rasterio.enums import MaskFlags, Resampling
         from rasterio.vrt import WarpedVRT
 

@@ -27,7 +27,7 @@ UNKNOWN_CLASS = -3
 label of a class that has no number.
 """
 _MAX_LISTED = 9  # classes in a line
-_MANY = 5  # classes, above which a column that is almost unique holds names of objects
+_FEW_CLASSES = 5  # above which a column that is almost unique holds names of objects
 
 
 class PlacedLabels(NamedTuple):
@@ -80,22 +80,23 @@ class LabelFile(NamedTuple):
         return True
 
     def place(
-        self, crs: Any, area: Any, by_centre: bool = False, user: str = "the score counts"
+        self, crs: Any, area: Any, by_centre: bool = False, prefix: str = "the score counts"
     ) -> PlacedLabels:
         """Read the polygons in an area of a coordinate system, each once.
 
         Lines name the column, and count the classes and the polygons of NO_CLASS.
 
         Args:
-            area, by_centre: As of `place_polygons`.
-            user: As of `Tally`.
+            area: Polygon in this coordinate system, or None for all polygons.
+            by_centre: Whether the centre of a polygon must lie in the area, not any part.
+            prefix: What counts the labels, as the start of a line.
 
         Raises:
             ValueError: If the area has no polygon, the file no polygons with a class or no column
                 of this name, or the column does not look like classes and was not given.
         """
         labels = self._read()
-        tally = Tally("labels", len(labels), user)
+        tally = Tally("labels", len(labels), prefix)
         copies = labels.assign(shape=labels.normalize().to_wkb()).duplicated(["shape", "class"])
         labels = tally.keep(labels, ~copies, "drawn twice")
         placed = place_polygons(labels, crs, area, self.option, by_centre)
@@ -104,14 +105,14 @@ class LabelFile(NamedTuple):
         return PlacedLabels(placed, tally, are_boxes(labels.geometry[labels["class"] != NO_CLASS]))
 
     def _read(self) -> Any:
-        """Return a GeoDataFrame of the columns `class` and `geometry`."""
+        """Return the file's polygons as a GeoDataFrame of the columns `class` and `geometry`."""
         import geopandas
 
         polygons = read_polygons(self.path, "--labels", self.layer)
         table = polygons.drop(columns=polygons.geometry.name)
         by_name = {column.lower(): column for column in reversed(table.columns)}
-        known = [by_name[name] for name in CLASS_COLUMNS if name in by_name]
-        column = self.class_column or next(iter(known), None)
+        candidates = [by_name[name] for name in CLASS_COLUMNS if name in by_name]
+        column = self.class_column or next(iter(candidates), None)
         if column is None:
             columns = f"; columns: {preview(table.columns)}" if len(table.columns) else ""
             print_line(f"{self.option}: no column of classes, all are `{ONE_CLASS}`{columns}")
@@ -128,11 +129,8 @@ class LabelFile(NamedTuple):
         )
 
     def _check_classes(self, column: str, names: Any, columns: Sequence[str]) -> None:
-        """Print the classes of a column with their counts.
-
-        Raises:
-            ValueError: If no polygon has a class, or the column was not given and is almost unique
-                or mostly empty.
+        """Print the classes of a column with their counts. Raise ValueError if there are none, or
+        the column was not given and is almost unique or mostly empty.
         """
         named = names[names != NO_CLASS]
         empty = len(names) - len(named)
@@ -141,7 +139,7 @@ class LabelFile(NamedTuple):
             problem = f"no polygon has a {column}"
         elif self.class_column is None and len(named) < empty:
             problem = f"{empty} of {len(names)} polygons have no {column}, which are no classes"
-        elif self.class_column is None and named.nunique() > max(_MANY, len(named) / 2):
+        elif self.class_column is None and named.nunique() > max(_FEW_CLASSES, len(named) / 2):
             different = f"{named.nunique()} values of {column}"
             problem = f"{len(named)} polygons have {different}, which are no classes"
         if problem:
@@ -217,17 +215,17 @@ class DrawnClasses:
     def __init__(self, labels: Any, grid: Any, names: Sequence[str]) -> None:
         if grid.crs is not None:
             labels = labels.to_crs(grid.crs)
-        # The order of the features in the file makes no difference.
+        # From large to small. The order of the features in the file makes no difference.
         bounds = labels.bounds.to_numpy().T
         keys = labels["class"].to_numpy(str), *bounds, -shapely.area(np.array(labels.geometry))
         labels = labels.iloc[np.lexsort(keys)]
         numbers = {name: number for number, name in enumerate(names)} | {NO_CLASS: WITHOUT_CLASS}
         to_pixels = (~grid.transform).to_shapely()
         self._shapes = np.array(labels.geometry.affine_transform(to_pixels))
-        self._index = labels.index.to_numpy()
+        self._indices = labels.index.to_numpy()
         self._class_numbers = labels["class"].map(numbers).fillna(UNKNOWN_CLASS).to_numpy(int)
         self.shapes = self._shapes[self._class_numbers >= 0]
-        self._rest = numbers.get(BACKGROUND, UNLABELLED)
+        self._outside_number = numbers.get(BACKGROUND, UNLABELLED)  # of pixels without a polygon
         self._tree = shapely.STRtree(self._shapes)
 
     def cut(self, area: Any) -> list[CutObject]:
@@ -239,7 +237,7 @@ class DrawnClasses:
         shares = shapely.area(parts) / shapely.area(self._shapes[selected])
         is_kept = (shapely.area(parts) >= 1) | (shares >= 1)
         kept = selected[is_kept]
-        columns = self._index[kept], self._class_numbers[kept], parts[is_kept], shares[is_kept]
+        columns = self._indices[kept], self._class_numbers[kept], parts[is_kept], shares[is_kept]
         return [CutObject(*fields) for fields in zip(*columns, strict=True)]
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
@@ -249,12 +247,12 @@ class DrawnClasses:
 
         shape = rows.stop - rows.start, columns.stop - columns.start
         window = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
-        selected = np.sort(self._tree.query(window))
+        selected = np.sort(self._tree.query(window))  # the smallest is drawn last
         if not len(selected):
-            return np.full(shape, self._rest, np.int32)
+            return np.full(shape, self._outside_number, np.int32)
         drawn = zip(self._shapes[selected], self._class_numbers[selected], strict=True)
         shift = Affine.translation(columns.start, rows.start)
-        return rasterize(drawn, shape, self._rest, transform=shift, dtype="int32")
+        return rasterize(drawn, shape, self._outside_number, transform=shift, dtype="int32")
 
 
 class StoredClasses:

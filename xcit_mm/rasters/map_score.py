@@ -22,7 +22,7 @@ from .tally import Tally
 
 
 def score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
-    """Return the IoU of each class of a map."""
+    """Return IoU and pixels of each class of a map. A line and `attrs` tell what is left out."""
     import pandas
 
     with gdal(out), open_raster(out) as file:
@@ -33,7 +33,7 @@ def score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
             labels: DrawnClasses | StoredClasses = StoredClasses(source.path, file)
         else:
             polygons = source.place(file.crs, area).polygons
-            source.are_known(polygons[polygons["class"] != NO_CLASS], names)
+            source.are_known(polygons[polygons["class"] != NO_CLASS], names)  # names the others
             labels = DrawnClasses(polygons, file, names)
         counts, tally = _count_pixels(file, labels, to_pixels(area, file), len(names))
     if not counts.any():
@@ -57,20 +57,20 @@ _LEFT_OUT = {
 
 
 def _count_pixels(
-    file: Any, labels: DrawnClasses | StoredClasses, area: Any, count: int
+    file: Any, labels: DrawnClasses | StoredClasses, area: Any, classes: int
 ) -> tuple[np.ndarray, Tally]:
     """Count the pixels in an area of each class in the labels (row) and in the map (column), and
     the pixels that are left out.
     """
-    counts = np.zeros((count, count), np.int64)
+    counts = np.zeros((classes, classes), np.int64)
     tally = Tally("pixels of the area", 0)
     for _, window in file.block_windows(1):
         rows, columns = window.toslices()
         predicted = file.read(1, window=window)
         numbers = labels.read(rows, columns)
-        if numbers.max() >= count:
+        if numbers.max() >= classes:
             problem = f"the labels have a class {numbers.max()}"
-            raise ValueError(f"{problem}, but {file.name} has {count}, from 0 on")
+            raise ValueError(f"{problem}, but {file.name} has {classes}, from 0 on")
         is_inside = covers(area, rows, columns)
         numbers = numbers[is_inside]
         predicted = predicted[is_inside]
@@ -81,6 +81,6 @@ def _count_pixels(
         for number, reason in _LEFT_OUT.items():
             tally.left_out[reason] += int((numbers == number).sum())
         is_counted = numbers >= 0
-        pairs = numbers[is_counted] * count + predicted[is_counted]
-        counts += np.bincount(pairs, minlength=count**2).reshape(count, count)
+        pairs = numbers[is_counted] * classes + predicted[is_counted]
+        counts += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
     return counts, tally

@@ -34,7 +34,7 @@ def encode_labels(tiles: Mapping[tuple[int, int], np.ndarray]) -> bytes:
 
 
 def read_origin(path: Path) -> dict[str, Any]:
-    """Return what a map was made from, nothing for a map of an earlier version.
+    """Return what a map was made from, {} for a map of an earlier version.
 
     Raises:
         ValueError: If the file is not a map that `join_maps` wrote.
@@ -78,22 +78,22 @@ def join_maps(
     whole = folder / f"{UNFINISHED}tiles"
     try:
         with gdal(path), written_file(path, folder) as unfinished:
-            _write_whole(whole, rows, raster, palette, origin)
+            _write_geotiff(whole, rows, raster, palette, origin)
             options = dict(compress="DEFLATE", overview_resampling="NEAREST", bigtiff="IF_SAFER")
             copy(whole, unfinished, driver="COG", sparse_ok="YES", **options)
-            _check(unfinished, rows)  # on a full disk, GDAL loses blocks in silence
+            _check_written(unfinished, rows)  # on a full disk, GDAL loses blocks in silence
     finally:
         whole.unlink(missing_ok=True)
 
 
-def _write_whole(
+def _write_geotiff(
     path: Path,
     rows: Sequence[Path],
     raster: Raster,
     palette: Palette | None,
     origin: Mapping[str, Any],
 ) -> None:
-    """Write a GeoTIFF of class numbers. Pixels of no tile have no class."""
+    """Write the files of rows as a GeoTIFF of class numbers. Pixels of no tile have no class."""
     classes = origin["classes"]
     nodata = no_class(classes)
     profile: dict[str, Any] = dict(
@@ -125,7 +125,7 @@ def _write_whole(
 
 
 def _iter_tiles(rows: Sequence[Path]) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield window and classes of all tiles."""
+    """Yield window and classes of each tile in the files of rows."""
     from rasterio.windows import Window
 
     for path in rows:
@@ -137,7 +137,7 @@ def _iter_tiles(rows: Sequence[Path]) -> Iterator[tuple[Any, np.ndarray]]:
                 yield Window(first_column, first_row, width, height), labels
 
 
-def _check(path: Path, rows: Sequence[Path]) -> None:
+def _check_written(path: Path, rows: Sequence[Path]) -> None:
     """Raise OSError if a map differs from its rows, or an overview cannot be read."""
     with open_raster(path) as file:
         for window, labels in _iter_tiles(rows):

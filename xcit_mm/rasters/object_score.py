@@ -24,10 +24,11 @@ def score_objects(
     raster: Raster | None,
     classes: Sequence[str] | None,
 ) -> Any:
-    """Return the scores of each class and of all, as of `score_raster`.
+    """Match a table of objects with labels, and return the scores of each class and of all. Lines
+    and `attrs` tell what is left out.
 
     Args:
-        classes: Of the model. Default: unknown.
+        classes: Classes of the model, if known.
     """
     table, _ = objects.read_table(out)
     area = _find_area(table.crs, aoi, raster)
@@ -49,7 +50,7 @@ def score_objects(
     tally = Tally("objects found", len(table))
     if area is not None:
         table = tally.keep(table, has_centre_in(area, table), "outside of the area")
-    table = table.iloc[_order(table)]
+    table = table.iloc[_order_by_score(table)]
     matches = _match(table, labels)
     for reason, polygons in ignored.items():
         is_scored = (matches >= 0) | ~_lie_on(table, polygons)
@@ -87,25 +88,26 @@ def _have_data(labels: Any, raster: Raster) -> np.ndarray:
     return np.array(has_data, bool)
 
 
-def _order(table: Any) -> np.ndarray:
+def _order_by_score(table: Any) -> np.ndarray:
     """Return the positions of objects by descending score, whatever their order in the file."""
     bounds = table.geometry.bounds.to_numpy().T
     return np.lexsort((table["class"].to_numpy(str), *bounds, -table["score"].to_numpy(float)))
 
 
 def _lie_on(table: Any, ignored: Any) -> np.ndarray:
-    """Return whether at least half of each object lies on labels, as COCO's crowds ignore."""
+    """Return whether at least half of each object lies on ignored labels, as on COCO's crowds."""
     shapes = repair(np.array(table.geometry))
     union = ignored.union_all()
     return shapely.area(shapely.intersection(shapes, union)) >= MIN_IOU * shapely.area(shapes)
 
 
 def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray) -> Any:
-    """Return the scores of each class and of all, and write the layers of a GeoPackage.
+    """Return the scores of each class and of all, and add what is matched, missed and false as
+    layers to a GeoPackage.
 
     Args:
         table: In descending order of scores.
-        matches: As of `_match`.
+        matches: Position of each object's label, or -1.
     """
     import pandas
 
@@ -128,8 +130,8 @@ def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray) -> A
 
 
 def _match(table: Any, labels: Any) -> np.ndarray:
-    """Match objects, in descending order of scores, with labels. Return the position of each
-    object's label, or -1.
+    """Match objects, in descending order of scores, each with the free label of its class that has
+    the best IoU. Return the position of each object's label, or -1.
     """
     shapes = repair(np.array(table.geometry))
     label_shapes = np.array(labels.geometry)
@@ -186,11 +188,11 @@ def _measure(table: Any, count: int) -> dict[str, float]:
     )
 
 
-def _average_precision(is_matched: np.ndarray, count: int) -> float:
+def _average_precision(is_matched: np.ndarray, labels: int) -> float:
     """Return COCO's average precision: the mean of the best precision at 101 recalls."""
-    if not count:
+    if not labels:
         return np.nan
     matched = np.cumsum(is_matched)
     precision = matched / np.arange(1, len(matched) + 1)
     best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0)
-    return float(best[np.searchsorted(matched / count, np.linspace(0, 1, 101))].mean())
+    return float(best[np.searchsorted(matched / labels, np.linspace(0, 1, 101))].mean())

@@ -125,9 +125,7 @@ def read_table(path: Path) -> tuple[Any, list[str]]:
 
 
 def read_origin(path: Path) -> dict[str, Any]:
-    """Return what a table was made from, nothing for a table of another program or an earlier
-    version.
-    """
+    """Return what a table was made from, {} if another program or an earlier version wrote it."""
     import geopandas
     import pyogrio
 

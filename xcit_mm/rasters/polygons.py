@@ -196,8 +196,8 @@ def covers(area: Any, rows: slice, columns: slice, all_touched: bool = False) ->
 
 
 def check_crs(raster: Any, crs: str | None) -> None:
-    """Raise ValueError if a raster cannot be converted to a coordinate system, by default WGS 84 in
-    GeoJSON, which may go beyond 180 degrees.
+    """Raise ValueError if a raster has no coordinate system, or `crs` ends within the raster. The
+    default, WGS 84 in GeoJSON, may go beyond 180 degrees.
     """
     import geopandas
 

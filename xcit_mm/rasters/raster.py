@@ -10,14 +10,14 @@ from .gdal import StoredRaster, gdal
 
 _COLORS = ("red", "green", "blue")
 _PERCENTILES = (2.0, 98.0)
-_SAMPLE = 128  # side in pixels of a window of the sample
-_SAMPLES = 16  # windows of the sample along each axis
-_FEW_SAMPLES = 4  # where no scale is estimated
-_MAX_RESAMPLED = 0.25  # share of a mask, above which other values make an image
-_MAX_ZEROS = 0.1  # share of a sample, above which zeros at the border are no data
-_MAX_EXTREMES = 0.01  # share of a sample, above which an extreme value is no data
+_WINDOW_SIDE = 128  # in pixels, of a window of the sample
+_SAMPLE_WINDOWS = 16  # of the sample along each axis
+_FEW_WINDOWS = 4  # where no scale is estimated
+_MAX_PARTLY_OPAQUE = 0.25  # share of a mask, above which values between make an image
+_MAX_ZERO_SHARE = 0.1  # of a sample, above which zeros at the border are no data
+_MAX_EXTREME_SHARE = 0.01  # of a sample, above which an extreme value is no data
 _MAX_INT16 = 32767
-_EXTREMES = (-999, -9999, -32768, -99999)  # which programs write where they have no data
+_USUAL_NODATA = (-999, -9999, -32768, -99999)  # which programs write where they have no data
 
 
 class Raster(StoredRaster):
@@ -38,7 +38,6 @@ class Raster(StoredRaster):
         nodata: Stored value of pixels without data. Default: the file's.
 
     Attributes:
-        height, width: Size in pixels.
         crs: rasterio's coordinate reference system, or None.
         transform: affine.Affine from pixels (column, row) to coordinates, (0, 0) at the outer
             corner of the first pixel.
@@ -111,10 +110,10 @@ class Raster(StoredRaster):
             raise ValueError(f"{self.path} has a palette: convert it by `{command}`")
 
     def _has_mask(self) -> bool:
-        """Return whether the file's mask tells pixels without data.
+        """Return whether the file's mask tells which pixels have data.
 
         Writers mark the fourth of four bands as alpha, whatever it shows. A mask has two values,
-        and few between them where its edges were resampled. An image varies.
+        and few between them where its edges were resampled. An image varies: a note names it.
         """
         from rasterio.enums import MaskFlags
 
@@ -123,11 +122,11 @@ class Raster(StoredRaster):
         alpha = [color.name for color in self._file.colorinterp].index("alpha") + 1
         if alpha in self.bands:
             return False
-        windows = self._sample_windows(_FEW_SAMPLES)
+        windows = self._sample_windows(_FEW_WINDOWS)
         samples = [[self._file.read(alpha, window=window) for window in row] for row in windows]
         opacity = np.block(samples)
         opacity = opacity[opacity > 0]
-        is_image = opacity.size and (opacity < opacity.max()).mean() > _MAX_RESAMPLED
+        is_image = opacity.size and (opacity < opacity.max()).mean() > _MAX_PARTLY_OPAQUE
         if self._raw or not is_image:
             return True
         problem = f"its band {alpha} is marked as alpha, but varies as an image does"
@@ -146,12 +145,12 @@ class Raster(StoredRaster):
             if bounds is not None:
                 raise ValueError(f"{option}: leave them out, or leave out --bounds")
         if bounds is None and not self._raw and self.dtype != "uint8":
-            sample = self._read_sample(_SAMPLES)
+            sample = self._read_sample(_SAMPLE_WINDOWS)
             return _estimate_bounds(*sample, percentiles or _PERCENTILES, self.path)
         if percentiles is not None:
             self.notes.append("its values are not scaled: --percentiles has no effect")
         if "://" not in self.path:  # a sample would be most of what is read of a URL
-            self._read_sample(_FEW_SAMPLES)
+            self._read_sample(_FEW_WINDOWS)  # for its notes
         return None if bounds is None else _parse_bounds(bounds, len(self.bands))
 
     def _read_sample(self, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -176,17 +175,19 @@ class Raster(StoredRaster):
         return pixels, valid
 
     def _is_no_data(self, value: float, is_value: np.ndarray, rest: np.ndarray) -> bool:
-        """Return whether a value is no data: zero at the border, or far from all other values."""
+        """Return whether a value, at the pixels `is_value` of a sample, is no data: zero at the
+        border, or far from the rest.
+        """
         share = is_value.mean()
         if value == 0:
             is_at_border = is_value[[0, -1]].any() or is_value[:, [0, -1]].any()
-            return bool(is_at_border and share > _MAX_ZEROS)
-        if share <= _MAX_EXTREMES or self.dtype == "uint8":
+            return bool(is_at_border and share > _MAX_ZERO_SHARE)
+        if share <= _MAX_EXTREME_SHARE or self.dtype == "uint8":
             return False
         lowest = float(rest.min())
         highest = float(rest.max())
         is_far = max(lowest - value, value - highest) > highest - lowest > 0
-        return value in _EXTREMES or (is_far and not 0 < value < _MAX_INT16)
+        return value in _USUAL_NODATA or (is_far and not 0 < value < _MAX_INT16)
 
     def _sample_windows(self, count: int) -> list[list[tuple[slice, slice]]]:
         """Spread small windows evenly over the raster from border to border, as rows of up to
@@ -194,7 +195,7 @@ class Raster(StoredRaster):
         """
         spans = []
         for length in (self.height, self.width):
-            size = min(_SAMPLE, length)
+            size = min(_WINDOW_SIDE, length)
             number = min(count, -(-length // size))
             starts = np.unique(np.linspace(0, length - size, number).astype(int)).tolist()
             spans.append([slice(start, start + size) for start in starts])
@@ -239,9 +240,6 @@ def _join(numbers: Sequence[float]) -> str:
 def _parse_bounds(bounds: Sequence[float], bands: int) -> np.ndarray:
     """Return the values of each band that become 0 and 255, (bands, 2), from one pair for all or
     one for each.
-
-    Raises:
-        ValueError: If they are not such pairs of finite values in ascending order.
     """
     numbers = np.array(bounds, np.float64)
     if len(numbers) not in (2, 2 * bands) or not np.isfinite(numbers).all():
@@ -256,11 +254,7 @@ def _parse_bounds(bounds: Sequence[float], bands: int) -> np.ndarray:
 def _estimate_bounds(
     pixels: np.ndarray, valid: np.ndarray, percentiles: Sequence[float], path: str
 ) -> np.ndarray:
-    """Compute percentiles, (n, 2), of the valid pixels of each band, (n, h, w).
-
-    Raises:
-        ValueError: If a band of the raster `path` has no valid pixel.
-    """
+    """Compute two percentiles, (n, 2), of the valid pixels of each band, (n, h, w)."""
     bounds = []
     for number, (band, is_valid) in enumerate(zip(pixels, valid, strict=True), 1):
         sample = band[is_valid].astype(np.float64)

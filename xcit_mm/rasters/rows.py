@@ -67,7 +67,7 @@ class Rows:
             self._area = to_pixels(area, raster)
         self._rows = windows(raster.height, settings.tile, settings.overlap)
         self._columns = windows(raster.width, settings.tile, settings.overlap)
-        self._files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
+        self._row_files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
         self._raster = raster
         self._settings = settings
         self._predictor = predictor
@@ -77,10 +77,10 @@ class Rows:
         self._classes = predictor.metainfo["classes"]
         # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
         # see another scale than elsewhere.
-        self._side = settings.tile if ModelInput(predictor.cfg).is_resized else 0
+        self._min_side = settings.tile if ModelInput(predictor.cfg).is_resized else 0
         test_cfg = predictor.cfg.model.get("test_cfg") or {}
-        self._cap: int | None = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
-        self._capped = 0  # tiles with as many objects as the config allows
+        self._limit: int | None = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
+        self._full_tiles = 0  # number of tiles with as many objects as the config allows
         self._out = out
         self._crs = crs
 
@@ -115,12 +115,12 @@ class Rows:
         rows = self._rows[rank::size]
         tiles = [self._list_columns(row) for row in rows]
         with progress_bar(sum(map(len, tiles)), "tile", disable=rank > 0) as bar:
-            for path, row, columns in zip(self._files[rank::size], rows, tiles, strict=True):
+            for path, row, columns in zip(self._row_files[rank::size], rows, tiles, strict=True):
                 if not path.exists():
                     write_bytes(path, path.parent, self._predict_row(row, columns))
                 bar.update(len(columns))
-        if self._capped:
-            problem = f"{self._capped} tiles have {self._cap} objects, the most of the config"
+        if self._full_tiles:
+            problem = f"{self._full_tiles} tiles have {self._limit} objects, the most of the config"
             print_line(f"{self._raster.path}: {problem}: a smaller --tile may find more")
 
     def _list_columns(self, row: Window) -> list[Window]:
@@ -138,15 +138,15 @@ class Rows:
         """Join the files of all rows to the result, a map or a table of objects."""
         if self._predictor.is_detector:
             area = self._area
-            objects.join_objects(self._out, self._files, self._raster, area, self.made_from)
+            objects.join_objects(self._out, self._row_files, self._raster, area, self.made_from)
         else:
             palette = self._predictor.metainfo.get("palette")
-            maps.join_maps(self._out, self._files, self._raster, palette, self.made_from)
+            maps.join_maps(self._out, self._row_files, self._raster, palette, self.made_from)
 
     def _predict_row(self, row: Window, columns: Sequence[Window]) -> bytes:
-        """Return the content of a row's file."""
+        """Predict a row of tiles, and return the content of its file: objects or classes."""
         if self._predictor.is_detector:
-            return objects.encode_objects(self._detect(row, columns))
+            return objects.encode_objects(self._iter_objects(row, columns))
         nodata = maps.no_class(self._classes)
         interiors = {}
         for tile, prediction in self._predict_tiles(row, columns):
@@ -155,10 +155,11 @@ class Rows:
             interiors[corner] = labels[row.crop, tile.column.crop].astype(nodata.dtype)
         return maps.encode_labels(interiors)
 
-    def _detect(self, row: Window, columns: Sequence[Window]) -> Iterator[Objects]:
+    def _iter_objects(self, row: Window, columns: Sequence[Window]) -> Iterator[Objects]:
+        """Yield the objects of each tile, and count tiles with as many as the config allows."""
         for tile, prediction in self._predict_tiles(row, columns):
-            if self._cap is not None and len(prediction) >= self._cap:
-                self._capped += 1
+            if self._limit is not None and len(prediction) >= self._limit:
+                self._full_tiles += 1
             yield reported_objects(_cut_to_valid(prediction, tile.valid), row, tile.column)
 
     def _predict_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[tuple[_Tile, Any]]:
@@ -173,12 +174,12 @@ class Rows:
             pixels = slice(row.start, row.stop), slice(column.start, column.stop)
             image, valid = self._raster.read(*pixels)
             in_area = valid if self._area is None else valid & covers(self._area, *pixels)
-            padded = (pad(array, self._side) for array in (image, valid, in_area))
+            padded = (pad(array, self._min_side) for array in (image, valid, in_area))
             yield _Tile(column, *padded)
 
 
 def _cut_to_valid(prediction: Prediction, valid: np.ndarray) -> Prediction:
-    """Drop objects whose centre has no data, and cut masks to the pixels that have data."""
+    """Drop objects whose centre or whole mask has no data, and cut masks to pixels with data."""
     instances: Any = prediction.instances
     x, y = ((prediction.boxes[:, :2] + prediction.boxes[:, 2:]) / 2).astype(int).T
     height, width = valid.shape

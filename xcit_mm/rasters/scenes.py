@@ -17,8 +17,8 @@ from .tally import Tally
 
 HELD_OUT = "held_out.gpkg"
 """Name of the file with the held-out areas."""
-_TRAINED = 0.8  # share of the labels
-_MANY = 5  # rasters, of which whole ones are held out
+_TRAINED_SHARE = 0.8  # of the labels
+_MANY_RASTERS = 5  # of which whole ones are held out
 
 
 class Grid(NamedTuple):
@@ -64,7 +64,7 @@ class Scene(NamedTuple):
     split: str = "train"
 
     def part(self, split: str, rows: range, columns: range) -> "Scene":
-        """Return some rows and columns."""
+        """Return the part of this scene in rows and columns, for a split."""
         box = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
         area = self.area.intersection(box)
         return self._replace(area=area, rows=rows, columns=columns, split=split)
@@ -157,10 +157,11 @@ def label_rasters(
             raise ValueError(f"{source.option} has no polygons: a detector needs some")
         tally = Tally("labels", 0)
         labels = [StoredClasses(source.path, grid) for grid in grids]
+        # Their classes are known once tiles are read.
         return LabelledRasters(_make_scenes(grids, labels, areas), [], True, tally, set())
     labelled = [grid.to_map(area, crs) for grid, area in zip(grids, areas, strict=True)]
-    user = f"{source.option}: the tiles show"
-    placed = source.place(crs, pandas.concat(labelled).union_all(), user=user)
+    prefix = f"{source.option}: the tiles show"
+    placed = source.place(crs, pandas.concat(labelled).union_all(), prefix=prefix)
     named = placed.polygons[placed.polygons["class"] != NO_CLASS]
     classes = sorted(set(named["class"]))
     if not classes:
@@ -186,13 +187,15 @@ def _make_scenes(grids: Sequence[Grid], labels: Sequence[Any], areas: Sequence[A
 
 
 def divide(scenes: Sequence[Scene], hold_out: bool) -> list[Scene]:
-    """Divide rasters into parts to train on and parts to hold out, the same in every run."""
+    """Divide rasters into parts to train on and parts to hold out, the same in every run: every
+    fifth of many rasters, or the end of the longer side of each.
+    """
     parts = []
     for number, scene in enumerate(scenes):
         rows = scene.rows
         columns = scene.columns
-        if not hold_out or len(scenes) >= _MANY:
-            is_held_out = hold_out and number % _MANY == _MANY - 1
+        if not hold_out or len(scenes) >= _MANY_RASTERS:
+            is_held_out = hold_out and number % _MANY_RASTERS == _MANY_RASTERS - 1
             parts.append(scene._replace(split="val" if is_held_out else "train"))
         elif len(columns) > len(rows):
             border = _find_border(scene, axis=0)
@@ -207,14 +210,16 @@ def divide(scenes: Sequence[Scene], hold_out: bool) -> list[Scene]:
 
 
 def _find_border(scene: Scene, axis: int) -> int:
-    """Return the pixel along an axis before which most of the labels lie."""
+    """Return the column (axis 0) or row (axis 1) before which most centres of polygons lie, or most
+    of the area if there are no two polygons.
+    """
     start, stop = np.reshape(scene.area.bounds, (2, 2))[:, axis]
-    border = start + _TRAINED * (stop - start)
+    border = start + _TRAINED_SHARE * (stop - start)
     if isinstance(scene.labels, DrawnClasses):
         is_inside = shapely.intersects(scene.area, scene.labels.shapes)
         centres = shapely.centroid(scene.labels.shapes[is_inside])
         if len(centres) > 1:
-            border = np.quantile(shapely.get_coordinates(centres)[:, axis], _TRAINED)
+            border = np.quantile(shapely.get_coordinates(centres)[:, axis], _TRAINED_SHARE)
     return round(border)
 
 

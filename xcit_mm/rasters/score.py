@@ -74,6 +74,6 @@ def _open_predicted(path: str | Path, origin: dict[str, Any]) -> Raster:
     if not origin:
         return Raster(path, raw=True)
     bands = origin["bands"]
-    bounds = np.ravel(origin["bounds"] or (0, 1)).tolist()  # whose values do not matter
+    bounds = np.ravel(origin["bounds"] or (0, 1)).tolist()  # any, so that none are estimated
     options = dict(bands=bands, bounds=bounds, gsd=origin["gsd"], nodata=origin["nodata"])
     return Raster(path, channels=len(bands), **options)

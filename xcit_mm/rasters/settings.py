@@ -95,7 +95,9 @@ def _resolve_tiles(
     trained: Mapping[str, Any],
     side: int | None,
 ) -> tuple[int, int]:
-    """Return side and minimum overlap of tiles. An overlap belongs to the tile beside it."""
+    """Return side and minimum overlap of tiles: of the command, the predictor, the training or the
+    config's images. Without --overlap, both have one source.
+    """
     of_training = trained.get("tile"), trained.get("overlap")
     for tile, overlap in ((chosen.get("tile"), None), tiling, of_training, (side, None)):
         if tile is not None:

@@ -10,14 +10,14 @@ class Tally:
     Args:
         unit: What is counted.
         total: How many there are.
-        user: What counts them, as the start of a sentence.
+        prefix: What counts them, as the start of a sentence.
     """
 
-    def __init__(self, unit: str, total: int, user: str = "the score counts") -> None:
+    def __init__(self, unit: str, total: int, prefix: str = "the score counts") -> None:
         self.total = total
         self.left_out: Counter[str] = Counter()
         self._unit = unit
-        self._user = user
+        self._prefix = prefix
 
     def keep(self, things: Any, is_kept: Any, reason: str) -> Any:
         """Return the things that are kept, and count the others as left out for one reason."""
@@ -35,4 +35,4 @@ class Tally:
         share = f" ({counted / total:.1%})" if total else ""
         reasons = [f"{count:,} {reason}" for reason, count in (+self.left_out).items()]
         left_out = f"; left out: {', '.join(reasons)}" if reasons else ""
-        return f"{self._user} {counted:,} of {total:,} {self._unit}{share}{left_out}"
+        return f"{self._prefix} {counted:,} of {total:,} {self._unit}{share}{left_out}"

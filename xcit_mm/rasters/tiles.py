@@ -44,8 +44,8 @@ class _TileWriter:
     are PNGs, raw ones GeoTIFFs of the stored values.
 
     Attributes:
-        rows: Images and labels of the tiles by split.
-        shown: Indices of the labels that a tile shows.
+        written: Paths of images, and labels, of the tiles by split.
+        shown_labels: Indices of the labels that a tile shows.
         without_data: Indices of labels that a tile would show, if the raster had data there.
     """
 
@@ -58,22 +58,22 @@ class _TileWriter:
 
     def __init__(self, folder: Path, side: int, is_raw: bool, classes: Sequence[str]) -> None:
         self.side = side
-        self.rows: defaultdict[str, list[tuple[Path, Any]]] = defaultdict(list)
-        self.shown: set[int] = set()
+        self.written: defaultdict[str, list[tuple[Path, Any]]] = defaultdict(list)  # by split
+        self.shown_labels: set[int] = set()
         self.without_data: set[int] = set()
         self._is_raw = is_raw
         self._folder = folder
         self._classes = list(classes)
         # Of the training tiles, by band.
-        self._pixels = 0
+        self._pixel_count = 0
         self._sum: Any = 0
         self._sum_of_squares: Any = 0
 
     @property
     def statistics(self) -> tuple[list[float], list[float]]:
         """Mean and standard deviation of each band over the training tiles."""
-        mean = self._sum / self._pixels
-        variance = self._sum_of_squares / self._pixels - mean**2
+        mean = self._sum / self._pixel_count
+        variance = self._sum_of_squares / self._pixel_count - mean**2
         deviation = np.sqrt(np.maximum(variance, 0))
         deviation[deviation == 0] = 1
         return _rounded(mean), _rounded(deviation)
@@ -87,11 +87,11 @@ class _TileWriter:
         return any(map(self.may_show, tile.objects))
 
     def write(self, tile: Tile, raster: Raster) -> str:
-        """Write a tile with its labels. Return why the tile is left out, or nothing."""
+        """Write a tile with its labels. Return why the tile is left out, or an empty text."""
         image, valid = raster.read(tile.rows, tile.columns)
         is_in_area = covers(tile.area, tile.rows, tile.columns)
         is_counted = valid & is_in_area
-        shown = self._find_shown(tile, valid)
+        shown = self._find_shown(tile, valid)  # also notes labels without data
         if not is_counted.any():
             return "without valid pixels"
         labels = self._write_labels(tile, is_counted, shown)
@@ -99,18 +99,18 @@ class _TileWriter:
             return "without a labelled pixel"
         if self._is_raw and tile.scene.split == "train":
             pixels = image[is_counted].astype(np.float64)
-            self._pixels += len(pixels)
+            self._pixel_count += len(pixels)
             self._sum = self._sum + pixels.sum(axis=0)
             self._sum_of_squares = self._sum_of_squares + (pixels**2).sum(axis=0)
         if self._is_cut_to_area:
             image[~is_in_area] = 0
         path = self._write_image(tile, image, raster)
-        self.rows[tile.scene.split].append((path, labels))
-        self.shown |= shown
+        self.written[tile.scene.split].append((path, labels))
+        self.shown_labels |= shown
         return ""
 
     def _find_shown(self, tile: Tile, valid: np.ndarray) -> set[int]:
-        """Return the indices of the labels that a tile shows by enough pixels with data."""
+        """Return the indices of labels that a tile shows with enough data, and note the others."""
         shown = set()
         is_whole = valid.all()
         for labelled in filter(self.may_show, tile.objects):
@@ -152,9 +152,9 @@ class _TileWriter:
     def finish(self, folder: Path) -> Dataset:
         """Return the tiles with their labels, whose folder will be moved to `folder`."""
         splits = {}
-        for split, rows in self.rows.items():
-            images = [Image(folder / path, self.side, self.side) for path, _ in rows]
-            splits[split] = self._to_split(images, [labels for _, labels in rows], folder)
+        for split, tiles in self.written.items():
+            images = [Image(folder / path, self.side, self.side) for path, _ in tiles]
+            splits[split] = self._to_split(images, [labels for _, labels in tiles], folder)
         return Dataset("tiles", tuple(self._classes), splits, LeftOut(folder))
 
     def _write_labels(self, tile: Tile, is_counted: np.ndarray, shown: set[int]) -> Any:
@@ -183,7 +183,7 @@ class ObjectTiles(_TileWriter):
         self._has_masks = has_masks
 
     def _write_labels(self, tile: Tile, is_counted: np.ndarray, shown: set[int]) -> list[NewObject]:
-        """Return the objects of a tile. Those that it does not show well are crowds."""
+        """Return the objects of a tile. Those whose label is not in `shown` are crowds."""
         objects = []
         for labelled in tile.objects:
             # An object without a class is never shown: it is a crowd in every class.
@@ -231,7 +231,7 @@ class MapTiles(_TileWriter):
         return Split(images, [folder / path for path in labels])
 
     def _write_labels(self, tile: Tile, is_counted: np.ndarray, shown: set[int]) -> Path | None:
-        """Write a map of 8 bits, and return its path within the folder."""
+        """Write a map of 8 bits, and return its path within the folder, or None without labels."""
         numbers = tile.scene.labels.read(tile.rows, tile.columns)
         is_labelled = is_counted & (numbers >= 0)
         if not is_labelled.any():

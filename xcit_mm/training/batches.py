@@ -58,15 +58,15 @@ class SeededDataset(Dataset):
 class NumberedBatches(Sampler):
     """Batches of indices with numbers, as lists of ((epoch, batch, position in it), index).
 
-    They start with the batch `first` of `epoch`, and go on with the next epoch if `endless`. Of
-    earlier batches only the indices are read.
+    They start with the batch `first_batch` of `epoch`, and go on with the next epoch if `endless`.
+    Of earlier batches only the indices are read.
 
     Args:
         batch_sampler: Config of the batches, by default those of torch's BatchSampler.
     """
 
     epoch = 0
-    first = 0
+    first_batch = 0
 
     def __init__(
         self,
@@ -87,13 +87,14 @@ class NumberedBatches(Sampler):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list]:
+        """Yield lists of ((epoch, batch, place in the batch), index), from `first_batch` on."""
         batch = 0
         for epoch in itertools.count(self.epoch):
             if hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
             for indices in self._batches:
-                if batch >= self.first:
-                    yield [((epoch, batch, row), index) for row, index in enumerate(indices)]
+                if batch >= self.first_batch:
+                    yield [((epoch, batch, place), index) for place, index in enumerate(indices)]
                 batch += 1
             if not self._endless or len(self) == 0:
                 return
@@ -140,16 +141,17 @@ class NumberedEpochLoop(EpochBasedTrainLoop):
     def run_epoch(self) -> None:
         batches: Any = self.dataloader.batch_sampler
         length = max(1, len(batches))
-        # A checkpoint of the last iteration of an epoch is saved before the epoch ends.
+        # A checkpoint of the last iteration of an epoch, which has no batch left, is saved before
+        # the epoch ends.
         is_complete = self.iter == (self.epoch + 1) * length
         batches.epoch = self.epoch
-        batches.first = length if is_complete else self.iter % length
+        batches.first_batch = length if is_complete else self.iter % length
         super().run_epoch()
 
     def run_iter(self, idx: int, data_batch: Any) -> None:
         seed_generators(*self._seed, self.iter)
         batches: Any = self.dataloader.batch_sampler
-        super().run_iter(batches.first + idx, data_batch)
+        super().run_iter(batches.first_batch + idx, data_batch)
 
 
 @LOOPS.register_module()
@@ -159,8 +161,9 @@ class NumberedIterLoop(IterBasedTrainLoop):
     def run(self) -> nn.Module:
         self._seed = _number_batches(self, endless=True)
         batches: Any = self.dataloader.batch_sampler
-        batches.first = self.iter
-        # mmengine skips the trained batches, for which None stands: the loader leaves them out.
+        batches.first_batch = self.iter
+        # mmengine takes the trained batches from the iterator and drops them. The loader leaves
+        # them out, so None stands for each. By `fast_forward_on_resume`, OneDL's drops nothing.
         skipped = 0 if getattr(self, "fast_forward_on_resume", False) else self.iter
         self.dataloader_iterator = _LoopIterator(itertools.repeat(None, skipped), self.dataloader)
         return super().run()
@@ -171,7 +174,7 @@ class NumberedIterLoop(IterBasedTrainLoop):
 
 
 def _number_batches(loop: Any, endless: bool) -> tuple[int, int]:
-    """Give a loop a loader of numbered batches, and return the seed of the run and the process."""
+    """Give a loop a loader of numbered batches, and return the run's seed and the rank."""
     seeds = [loop.runner.seed]  # after a resume that of the checkpoint
     broadcast_object_list(seeds)  # with diff_rank_seed every process has its own
     seed = (seeds[0], get_rank())
@@ -180,18 +183,18 @@ def _number_batches(loop: Any, endless: bool) -> tuple[int, int]:
     return seed
 
 
-_NUMBERED = {EpochBasedTrainLoop: NumberedEpochLoop, IterBasedTrainLoop: NumberedIterLoop}
+_NUMBERED_LOOPS = {EpochBasedTrainLoop: NumberedEpochLoop, IterBasedTrainLoop: NumberedIterLoop}
 
 
 def use_numbered_loop(runner: Runner) -> None:
-    """Make the training loop of a runner one of this module before it runs.
+    """Give a runner's training loop, before it runs, the class that numbers batches.
 
     If the loop is of another class, or the loader is not that of a config, a line says so.
     """
     loop = runner.train_loop
     config = train_dataloader_config(runner)
     has_sampler = isinstance(config, Mapping) and isinstance(config.get("sampler"), Mapping)
-    if has_sampler and type(loop) in _NUMBERED:
-        loop.__class__ = _NUMBERED[type(loop)]  # it keeps its state
+    if has_sampler and type(loop) in _NUMBERED_LOOPS:
+        loop.__class__ = _NUMBERED_LOOPS[type(loop)]  # it keeps its state
     elif not isinstance(loop, NumberedEpochLoop | NumberedIterLoop):
         log_line("the batches have no numbers: a resumed run starts with other batches")

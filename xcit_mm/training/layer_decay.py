@@ -42,23 +42,23 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         if prefix:  # mmengine calls this method for every submodule, and last for the model
             return
         rate = self.paramwise_cfg["layer_decay_rate"]
-        depths = _depths(module)
+        depths = _find_depths(module)  # without neck and heads, whose depth is 0
         # Groups of one depth and equal options become one group.
         merged: dict[tuple[int, str], dict] = {}
         for group in params:
             (parameter,) = group.pop("params")  # mmengine makes a group for each parameter
             depth = depths.get(parameter, 0)
             group["lr"] = group.get("lr", self.base_lr) * rate**depth
-            same = merged.setdefault((depth, repr(group)), dict(group, params=[]))
-            same["params"].append(parameter)
+            merged_group = merged.setdefault((depth, repr(group)), dict(group, params=[]))
+            merged_group["params"].append(parameter)
         # The log shows the rate of the first group: the full rate.
         params[:] = [merged[key] for key in sorted(merged, key=itemgetter(0))]
         for group in params:  # mmengine lists a layer that two heads share twice
             group["params"] = list(dict.fromkeys(group["params"]))
 
 
-def _depths(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Return for each parameter of the trunk how many layers are between it and the heads."""
+def _find_depths(model: nn.Module) -> dict[nn.Parameter, int]:
+    """Return the depth of each parameter of the trunk: 1 in the last block, most in the stem."""
     backbones = [module for module in model.modules() if isinstance(module, Backbone)]
     if len(backbones) != 1:
         count = f"{type(model).__name__} has {len(backbones)} backbones of this package"

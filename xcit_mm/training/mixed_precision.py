@@ -28,12 +28,12 @@ class CPUAmpOptimWrapper(OptimWrapper):
             fix = "a CPU trains in mixed precision in bfloat16: leave dtype out"
             raise ValueError(f"optim_wrapper.{dtype=}: {fix}")
         super().__init__(**kwargs)
-        self._model: nn.Module | None = None
+        self._prepared_model: nn.Module | None = None
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
-        if model is not self._model:
+        if model is not self._prepared_model:
             prepare_for_autocast(model)
-            self._model = model
+            self._prepared_model = model
         with super().optim_context(model), torch.autocast("cpu", torch.bfloat16):
             yield

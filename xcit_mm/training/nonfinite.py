@@ -52,14 +52,14 @@ class NonFiniteHook(Hook):
             raise ValueError(f"{action=}: choose 'stop' or 'skip'")
         self.action = action
         self.max_skips = max_skips
-        self.skips = 0
+        self.skips = 0  # in a row
 
     def before_train(self, runner: Runner) -> None:
         self._runner = runner
         self._optimizer = runner.optim_wrapper.optimizer
         model: Any = runner.model
         self._model = model.module if is_model_wrapper(model) else model
-        self._checked_iteration = -1
+        self._checked_iteration = -1  # none
         self._statistics = {
             name: buffer
             for name, buffer in self._model.named_buffers()
@@ -80,17 +80,17 @@ class NonFiniteHook(Hook):
                 if cause:
                     log_line(cause, logging.ERROR)
 
-        self._hooked = [
+        self._hook_handles = [
             self._model.register_forward_hook(after_forward, with_kwargs=True, always_call=True),
             self._optimizer.register_step_pre_hook(self._before_step),
         ]
 
     def after_train(self, runner: Runner) -> None:
-        for hooked in self._hooked:
-            hooked.remove()
+        for handle in self._hook_handles:
+            handle.remove()
 
     def _before_step(self, *_: Any) -> None:
-        # The loss scaler sets `found_inf`, so that a fused optimizer skips the step.
+        # The loss scaler has found an overflow, for which a fused optimizer skips the step itself.
         if getattr(self._optimizer, "found_inf", 0):
             return
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
@@ -99,7 +99,7 @@ class NonFiniteHook(Hook):
         norm = get_total_norm(gradients)
         if not norm.isfinite():
             norm = get_total_norm(gradients, torch.inf)
-        if self._is_step_finite(norm.isfinite()):
+        if self._check_step(norm.isfinite()):
             self.skips = 0
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
@@ -110,18 +110,18 @@ class NonFiniteHook(Hook):
         scaler = getattr(wrapper, "loss_scaler", None)
         # A scale below 1 that still overflows is no fault of the scale.
         overflows_unscaled = scaler and wrapper.should_update() and scaler.get_scale() < 1
-        self._is_step_finite(torch.tensor(not overflows_unscaled))
+        self._check_step(torch.tensor(not overflows_unscaled))
 
     @torch.no_grad()
-    def _is_step_finite(self, are_gradients_finite: Tensor) -> bool:
+    def _check_step(self, are_gradients_finite: Tensor) -> bool:
         """Return whether gradients, loss and running statistics are finite in all processes.
 
         If not, leave out the step, or raise FloatingPointError.
         """
         self._checked_iteration = self._runner.iter
         loss = self._model.parse_losses(self._losses)[0]
-        largest = get_total_norm(list(self._statistics.values()), torch.inf)
-        checks = (loss.isfinite(), are_gradients_finite, largest.isfinite())
+        largest_statistic = get_total_norm(list(self._statistics.values()), torch.inf)
+        checks = (loss.isfinite(), are_gradients_finite, largest_statistic.isfinite())
         all_finite = torch.stack([check.to(loss.device) for check in checks]).all().float()
         all_reduce(all_finite, op="min")
         if not all_finite:
@@ -129,6 +129,7 @@ class NonFiniteHook(Hook):
         return bool(all_finite)
 
     def _stop_or_skip(self) -> None:
+        """Raise FloatingPointError with the cause, or log it and drop the gradients."""
         broken = [name for name, buffer in self._statistics.items() if not is_finite(buffer)]
         statistics = f"the buffer {broken[0]} is not finite" if broken else ""
         reports = all_gather_object((self._describe_batch(*self._batch), statistics))
@@ -138,6 +139,7 @@ class NonFiniteHook(Hook):
         message = f"iteration {self._runner.iter}: {'; '.join(causes) or unknown}"
         are_statistics_broken = any(statistics for _, statistics in reports)
         self.skips += 1
+        # Statistics that are broken stay so after a skip.
         if self.action == "stop" or self.skips > self.max_skips or are_statistics_broken:
             raise FloatingPointError(message)
         skips = f"skipped ({self.skips} of at most {self.max_skips} in a row)"

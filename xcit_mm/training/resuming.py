@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from ..utils.atomic import atomic_path
 from ..utils.compat import is_resuming, is_training_run
 from ..weights.reader import load_from_file
-from ..weights.work_dirs import SavedRun, find_newer_best, own_best
+from ..weights.work_dirs import SavedRun, find_newer_best, forget_missing_best
 from .batches import use_numbered_loop
 from .nonfinite import is_finite
 from .schedule import follow_config
@@ -77,7 +77,7 @@ class ResumableCheckpointHook(CheckpointHook):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         has_backend = kwargs.get("backend_args") or kwargs.get("file_client_args")
         is_remote = "://" in str(kwargs.get("out_dir"))
-        if not has_backend and not is_remote:
+        if not has_backend and not is_remote:  # local files are whole or absent after a kill
             kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
         super().__init__(*args, **kwargs)
 
@@ -101,9 +101,9 @@ class ResumableCheckpointHook(CheckpointHook):
             return
         newer = [find_newer_best(folder, former) if is_main_process() else None]
         broadcast_object_list(newer)
-        if newer[0]:
+        if newer[0]:  # its message hub, which mmengine loads, names it as the best
             checkpoint["message_hub"] = load_from_file(newer[0])["message_hub"]
-        best = own_best(folder, checkpoint["message_hub"]["runtime_info"])
+        best = forget_missing_best(folder, checkpoint["message_hub"]["runtime_info"])
         if is_main_process():
             for name in set(former.best).difference(best):
                 (folder / name).unlink(missing_ok=True)

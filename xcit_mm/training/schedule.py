@@ -14,15 +14,15 @@ from ..utils.cli import log_line
 from ..utils.configs import plain_values
 
 # Parts of a config that determine a training, and keys in them that do not when it resumes.
-_SCHEDULE = ("train_cfg", "optim_wrapper", "param_scheduler", "auto_scale_lr")
-_PARTS = ("model", "data_preprocessor", "train_dataloader", *_SCHEDULE)
-_WITHOUT_EFFECT = {"init_cfg", "val_interval"}
-_WITHOUT_EFFECT |= {"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"}
+_SCHEDULE_PARTS = ("train_cfg", "optim_wrapper", "param_scheduler", "auto_scale_lr")
+_TRAINING_PARTS = ("model", "data_preprocessor", "train_dataloader", *_SCHEDULE_PARTS)
+_KEYS_WITHOUT_EFFECT = {"init_cfg", "val_interval"}
+_KEYS_WITHOUT_EFFECT |= {"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"}
 # How an optimizer computes, which may follow the machine.
-_PRECISION = {"optim_wrapper.type", "optim_wrapper.dtype", "optim_wrapper.loss_scale"}
-_RUN_LENGTHS = ("train_cfg.max_iters", "train_cfg.max_epochs")
+_PRECISION_KEYS = {"optim_wrapper.type", "optim_wrapper.dtype", "optim_wrapper.loss_scale"}
+_RUN_LENGTH_KEYS = ("train_cfg.max_iters", "train_cfg.max_epochs")
 # Keys of a scheduler that grow with the run, besides its end.
-_SCHEDULER_LENGTHS = {"T_max", "total_iters", "milestones"}
+_SCHEDULER_LENGTH_KEYS = {"T_max", "total_iters", "milestones"}
 
 # Old and new values by dotted key.
 Edits = dict[str, tuple[Any, Any]]
@@ -33,11 +33,11 @@ class CannotResume(ValueError):
 
 
 def follow_config(runner: Runner, checkpoint: dict) -> None:
-    """Give a checkpoint from which a longer run resumes the rates of its config.
+    """Replace rates and schedulers in the checkpoint from which a run, made longer since, resumes.
 
-    They are those of a run that had the config from the start, and mmengine loads them. Each edit
-    is logged. A run of the same length leaves the checkpoint as it is. Models with several
-    optimizers, and schedules that depend on scores, stay as in the checkpoint.
+    The new ones are those of a run that had the config from the start, and mmengine loads them.
+    Each edit of the config is logged. A run of the same length leaves the checkpoint as it is.
+    Models with several optimizers, and schedules that depend on scores, stay as in the checkpoint.
 
     Raises:
         CannotResume: If the checkpoint is beyond the config's end, the schedule was edited in
@@ -55,16 +55,16 @@ def follow_config(runner: Runner, checkpoint: dict) -> None:
     if isinstance(runner.optim_wrapper, OptimWrapperDict) or depends_on_scores:
         log_line("schedule and optimizer's options stay as in the checkpoint")
         return
-    _advance(runner, schedulers, checkpoint["meta"])
+    _step_schedulers(runner, schedulers, checkpoint["meta"])
     _replace_rates(runner.optim_wrapper, checkpoint)
     checkpoint["param_schedulers"] = [scheduler.state_dict() for scheduler in schedulers]
 
 
 def is_complete(checkpoint: Mapping[str, Any], unit: str, end: int) -> bool:
-    """Return whether a checkpoint is at the end of a run of so many 'iters' or 'epochs'.
+    """Return whether a checkpoint is at the end of a run of `end` 'iters' or 'epochs'.
 
     Raises:
-        CannotResume: If it is beyond the end.
+        CannotResume: If the checkpoint is beyond the end.
     """
     meta = checkpoint["meta"]
     done = meta["iter"]
@@ -80,21 +80,21 @@ def is_complete(checkpoint: Mapping[str, Any], unit: str, end: int) -> bool:
 
 
 def _check_edits(config: str, checkpoint: Mapping[str, Any]) -> bool:
-    """Log how a config differs from that of a checkpoint, neither of which is run as code, and
-    return whether it makes the run longer. Raise CannotResume if it edits the schedule otherwise.
+    """Log how the text of a config differs from that in a checkpoint, and return whether the run is
+    longer. Raise CannotResume for another edit of the schedule. Neither text is run as code.
     """
-    saved_parts = _read_parts(checkpoint["meta"].get("cfg", ""))
-    parts = _read_parts(config)
+    saved_parts = _read_assignments(checkpoint["meta"].get("cfg", ""))
+    parts = _read_assignments(config)
     edits: Edits = {}
-    for part in _PARTS:
-        edits |= _differences(part, saved_parts.get(part), parts.get(part))
-    is_longer = not edits.keys().isdisjoint(_RUN_LENGTHS)
+    for part in _TRAINING_PARTS:
+        edits |= _find_edits(part, saved_parts.get(part), parts.get(part))
+    is_longer = not edits.keys().isdisjoint(_RUN_LENGTH_KEYS)
     info = checkpoint["message_hub"].get("runtime_info", {})
     run_ends = (info.get("max_iters"), info.get("max_epochs"))
     for name, (old, new) in edits.items():
         change = f"{textwrap.shorten(repr(old), 60)} -> {textwrap.shorten(repr(new), 60)}"
         edit = f"the config was edited: {name} {change}"
-        is_of_schedule = name.startswith(_SCHEDULE) and name not in _PRECISION
+        is_of_schedule = name.startswith(_SCHEDULE_PARTS) and name not in _PRECISION_KEYS
         if is_of_schedule and not (is_longer and _grows_with_the_run(name, old, new, run_ends)):
             fix = "undo the edit, or start anew from the checkpoint by load_from, without --resume"
             raise CannotResume(f"{edit}; a run that resumes keeps its schedule: {fix}")
@@ -102,8 +102,8 @@ def _check_edits(config: str, checkpoint: Mapping[str, Any]) -> bool:
     return is_longer
 
 
-def _read_parts(config: str) -> dict[str, Any]:
-    """Return the parts of a config. A part with values that are not plain is a text."""
+def _read_assignments(config: str) -> dict[str, Any]:
+    """Return the values that a config assigns, by name, or the source if a value is not plain."""
     parts: dict[str, Any] = {}
     for statement in ast.parse(config).body:
         source = ast.unparse(statement)
@@ -115,10 +115,10 @@ def _read_parts(config: str) -> dict[str, Any]:
     return parts
 
 
-def _differences(name: str, old: Any, new: Any) -> Edits:
-    """Return each difference between two values of a config."""
+def _find_edits(name: str, old: Any, new: Any) -> Edits:
+    """Return the differences that affect a resumed run, by dotted keys that start with `name`."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        keys = [key for key in {**old, **new} if key not in _WITHOUT_EFFECT]
+        keys = [key for key in {**old, **new} if key not in _KEYS_WITHOUT_EFFECT]
         pairs = {key: (old.get(key), new.get(key)) for key in keys}
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         pairs = dict(enumerate(zip(old, new, strict=True)))
@@ -126,26 +126,26 @@ def _differences(name: str, old: Any, new: Any) -> Edits:
         return {} if old == new else {name: (old, new)}
     edits: Edits = {}
     for key, pair in pairs.items():
-        edits |= _differences(f"{name}.{key}", *pair)
+        edits |= _find_edits(f"{name}.{key}", *pair)
     return edits
 
 
 def _grows_with_the_run(name: str, old: Any, new: Any, run_ends: Sequence[int | None]) -> bool:
-    """Return whether an edit makes the run longer, or a scheduler that lasts to its end.
+    """Return whether an edit makes the run, or a scheduler that lasts to the end of it, longer.
 
-    `run_ends` are the iterations and the epochs of the run before.
+    `run_ends` are the numbers of iterations and of epochs before the edit.
     """
     keys = name.split(".")
     is_end = keys[-1] == "end" and old in run_ends  # not that of a warm-up
-    is_length = name in _RUN_LENGTHS or is_end or not _SCHEDULER_LENGTHS.isdisjoint(keys)
+    is_length = name in _RUN_LENGTH_KEYS or is_end or not _SCHEDULER_LENGTH_KEYS.isdisjoint(keys)
     are_numbers = isinstance(old, int | float) and isinstance(new, int | float)
     return is_length and are_numbers and old < new
 
 
-def _advance(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
-    """Step new schedulers as often, and in the order, as in a run up to a checkpoint."""
+def _step_schedulers(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
+    """Step new schedulers as often, and in the order, as a run has done up to a checkpoint."""
     iterations = meta["iter"]
-    epoch_ends: Counter[int] = Counter()
+    epoch_ends: Counter[int] = Counter()  # how many epochs end after an iteration
     if isinstance(runner.train_loop, EpochBasedTrainLoop):
         length = len(runner.train_loop.dataloader)
         # With larger batches than now, the same epochs had fewer iterations.
@@ -161,7 +161,7 @@ def _advance(runner: Runner, schedulers: list, meta: Mapping[str, Any]) -> None:
 
 
 def _replace_rates(wrapper: OptimWrapper, checkpoint: dict) -> None:
-    """Replace the rates of the optimizer in a checkpoint by those of the run."""
+    """Replace the optimizer's groups in a checkpoint, which hold the rates, by those of the run."""
     saved = checkpoint["optimizer"]
     current = wrapper.state_dict()
     groups = [group["params"] for group in current["param_groups"]]

@@ -34,17 +34,17 @@ class TerminationHook(Hook):
 
     def __init__(self) -> None:
         self._is_terminated = False
-        self._former: Any = signal.SIG_DFL
+        self._former_handler: Any = signal.SIG_DFL
 
     def before_train(self, runner: Runner) -> None:
-        def note(*_: object) -> None:
+        def note_signal(*_: object) -> None:
             self._is_terminated = True
 
-        self._former = signal.signal(signal.SIGTERM, note)
+        self._former_handler = signal.signal(signal.SIGTERM, note_signal)
         for loop in (runner.train_loop, runner.val_loop):
             loader = getattr(loop, "dataloader", None)
             if isinstance(loader, DataLoader):
-                loader.worker_init_fn = partial(_init_worker, loader.worker_init_fn)
+                loader.worker_init_fn = partial(_ignore_sigterm_in_worker, loader.worker_init_fn)
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.
@@ -63,7 +63,7 @@ class TerminationHook(Hook):
             backend_args=dict(backend="atomic"),
         )
         if is_main_process():
-            path = _path(runner)
+            path = _stopped_path(runner)
             with atomic_write(path.with_name("last_checkpoint")) as file:
                 file.write(str(path).encode())
             hint = f"{path} is saved: --resume continues from it"
@@ -71,21 +71,21 @@ class TerminationHook(Hook):
         sys.exit(128 + signal.SIGTERM)
 
     def after_train(self, runner: Runner) -> None:
-        signal.signal(signal.SIGTERM, self._former)
-        stopped = _path(runner)
+        signal.signal(signal.SIGTERM, self._former_handler)
+        stopped = _stopped_path(runner)
         pointer = stopped.with_name("last_checkpoint")
         if is_main_process() and pointer.is_file() and pointer.read_text() != str(stopped):
-            stopped.unlink(missing_ok=True)  # of a former stop of this training
+            stopped.unlink(missing_ok=True)  # since then, the run has saved a later checkpoint
 
 
-def _path(runner: Runner) -> Path:
+def _stopped_path(runner: Runner) -> Path:
     return Path(runner.work_dir) / STOPPED
 
 
-def _init_worker(init: Callable[[int], None] | None, worker: int) -> None:
+def _ignore_sigterm_in_worker(init: Callable[[int], None] | None, worker: int) -> None:
     """Let a worker ignore SIGTERM, which Slurm sends to every process, unless the run sends it.
 
-    Then call the function that its loader calls in a worker.
+    Then call `init`, the former `worker_init_fn` of the loader, with the worker's number.
     """
     parent = parent_process()
     assert parent is not None

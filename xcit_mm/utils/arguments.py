@@ -36,12 +36,12 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the program with the exit code 2 and a line that names the most similar option."""
-        _end(self.prog, message, self.format_help())
+        _exit_with_hint(self.prog, message, self.format_help())
 
 
 @contextmanager
 def errors_of_one_line(command: str, own_help: str) -> Iterator[None]:
-    """Make a parser of another program, in this block, end it as the command's own parser does.
+    """End as the command's own parser does if another parser rejects arguments in this block.
 
     Args:
         own_help: Help of the command, which names options that the other parser does not have.
@@ -54,10 +54,11 @@ def errors_of_one_line(command: str, own_help: str) -> Iterator[None]:
         usage, separator, message = printed.getvalue().partition(": error: ")
         if not separator:
             raise
-        _end(f"xcit-mm {command}", message.strip(), own_help + usage)
+        _exit_with_hint(f"xcit-mm {command}", message.strip(), own_help + usage)
 
 
-def _end(program: str, message: str, helps: str) -> NoReturn:
+def _exit_with_hint(program: str, message: str, helps: str) -> NoReturn:
+    """Print an error with the most similar option of the help texts, and exit with the code 2."""
     options = sorted(set(_OPTION.findall(helps)))
     hint = f"{program} --help lists the arguments"
     for wrong in _OPTION.findall(message):

@@ -47,7 +47,7 @@ def atomic_write(path: Path, unfinished: Path | None = None) -> Iterator[IO[byte
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield the path of a folder to write, as `atomic_path`, or raise FileExistsError."""
+    """Yield a path for a new folder, which is renamed to `path`, or raise if `path` exists."""
     if path.exists():
         raise FileExistsError(f"{path} exists: remove it first")
     with atomic_path(path) as unfinished:

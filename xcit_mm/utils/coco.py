@@ -23,7 +23,7 @@ def from_corners(boxes: Any) -> np.ndarray:
 
 
 def polygon_area(polygon: Sequence[float]) -> float:
-    """Return the area in pixels of a polygon given as x, y, x, y, ..."""
+    """Return the area in pixels of a polygon x, y, x, y, ..., by the shoelace formula."""
     x = polygon[::2]
     y = polygon[1::2]
     clockwise = sum(map(mul, x[1:], y)) + x[0] * y[-1]

@@ -33,7 +33,7 @@ def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.T
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether hooks act on a module or submodule, or one has another `forward`.
+    """Return whether hooks act on a module or submodule, or whether a `forward` is replaced.
 
     torch (2.13) has public functions to register hooks, but none to list them.
     """
@@ -101,6 +101,7 @@ def find_bases_by_package() -> Iterator[None]:
     find_base = Config._get_cfg_path
 
     def find(base: str, filename: str) -> tuple[str, str | None]:
+        """Return the path of a base's file, and the scope of its parts or None."""
         package, separator, path = base.partition("::")
         if not separator:
             return find_base(base, filename)
@@ -138,6 +139,7 @@ class ScriptRunner(Runner):
     screen: ClassVar[Handler | None] = None
 
     def build_logger(self, *args: Any, **options: Any) -> MMLogger:
+        """Build mmengine's logger, with `screen`, if set, in place of its console handler."""
         logger = super().build_logger(*args, **options)
         if self.screen is not None:
             logger.handlers = [*file_handlers(logger), self.screen]
@@ -196,9 +198,7 @@ def train_dataloader_config(runner: Runner) -> Any:
 
 
 def is_training_run(runner: Runner) -> bool:
-    """Whether a run of mmengine (0.10.7) trains: only then it builds its loop, as the public
-    `train_loop` would.
-    """
+    """Return whether a run of mmengine (0.10.7) has a training loop. `train_loop` builds one."""
     return isinstance(runner._train_loop, BaseLoop)
 
 
@@ -216,13 +216,13 @@ def gdal_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def without_resize_warning() -> Iterator[None]:
-    """Make mmseg (1.2) resize without its warning about aligned corners, as its default."""
+    """Make mmseg (1.2) resize, by default, without its warning about aligned corners."""
     # A filter of warnings is no help: before the warning, int() makes the sizes constants of an
     # exported graph. Heads import the function by name and do not pass its option on.
     from mmseg.models.utils import resize
 
     defaults = resize.__defaults__
-    resize.__defaults__ = (*defaults[:-1], False)
+    resize.__defaults__ = (*defaults[:-1], False)  # the last default is that of `warning`
     try:
         yield
     finally:

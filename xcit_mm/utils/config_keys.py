@@ -10,11 +10,11 @@ from mmengine.config import Config
 from mmengine.registry import Registry
 from mmengine.runner import Runner
 
-# What the runner, the libraries' scripts or this package read of a config.
-_READ = {"compile", "custom_imports", "find_unused_parameters", "model_wrapper_cfg", "raster"}
-_READ |= {"runner_type", "source", "strategy", "sync_bn", "tta_model", "tta_pipeline"}
-_READ |= inspect.signature(Runner.__init__).parameters.keys()
-# What mmengine takes out of the config of a part before it makes the part.
+# First names of the keys that the runner, the libraries' scripts or this package read of a config.
+_READ_KEYS = {"compile", "custom_imports", "find_unused_parameters", "model_wrapper_cfg", "raster"}
+_READ_KEYS |= {"runner_type", "source", "strategy", "sync_bn", "tta_model", "tta_pipeline"}
+_READ_KEYS |= inspect.signature(Runner.__init__).parameters.keys()
+# Keys that mmengine takes out of the config of a part before it makes the part.
 _TAKEN = {"by_epoch", "constructor", "convert_to_iter_based", "paramwise_cfg", "priority", "type"}
 
 
@@ -33,10 +33,12 @@ def check_keys(cfg: Config, options: Mapping[str, Any]) -> None:
 
 
 def _is_known(cfg: Config, key: str, options: Mapping[str, Any]) -> bool:
+    """Return whether a config has a dotted key, or may get the key by `options`."""
     first, *names = key.split(".")
-    if first not in _READ:
-        # A variable of the file, whose value other parts already have.
-        return first in cfg and _leaf(key) not in map(_leaf, _dotted_keys(cfg))
+    if first not in _READ_KEYS:
+        # A variable of the config file, whose value the parts have copied. It is refused if a part
+        # has a key of the same name, which the user may mean.
+        return first in cfg and _last_name(key) not in map(_last_name, _dotted_keys(cfg))
     value: Any = cfg.get(first)
     prefix = first
     for name in names:
@@ -54,7 +56,7 @@ def _is_known(cfg: Config, key: str, options: Mapping[str, Any]) -> bool:
 def _may_be_added(
     part: Mapping[str, Any], prefix: str, name: str, options: Mapping[str, Any], scope: str | None
 ) -> bool:
-    """Return whether the config of a part, which has a dotted key, may get a further name."""
+    """Return whether the part at the key `prefix` may get a name that is not merely misspelled."""
     if name.startswith("_") or name in _TAKEN:
         return True
     part_type = options.get(f"{prefix}.type", part.get("type"))
@@ -64,14 +66,14 @@ def _may_be_added(
         return (is_new_part or is_value) and not get_close_matches(name, part, 1, 0.8)
     names = set(part)
     takes_any = True
-    for part_class in _find_classes(part_type, part.get("_scope_", scope)):
-        arguments, takes_any = _arguments(part_class)
+    for part_class in _find_registered(part_type, part.get("_scope_", scope)):
+        arguments, takes_any = _find_arguments(part_class)
         names |= arguments
     return name in names or (takes_any and not get_close_matches(name, names, 1, 0.8))
 
 
-def _find_classes(part_type: Any, scope: str | None) -> Iterator[Any]:
-    """Yield what registries have under the type of a part."""
+def _find_registered(part_type: Any, scope: str | None) -> Iterator[Any]:
+    """Yield the classes and functions that any registry has under the type of a part."""
     if not isinstance(part_type, str):
         yield part_type
         return
@@ -83,8 +85,8 @@ def _find_classes(part_type: Any, scope: str | None) -> Iterator[Any]:
                 yield registered
 
 
-def _arguments(part_class: Any) -> tuple[set[str], bool]:
-    """Return the names of arguments of a class and its bases, and whether it takes any other."""
+def _find_arguments(part_class: Any) -> tuple[set[str], bool]:
+    """Return the argument names of a class and its bases, and whether the class takes any name."""
     functions = [part_class]
     if isinstance(part_class, type):
         bases = part_class.__mro__[:-1]  # without object
@@ -96,26 +98,27 @@ def _arguments(part_class: Any) -> tuple[set[str], bool]:
 
 
 def _find_similar(cfg: Config, key: str) -> str | None:
-    """Return the key with the most similar leaf, rather one of the training, and a short one."""
+    """Return the key with the most similar last name, or None; of several, a short training key."""
     keys = sorted(_dotted_keys(cfg), key=lambda name: (name.startswith("train"), -len(name), name))
-    leaves = {_leaf(name): name for name in keys}  # the last of several stays
-    similar = get_close_matches(_leaf(key), leaves, 1)
-    return leaves[similar[0]] if similar else None
+    keys_by_name = {_last_name(name): name for name in keys}  # the last key of a name stays
+    similar = get_close_matches(_last_name(key), keys_by_name, 1)
+    return keys_by_name[similar[0]] if similar else None
 
 
-def _leaf(key: str) -> str:
+def _last_name(key: str) -> str:
     return key.rpartition(".")[2]
 
 
 def _dotted_keys(cfg: Config) -> Iterator[str]:
     """Yield the keys of all values that the runner or the scripts read."""
-    for key in _READ.intersection(cfg):
-        yield from _below(key, cfg[key])
+    for key in _READ_KEYS.intersection(cfg):
+        yield from _keys_under(key, cfg[key])
 
 
-def _below(prefix: str, value: Any) -> Iterator[str]:
+def _keys_under(prefix: str, value: Any) -> Iterator[str]:
+    """Yield the dotted key `prefix` of a value, and those of all values in it."""
     yield prefix
     entries = dict(enumerate(value)) if isinstance(value, list) else value
     if isinstance(entries, Mapping):
         for name, entry in entries.items():
-            yield from _below(f"{prefix}.{name}", entry)
+            yield from _keys_under(f"{prefix}.{name}", entry)

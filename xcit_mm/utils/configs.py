@@ -77,6 +77,7 @@ def plain_values(source: str) -> dict[str, Any]:
 
 
 def _plain_value(node: ast.AST | None) -> Any:
+    """Return the value of a literal or of calls of `dict`, or raise ValueError."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "dict":
         mappings = [_plain_value(argument) for argument in node.args]
         options: Any = {keyword.arg: _plain_value(keyword.value) for keyword in node.keywords}
@@ -124,7 +125,7 @@ def part_class(part: dict, registry: Registry, scope: str | None = None) -> type
     """
     name = part.get("type")
     if not isinstance(name, str):
-        return name
+        return name  # a class, or None without a type
     with registry.switch_scope_and_registry(part.get("_scope_", scope)) as scoped:
         return scoped.get(name)
 
@@ -262,7 +263,7 @@ class ModelInput:
         if name != "LoadImageFromFile" or self.channels != 3:
             options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
             return f"as {name}({options}) gives them"
-        # mmcv loads BGR, and the preprocessor or a step may swap it.
+        # mmcv loads BGR, and the preprocessor or a step may swap it. Two swaps give BGR again.
         swaps = any(self.preprocessor.get(key) for key in ("bgr_to_rgb", "rgb_to_bgr"))
         normalize = find_step(self.pipeline, "Normalize") or dict(to_rgb=False)
         return "RGB" if swaps != normalize.get("to_rgb", True) else "BGR"

@@ -74,8 +74,8 @@ def reads_all_bands(color_type: str, imdecode_backend: str | None) -> bool:
 
 
 def count_raster_bands(file: BinaryIO) -> int:
-    """Return the number of all bands of a TIFF if OpenCV would drop some of them, or multiply three
-    by a fourth, as by an alpha channel, else 0. Other formats have no bands but transparency.
+    """Return the number of bands of a TIFF of which OpenCV would drop some, or multiply three by a
+    fourth, as by an alpha channel. Return 0 for a TIFF of a photo and for other formats.
     """
     header = file.read(16)
     if header[:4] not in _HEADER_LENGTHS:
@@ -92,6 +92,7 @@ def count_raster_bands(file: BinaryIO) -> int:
 
 
 def _decode_by_pillow(encoded: bytes, color_type: str, is_heif: bool) -> np.ndarray:
+    """Decode an image in BGR, or raise ValueError, which says what is wrong with the file."""
     try:
         mode = Image.open(BytesIO(encoded)).mode
         if mode.startswith(("I", "F")):  # which Pillow cuts off at 255

@@ -7,7 +7,7 @@ import platform
 # Parameters of mallopt(3).
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_BYTES = 2**30
+_KEPT_BYTES = 2**30
 
 
 def keep_freed_memory() -> None:
@@ -21,5 +21,5 @@ def keep_freed_memory() -> None:
     if platform.libc_ver()[0] != "glibc" or is_set:
         return
     libc = ctypes.CDLL(None)
-    libc.mallopt(_M_MMAP_THRESHOLD, _BYTES)
-    libc.mallopt(_M_TRIM_THRESHOLD, _BYTES)
+    libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+    libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -37,7 +37,7 @@ def find_script(cfg: Config, config: str, tool: str) -> Path:
 
 
 def load_script(script: Path) -> ModuleType:
-    """Import a script under a name of its own, with `ScriptRunner` for a `Runner` that it makes.
+    """Import a script as a module, in which `ScriptRunner` replaces the `Runner` that it imports.
 
     Spawned workers import `__main__` again, which must stay the command of this package: it imports
     xcit_mm before mmcv.ops.

@@ -18,7 +18,7 @@ def iter_files(root: Path, on_error: Callable[[OSError], object] | None = None) 
 def iter_real_files(
     root: Path, on_error: Callable[[OSError], object] | None = None
 ) -> Iterator[tuple[Path, str]]:
-    """Yield the files that `iter_files` yields, each with its real path."""
+    """Yield the files of a folder and its folders, as `iter_files`, each with its real path."""
     searched = set()
     pending = [root]
     for top in pending:  # which grows by links

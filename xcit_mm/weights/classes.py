@@ -17,11 +17,11 @@ from ..utils.texts import compose, find_alike
 from .reader import meta_of
 
 # Layers of mmdet, mmseg and mmpretrain that give each class a score or a mask.
-_SCORES = re.compile(
+_SCORE_LAYER = re.compile(
     r"(\w*_cls|cls_branches|cls_embed|conv_logits|conv_seg|fc|fc_mask_iou|head|se_layer)"
     r"(\.\d+)?\.\w+"
 )
-_BOXES = re.compile(r"fc_reg\.\w+")  # of a Faster R-CNN
+_BOX_LAYER = re.compile(r"fc_reg\.\w+")  # of a Faster R-CNN
 
 
 class ClassNames(NamedTuple):
@@ -31,7 +31,7 @@ class ClassNames(NamedTuple):
     in_model: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return what the heads keep, in one line."""
+        """Return a line: classes whose rows the heads keep, new classes, and almost equal names."""
         kept = [name for name in self.in_model if name in self.in_file]
         new = [name for name in self.in_model if name not in self.in_file]
         line = f"heads keep {len(kept)} of {len(self.in_model)} classes by name"
@@ -48,7 +48,7 @@ class ClassNames(NamedTuple):
 
 
 def plain_names(names: Any) -> tuple[str, ...] | None:
-    """Return names as they are compared, or None if these are not names."""
+    """Return names in the form in which they are compared, or None if `names` is not a list."""
     if not isinstance(names, list | tuple):
         return None
     return tuple(compose(str(name)).strip() for name in names)
@@ -60,7 +60,7 @@ def learned_classes(checkpoint: Any) -> tuple[str, ...] | None:
     """
     meta = meta_of(checkpoint)
     names = (meta.get("dataset_meta") or {}).get("classes")
-    return plain_names(names or meta.get("CLASSES"))  # the latter of mmcv 1
+    return plain_names(names or meta.get("CLASSES"))  # which files of mmcv 1 have
 
 
 def configured_classes(cfg: Config, split: str = "test") -> tuple[str, ...] | None:
@@ -108,12 +108,12 @@ def class_heads(model: nn.Module) -> dict[str, nn.Module]:
         for name, module in model.named_modules()
         if name.rstrip(".0123456789").endswith("head")
         and isinstance(getattr(module, "num_classes", None), int)
-        and not _has_other_classes(model, name, module)
+        and not _predicts_other_classes(model, name, module)
     }
 
 
-def _has_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
-    """Return whether a head predicts objects or boundaries only, or some of the classes."""
+def _predicts_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
+    """Return whether a head predicts only objects, boundaries or some of the data set's classes."""
     return (
         (hasattr(model, "panoptic_fusion_head") and name.startswith("roi_head."))
         or name.endswith(("rpn_head", "semantic_head"))
@@ -141,7 +141,7 @@ def move_classes(
             for key in expected
             if key.startswith(f"{prefix}.") and key in state
         }
-        # None for a layer whose rows are not those of classes.
+        # Groups of rows, and rows of a class in a group. None for a layer without rows of classes.
         divisions = {key: _divide_rows(head, layers[key], expected[key]) for key in layers}
         if layers and not any(divisions.values()) and names.in_file != names.in_model:
             problem = f"the rows of {prefix}, a {type(head).__name__}, cannot be moved"
@@ -153,12 +153,12 @@ def move_classes(
 
 
 def _divide_rows(head: Any, layer: str, tensor: Tensor) -> tuple[int, int] | None:
-    """Return the number of groups of rows, one for each anchor, and how many rows of a group
-    belong to a class, or None if the rows of the layer are not those of classes.
+    """Return the number of groups of rows, one for each anchor, and the rows of a class in a group,
+    or None if the rows of the layer are not those of classes.
     """
-    if _SCORES.fullmatch(layer):
+    if _SCORE_LAYER.fullmatch(layer):
         return len(tensor) // getattr(head, "cls_out_channels", len(tensor)), 1
-    if _BOXES.fullmatch(layer) and not getattr(head, "reg_class_agnostic", True):
+    if _BOX_LAYER.fullmatch(layer) and not getattr(head, "reg_class_agnostic", True):
         return 1, len(tensor) // head.num_classes
     return None
 
@@ -166,10 +166,12 @@ def _divide_rows(head: Any, layer: str, tensor: Tensor) -> tuple[int, int] | Non
 def _move_rows(
     key: str, initial: Tensor, saved: Tensor, names: ClassNames, division: tuple[int, int]
 ) -> Tensor:
-    """Return the rows of a model with those of the file for the classes of the same names.
+    """Return the `initial` rows of a layer, with the `saved` rows of classes that the file has too.
+    Saved rows of another shape are returned as they are: a later check refuses them.
 
-    Rows of a group that belong to no class, such as the background, are the last. They are taken
-    from the file if a class is.
+    `division` holds the number of groups of rows, and of rows of a class in a group. Rows of a
+    group that belong to no class, such as the background, are the last. They are taken from the
+    file if a class is.
     """
     in_file, in_model = names
     if len(saved) == 1:
@@ -177,7 +179,7 @@ def _move_rows(
     if len(initial) == 1:
         two_rows, in_model = _as_two_rows(initial, in_model)
         moved = _move_rows(key, two_rows, saved, ClassNames(in_file, in_model), division)
-        return moved[1:] - moved[:1]
+        return moved[1:] - moved[:1]  # a sigmoid of it is the softmax of the two
     groups, size = division
     without_class = len(initial) // groups // size - len(in_model)
     if len(saved) != groups * (len(in_file) + without_class) * size:
@@ -198,8 +200,8 @@ def _move_rows(
 
 
 def _as_two_rows(row: Tensor, classes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the row by which a segmentor separates a class from the background as the two rows of
-    a softmax, and their classes.
+    """Return the only row of a segmentor, whose sigmoid separates a class from the background, as
+    two rows for a softmax: background and class. Return the names of both too.
     """
     # The names may be those of the class alone, or of both.
     return torch.cat((torch.zeros_like(row), row)), ("background", *classes)[-2:]

@@ -32,10 +32,10 @@ _MMPRETRAIN = {
     ".mlp.fc1.": ".ffn.layers.0.0.",
     ".mlp.fc2.": ".ffn.layers.1.",
 }
-_NAMES = dict(
+_NAMES_BY_LAYOUT = dict(
     official=dict[str, str](), timm={"^pos_embeder.": "^pos_embed."}, mmpretrain=_MMPRETRAIN
 )
-LAYOUTS = tuple(_NAMES)
+LAYOUTS = tuple(_NAMES_BY_LAYOUT)
 
 
 @dataclass
@@ -77,7 +77,7 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
     """
     source, state, metadata = _unwrap(checkpoint, use_ema)
     state = _without_wrappers(state)
-    backbone = _strip(state, "backbone.")
+    backbone = _select_under(state, "backbone.")
     rest = {key: value for key, value in state.items() if not key.startswith("backbone.")}
     # Beside a bare backbone, a file has at most the head of a classifier or of DINO.
     if backbone and any(not key.startswith(CLASSIFIER_PREFIXES) for key in rest):
@@ -87,7 +87,7 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
         task = "backbone"
         backbone |= rest
         heads = {}
-    trunk, layout = _published_names(backbone)
+    trunk, layout = _rename_as_published(backbone)
     if not any(key.startswith("blocks.") for key in trunk):
         keys = ", ".join(list(state)[:3]) or "none"
         raise ValueError(f"no XCiT in it: keys such as {keys} have an unknown layout")
@@ -97,7 +97,7 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
 
 
 def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-    """Return the entry that holds the tensors, the tensors, and the metadata."""
+    """Return the name of the entry that holds the tensors, or '', the tensors, and the metadata."""
     if not isinstance(checkpoint, Mapping):
         raise ValueError(f"it holds a {type(checkpoint).__name__}, not a dict of weights")
     entries = ["model_ema", "state_dict_ema"] if use_ema else ["state_dict", "model", "teacher"]
@@ -127,17 +127,17 @@ def _without_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if len(unwrapped) < len(state):
         raise ValueError("it holds tensors twice, with and without _orig_mod.: save one model")
     while unwrapped and all(key.startswith("module.") for key in unwrapped):
-        unwrapped = _strip(unwrapped, "module.")
+        unwrapped = _select_under(unwrapped, "module.")
     return unwrapped
 
 
-def _strip(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _select_under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {
         key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)
     }
 
 
-def _published_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+def _rename_as_published(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
     """Return tensors under their published names, and the layout in which they were."""
     state = {key.removeprefix(TIMM_PREFIX): value for key, value in state.items()}
     if any(key.startswith("xca_layers.") for key in state):
@@ -146,8 +146,8 @@ def _published_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
         layout = "timm"
     else:
         layout = "official"
-    published = {other: name for name, other in _NAMES[layout].items()}
-    return _join_class_qkv(_rename(state, published)), layout
+    published = {other: name for name, other in _NAMES_BY_LAYOUT[layout].items()}
+    return _join_class_qkv(_replace_parts(state, published)), layout
 
 
 def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
         return dict(model=dict(weights.trunk))
     # The models of the other projects have no pyramid.
     state = {key: value for key, value in weights.trunk.items() if not key.startswith("fpn")}
-    state = _rename(_split_class_qkv(state), _NAMES[layout])
+    state = _replace_parts(_split_class_qkv(state), _NAMES_BY_LAYOUT[layout])
     if layout == "timm":
         return state
     # mmpretrain has the head of a classifier beside the backbone.
@@ -173,11 +173,11 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
     return dict(meta={}, state_dict=prefixed)
 
 
-def _rename(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """Replace the parts of keys that `names` holds, in its order, each once."""
+def _replace_parts(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Replace in each key the parts that `names` holds, in its order, each once."""
     renamed = {}
     for key, value in state.items():
-        new_key = f"^{key}"
+        new_key = f"^{key}"  # as in `names`, for parts that must start the key
         for part, new_part in names.items():
             new_key = new_key.replace(part, new_part, 1)
         renamed[new_key.removeprefix("^")] = value
@@ -209,9 +209,9 @@ def _split_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
-    """Return architecture and patch size of a trunk, such as 's12/p16', or, of width, depth and
-    heads, '32x12x4/p8'. `depth` is that of the architecture, if the trunk has fewer blocks. Raises
-    as `backbone_options`.
+    """Return architecture and patch size of a trunk, such as 's12/p16', or '32x12x4/p8' (width,
+    depth, heads) for an architecture without a name. `depth` replaces the number of blocks of a
+    trunk that ends early. Raises as `backbone_options`.
     """
     options = backbone_options(trunk)
     arch = resolve_arch(options["arch"])
@@ -244,7 +244,7 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
         pattern = re.compile(r"patch_embed\.proj\.\d+\.0\.weight")
         patch_size = 2 ** sum(1 for key in trunk if pattern.fullmatch(key))
     return dict(
-        arch=name if name in ARCHS else dict(shape, eta=1.0),
+        arch=name if name in ARCHS else dict(shape, eta=1.0),  # shapes do not tell eta
         patch_size=patch_size,
         patch_embed="linear" if stem == LINEAR_STEM else "conv",
         in_channels=trunk[stem].shape[1],

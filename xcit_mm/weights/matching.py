@@ -13,7 +13,7 @@ from .classes import ClassNames, move_classes
 from .layouts import CLASSIFIER_PREFIXES, PYRAMID_PREFIXES, Weights, describe, parse_checkpoint
 from .zoo import load_checkpoint
 
-_MASK_HEAD = "roi_head.mask_head."  # of mmdet
+_MASK_HEAD_PREFIX = "roi_head.mask_head."  # of mmdet
 _KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
 
 
@@ -30,12 +30,13 @@ def load_pretrained(
 ) -> list[str]:
     """Fill a backbone or a classifier from a checkpoint in any layout: all of it, or nothing.
 
-    See `match_trunk` for the parts that the checkpoint may lack and those that may remain unused.
+    A file without heads of a detector or segmentor may lack the pyramid. What the model does not
+    have, such as class attention or blocks after the last tap, remains unused.
 
     Args:
         backbone: A backbone of this package.
         checkpoint: A path, a URL or `xcit://NAME`.
-        use_ema: See `parse_checkpoint`.
+        use_ema: Take the averaged weights of a training file.
         strict_heads: False lets the head of a classifier keep its initial values if the file has no
             head or a head for other classes.
         fill_stem: Rule of `bands.stem_for_bands` for a backbone of other bands than the file's RGB.
@@ -76,8 +77,9 @@ def match_model(
     `strict_heads` and `fill_stem` are those of `StrictLoadHook`. The model is not changed.
 
     Args:
-        names: Classes of the checkpoint and of the model, to whose numbers rows of the heads are
-            moved. Without `strict_heads`, they may be others.
+        names: Classes of the checkpoint and of the model. Rows of the heads are moved to the
+            numbers that their classes have in the model. With `strict_heads`, both must have the
+            same classes.
 
     Raises:
         ValueError: If the model has another backbone; CheckpointMismatch if the file does not fit.
@@ -98,7 +100,7 @@ def match_model(
         if expected_heads and not heads:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
         if names is not None:
-            moved = move_classes(model, initial, _named(weights.trunk) | heads, names)
+            moved = move_classes(model, initial, _prefix_backbone(weights.trunk) | heads, names)
             heads = without(moved, "backbone.")
             weights.trunk = {key: moved[f"backbone.{key}"] for key in weights.trunk}
         trunk = backbone.match_weights(weights, strict_heads, fill_stem)
@@ -108,10 +110,10 @@ def match_model(
     except ValueError as error:
         raise CheckpointMismatch(f"the checkpoint does not fit the model: {error}") from None
     # mmengine requires all tensors, so omitted heads keep their initial values.
-    return initial | _named(trunk) | heads
+    return initial | _prefix_backbone(trunk) | heads
 
 
-def _named(trunk: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _prefix_backbone(trunk: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"backbone.{key}": tensor for key, tensor in trunk.items()}
 
 
@@ -145,8 +147,8 @@ def match_trunk(
 def match_backbone(
     backbone: Any, weights: Weights, depth: int, unused: tuple[str, ...], prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Return the tensors of a trunk that fill a backbone. The names of the backbone's trunk have a
-    prefix.
+    """Return the tensors of a trunk that fill a backbone, which names its trunk, but not its
+    pyramid, with `prefix`.
 
     Left out are blocks after the last tap, up to `depth`, levels of the pyramid that the backbone
     lacks, and tensors with an `unused` prefix.
@@ -167,6 +169,7 @@ def match_backbone(
 def _match_classifier(
     expected: dict[str, Tensor], trunk: dict[str, Tensor], task: str, strict: bool
 ) -> dict[str, Tensor]:
+    """Return the tensors that fill a classifier. Unless strict, omit a head of other classes."""
     if "cls_token" not in trunk:
         fix = "take a file trained on ImageNet or by DINO"
         raise ValueError(f"it is a {task} without class attention: {fix}")
@@ -187,10 +190,11 @@ def _count_classes(trunk: Mapping[str, Tensor]) -> int:
 def _match_heads(
     expected: dict[str, Tensor], heads: dict[str, Tensor], strict: bool
 ) -> dict[str, Tensor]:
-    """Return the tensors that fill the heads: all of them, or, if not strict, those that fit."""
+    """Return the tensors that fill the heads: all, or, if not strict, those of equal shapes."""
     if not strict:
-        if not any(key.startswith(_MASK_HEAD) for key in expected):  # a Faster from a Mask R-CNN
-            heads = without(heads, _MASK_HEAD)
+        # A Faster R-CNN may start from the file of a Mask R-CNN.
+        if not any(key.startswith(_MASK_HEAD_PREFIX) for key in expected):
+            heads = without(heads, _MASK_HEAD_PREFIX)
         resized = tuple(
             key for key in expected if key in heads and heads[key].shape != expected[key].shape
         )
@@ -209,7 +213,7 @@ def without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dic
 
 
 def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors that have the expected names, shapes and types and are finite, or raise."""
+    """Return `state` if it has the expected names, shapes and types and is finite, or raise."""
     missing = [key for key in expected if key not in state]
     if missing:
         raise ValueError(f"it lacks {preview(missing)}")

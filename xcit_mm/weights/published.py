@@ -51,11 +51,11 @@ _FAMILIES = {
 }
 
 
-def _make_table() -> dict[str, PublishedFile]:
+def _list_files_by_name() -> dict[str, PublishedFile]:
     table = {}
     for path_format, (archs, resolution, training) in _FAMILIES.items():
         for arch in archs:
-            size = f"{SIZES[arch[0]]}_{arch[1:]}"
+            size = f"{SIZES[arch[0]]}_{arch[1:]}"  # 'small_12' for 's12'
             for patch_size in PATCH_SIZES:
                 path = path_format.format(size=size, patch_size=patch_size)
                 name = path.rpartition("/")[2]
@@ -64,7 +64,7 @@ def _make_table() -> dict[str, PublishedFile]:
     return table
 
 
-PUBLISHED: dict[str, PublishedFile] = _make_table()
+PUBLISHED: dict[str, PublishedFile] = _list_files_by_name()
 """Facts of every published file by its name, as in `xcit://NAME`."""
 
 

@@ -121,7 +121,7 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
     try:
         if start[8:9] == b"{":  # a header after its length
             return load_file(path)
-        # Again, because OneDL's mmengine (0.10.12) removes some after it loads a file.
+        # Allowed again, because OneDL's mmengine (0.10.12) forbids some after it loads a file.
         add_safe_globals(CHECKPOINT_TYPES)
         with _lock, safe_globals(SUBSTITUTES), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an error follows the warning of TorchScript
@@ -159,8 +159,8 @@ def _explain(path: Path, error: Exception) -> str:
 
 
 def find_damage(path: Path) -> str | None:
-    """Return the name of the first damaged record of a file of torch, which does not compare
-    checksums, or None; 'list (REASON)' if the records cannot be listed or unpacked.
+    """Return the name of the first damaged record of a file of torch, or None, or 'list (REASON)'
+    if the records cannot be listed or unpacked. torch itself does not compare checksums.
     """
     try:
         if not zipfile.is_zipfile(path):  # written before torch 1.6

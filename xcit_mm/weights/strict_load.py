@@ -75,8 +75,8 @@ class StrictLoadHook(Hook):
 
 
 def _pair_names(runner: Runner, checkpoint: dict, classes: tuple[str, ...]) -> ClassNames | None:
-    """Return the classes of a checkpoint and of the training that starts from it, or None if the
-    checkpoint does not name its own.
+    """Return the classes of a checkpoint and of the training that starts from it, and log how they
+    differ. Return None if neither the checkpoint nor the config beside it names its classes.
     """
     in_file = learned_classes(checkpoint)
     name = runner.cfg.get("load_from")

@@ -67,7 +67,7 @@ def find_checkpoint_in(folder: Path) -> str | None:
         files = [*best_files, Path(last)] if last and Path(last).is_file() else best_files
         runs = _read_runs(files)
         if not runs:  # weights alone, as they are published
-            return _take_only(folder, best_files)
+            return _get_only(folder, best_files)
         newest = max(runs, key=lambda run: run.order)
         for name in newest.best:
             if (folder / name).is_file():
@@ -75,7 +75,7 @@ def find_checkpoint_in(folder: Path) -> str | None:
     if last:
         return last
     files = [path for suffix in CHECKPOINT_SUFFIXES for path in folder.glob(f"*{suffix}")]
-    return _take_only(folder, sorted(files))
+    return _get_only(folder, sorted(files))
 
 
 def check_same_data(path: str | Path, checkpoint: Any, config: Mapping[str, Any], fix: str) -> None:
@@ -94,8 +94,8 @@ def check_same_data(path: str | Path, checkpoint: Any, config: Mapping[str, Any]
 
 
 def _training_paths(config: Mapping[str, Any]) -> list[str]:
-    """Return the paths of the data that a config trains on, without links. Those of `train --from`
-    are the source of the copies that the library reads.
+    """Return the real paths of the data that a config trains on. A config of `train --from` names
+    as `source` the data of the user, which the library reads as copies.
     """
     source = config.get("source")
     if isinstance(source, Mapping) and source.get("path"):
@@ -111,7 +111,8 @@ def _training_paths(config: Mapping[str, Any]) -> list[str]:
     return [path if "://" in path else os.path.realpath(path) for path in paths if path]
 
 
-def _take_only(folder: Path, files: list[Path]) -> str | None:
+def _get_only(folder: Path, files: list[Path]) -> str | None:
+    """Return the only file, or None without a file. Raise ValueError if there are several."""
     if len(files) > 1:
         names = preview([path.name for path in files])
         raise ValueError(
@@ -126,7 +127,7 @@ def _read_runs(paths: Iterable[Path]) -> list[SavedRun]:
 
 
 def find_newer_best(folder: Path, last: SavedRun) -> Path | None:
-    """Return the best checkpoint that a run saved right after its last, or None."""
+    """Return the best checkpoint that a run saved right after its last, at the same iteration."""
     newer = [
         run.path
         for run in _read_runs(folder.glob("best_*.pth"))
@@ -135,9 +136,9 @@ def find_newer_best(folder: Path, last: SavedRun) -> Path | None:
     return max(newer, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
-def own_best(folder: Path, info: dict[str, Any]) -> list[str]:
-    """Return the names of the best checkpoints of a run that resumes in a folder, and forget those
-    in other folders, but not their scores, in what the run has recorded.
+def forget_missing_best(folder: Path, info: dict[str, Any]) -> list[str]:
+    """Return the names of the best checkpoints in the record `info` of a run, and remove the paths,
+    but not the scores, of files that the folder lacks from the record.
     """
     names = _best_files(info)
     for key, name in names.items():

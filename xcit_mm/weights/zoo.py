@@ -20,9 +20,9 @@ from .work_dirs import CHECKPOINT_SUFFIXES, check_same_data, find_checkpoint_in,
 
 HUB_PREFIX = "hf://"
 # mmengine imports and calls what any other name with a dot stands for, such as os.system.
-_REGISTERED = re.compile(r"((mmdet|mmseg)\.[A-Z])?\w+")
+_REGISTERED_NAME = re.compile(r"((mmdet|mmseg)\.[A-Z])?\w+")
 _TYPE_KEYS = ("type", "runner_type", "constructor")
-_MODULE = re.compile(r"(xcit_mm|mmdet|mmseg)(\.\w+)*")
+_LIBRARY_MODULE = re.compile(r"(xcit_mm|mmdet|mmseg)(\.\w+)*")
 
 
 @functools.cache
@@ -53,7 +53,7 @@ def find_config(model: str) -> str:
         ValueError: If the name is unknown, with similar names.
         FileNotFoundError: If the folder has no config.
     """
-    return _look_up(model)[0]
+    return _look_up_model(model)[0]
 
 
 def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
@@ -69,7 +69,7 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     """
     if checkpoint and model.endswith(CHECKPOINT_SUFFIXES):
         raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
-    config, own_checkpoint = _look_up(model, find_weights=checkpoint is None)
+    config, own_checkpoint = _look_up_model(model, find_weights=checkpoint is None)
     checkpoint = checkpoint or own_checkpoint
     if checkpoint is None:
         raise ValueError(
@@ -80,7 +80,8 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     return config, checkpoint
 
 
-def _look_up(model: str, find_weights: bool = False) -> tuple[str, str | None]:
+def _look_up_model(model: str, find_weights: bool = False) -> tuple[str, str | None]:
+    """Return a model's config and its checkpoint or None, in a folder only if `find_weights`."""
     if model.endswith(SUFFIXES):
         return model, None
     path = download_model(model) if model.startswith(HUB_PREFIX) else Path(model).expanduser()
@@ -109,7 +110,7 @@ def _check_is_of_run(checkpoint: str, config: str) -> None:
     try:
         cfg = plain_values(Path(config).read_text())
         saved = load_from_file(checkpoint)
-    except (ValueError, OSError):  # raised, if it matters, where they are used
+    except (ValueError, OSError):  # reported, if it matters, where the file is used
         return
     fix = "give the config of that run with the checkpoint, or train until a checkpoint is saved"
     check_same_data(checkpoint, saved, cfg, fix)
@@ -135,7 +136,8 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
     """
     name = str(name)
     if name.startswith(HUB_PREFIX):
-        return load_from_file(find_model(name)[1], map_location)
+        _, checkpoint = find_model(name)
+        return load_from_file(checkpoint, map_location)
     if name.startswith(REMOTE_PREFIXES) or (name in PUBLISHED and not Path(name).exists()):
         return load_from_file(ensure_downloaded(name), map_location)
     return load_from_file(name, map_location)
@@ -144,7 +146,7 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
     """List the names with all words of a name, or else those that are spelled almost like it."""
     words = re.split("[-_ ]", name.lower())
-    with_words = [known for known in names if all(word in known for word in words)]
+    with_words = [candidate for candidate in names if all(word in candidate for word in words)]
     return with_words or get_close_matches(name.lower(), names)
 
 
@@ -181,9 +183,9 @@ def _check_code_names(value: Any) -> None:
     """
     if isinstance(value, dict):
         for key, entry in value.items():
-            is_code = key in _TYPE_KEYS and not _REGISTERED.fullmatch(str(entry))
+            is_code = key in _TYPE_KEYS and not _REGISTERED_NAME.fullmatch(str(entry))
             if key == "imports":
-                is_code = not all(_MODULE.fullmatch(str(name)) for name in entry or ())
+                is_code = not all(_LIBRARY_MODULE.fullmatch(str(name)) for name in entry or ())
             if is_code:
                 raise ValueError(f"{key}={entry!r}")
             _check_code_names(entry)
