@@ -33,6 +33,7 @@ IMAGE, BOX = coco()["images"][0], coco()["annotations"][0]
         (coco(categories=[dict(id=3, name=name) for name in "abc"]), "3 categories with the id 3"),
         (coco(annotations=[BOX | dict(bbox=[1, 2, float("inf"), 3])]), r"1 is \[1, 2, inf, 3\]"),
         (coco(annotations=[BOX | dict(bbox=["1", "2", "3", "4"])]), "not \\[x, y"),
+        (coco(annotations=[BOX | dict(bbox=[1, 2, 3, 10**400])]), "not \\[x, y"),
     ],
 )
 def test_what_is_wrong_in_a_json_is_one_line_with_its_path(content, message, tmp_path):

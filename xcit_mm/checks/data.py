@@ -112,7 +112,7 @@ def check_labels(objects: CheckedObjects, photos: Photos | None) -> Iterator[Fin
     split = objects.split
     stated = {str(image.path): (image.height, image.width) for image in split.images}
     yield from check_sizes("D315", photos, [(path, path, size) for path, size in stated.items()])
-    indices = {path: index for index, path in enumerate(stated)}
+    indices = {str(image.path): index for index, image in enumerate(split.images)}
 
     def draw_boxes(path: str) -> np.ndarray:
         """Fill the boxes of a photo, each with another number."""

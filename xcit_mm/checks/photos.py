@@ -93,7 +93,7 @@ def _find_lost(photos: Photos) -> dict[str, str]:
             read_image(path)  # refuses to lose bits
         except ValueError as error:
             lost[path] = f"({error})"
-    if photos.is_own:
+    if photos.is_own:  # `train --from` refuses each TIFF of more than 8 bits
         tifs = [path for path in deep if path.lower().endswith(TIFF_SUFFIXES)]
         lost |= {path: f"has {photos.infos[path].bits} bits" for path in tifs}
     return lost

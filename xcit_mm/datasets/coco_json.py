@@ -126,7 +126,7 @@ def _pack_numbers(part: Any) -> Any:
     """Return numbers as an array, which is smaller, and other values as they are."""
     try:
         return array("d", part) if isinstance(part, list) else part
-    except TypeError:  # not of numbers, which a check reports
+    except (TypeError, OverflowError):  # not of numbers, which a check reports
         return part
 
 
@@ -260,7 +260,7 @@ def _check_box(annotation: _Annotation, as_mmdet: bool) -> None:
     is_valid = isinstance(box, list) and len(box) == 4
     try:
         is_valid = is_valid and all(map(isfinite, box if as_mmdet else map(float, box)))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         is_valid = False
     if not is_valid:
         problem = f"the bbox of annotation {annotation.id} is {box}"

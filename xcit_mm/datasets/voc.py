@@ -52,7 +52,7 @@ def read_xml(path: Path) -> PhotoLabels:
             objects.append(NewObject(name, box, outlines or None, f"object {number}"))
         width = int(float(root.findtext("size/width") or 0))
         height = int(float(root.findtext("size/height") or 0))
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
+    except (ElementTree.ParseError, ValueError, LookupError, OverflowError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected objects with boxes") from None
     size = (width, height) if width and height else None
     return PhotoLabels(objects, size, unread, photo=root.findtext("filename"))

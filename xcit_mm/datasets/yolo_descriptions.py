@@ -149,6 +149,6 @@ def _possible_paths(written: str, roots: Sequence[Path]) -> Iterator[Path]:
     """
     path = PurePath(PureWindowsPath(written).as_posix())
     for root in roots:
-        yield Path(os.path.normpath(root / path))  # labels are sought where ../ leads to
+        yield Path(os.path.normpath(root / path))  # without ../: paths are compared by parts
         for start in range(1, len(path.parts)):
             yield root.joinpath(*path.parts[start:])

@@ -126,7 +126,7 @@ def run_tool(tool: str, options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    work, next_step = {
+    work, interrupted = {
         "train": (_train, "--resume resumes from the last checkpoint"),
         "test": (_test, "the test has no scores yet"),
     }[tool]
@@ -139,7 +139,7 @@ def run_tool(tool: str, options: argparse.Namespace) -> int:
             work(options)
 
     errors = (CheckpointMismatch, CannotResume, NotSaved, ConnectionError, FloatingPointError)
-    return cli_main(work_in_console, next_step, *errors)
+    return cli_main(work_in_console, interrupted, *errors)
 
 
 @contextmanager

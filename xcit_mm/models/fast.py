@@ -180,6 +180,7 @@ def _interact(layer: Any, rows: Tensor) -> Tensor:
 def mlp(layer: Any, x: Tensor) -> Tensor:
     """Compute MLP of tokens (B, N, C), each by itself."""
     weight1 = order_weight(layer.fc1.weight, x)
+    # Where MKL is fast, `linear` calls torch's own product, which reads the plain weight alone.
     weight2 = order_weight(layer.fc2.weight, x) if uses_onednn(x) else layer.fc2.weight
 
     def project(rows: Tensor) -> Tensor:

@@ -96,6 +96,7 @@ def predict_on_ray(
     except ModuleNotFoundError:
         raise ModuleNotFoundError("--ray needs Ray: pip install xcit_mm[ray]") from None
     options = dict(out=results.out, category_ids=results.category_ids, drawing=results.drawing)
+    # Items in other journals were predicted by this run: an actor that Ray restarts skips them.
     earlier_journals = set(results.journal.path.parent.glob("*.jsonl"))
     starts = range(0, len(items), CHUNK)
     chunks = [dict(chunk=json.dumps(items[start : start + CHUNK])) for start in starts]

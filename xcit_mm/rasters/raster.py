@@ -127,7 +127,7 @@ class Raster(StoredRaster):
         opacity = np.block(samples)
         opacity = opacity[opacity > 0]
         is_image = opacity.size and (opacity < opacity.max()).mean() > _MAX_PARTLY_OPAQUE
-        if self._raw or not is_image:
+        if not is_image:
             return True
         problem = f"its band {alpha} is marked as alpha, but varies as an image does"
         self.notes.append(f"{problem}: it is neither used nor a mask")

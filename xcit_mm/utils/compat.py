@@ -149,8 +149,10 @@ class ScriptRunner(Runner):
         """Log the environment and the config to the file only."""
         handlers = self.logger.handlers
         self.logger.handlers = file_handlers(self.logger)
-        super()._log_env(env_cfg)
-        self.logger.handlers = handlers
+        try:
+            super()._log_env(env_cfg)
+        finally:
+            self.logger.handlers = handlers
 
     def register_hooks(self, *args: Any, **options: Any) -> None:
         super().register_hooks(*args, **options)
