@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from ..utils.atomic import atomic_write
 from .coco_json import without_collection
 from .dataset import Dataset, Split
@@ -79,12 +81,15 @@ def write_coco(split: Split, classes: Sequence[str], path: Path) -> None:
 
 def _write_list(file: IO[bytes], entries: Iterator[dict[str, Any]]) -> None:
     """Write a list in pieces, as the text of a large list takes as much memory again."""
-    separator = "["
+    separator = b"["
     for first in entries:
         chunk = [first, *islice(entries, _CHUNK)]
-        file.write(f"{separator}{json.dumps(chunk)[1:-1]}".encode())
-        separator = ", "
-    file.write(b"[]" if separator == "[" else b"]")
+        encoded = msgspec.json.encode(chunk)
+        if b"null" in encoded:  # for NaN, which mmdet's json reads
+            encoded = json.dumps(chunk).encode()
+        file.write(separator + encoded[1:-1])
+        separator = b", "
+    file.write(b"[]" if separator == b"[" else b"]")
 
 
 def _annotations(split: Split) -> Iterator[dict[str, Any]]:
