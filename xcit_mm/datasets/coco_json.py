@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..utils.texts import class_name
+from ..utils.texts import class_name, read_text
 from .dataset import Objects
 from .photo_labels import is_rotation, to_number
 
@@ -90,21 +91,16 @@ def without_collection() -> Iterator[None]:
 
 @without_collection()
 def load_json(path: Path) -> Any:
-    """Read a json with or without a byte order mark. Annotations become tuples.
+    """Read a json. Annotations become tuples.
 
     Raises:
         ValueError: If the file is not JSON.
     """
-    with path.open("rb") as file:
-        encoding = json.detect_encoding(file.read(4))
+    text = read_text(path)
     try:
-        encoded = path.read_text(encoding)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    try:
-        return json.loads(encoded, object_hook=_pack)
+        return json.loads(text, object_hook=_pack)
     except (ValueError, RecursionError) as error:
-        problem = "is not in COCO's format" if '"annotations"' in encoded else "cannot be read"
+        problem = "is not in COCO's format" if '"annotations"' in text else "cannot be read"
         raise ValueError(f"{path} {problem}: {error}") from None
 
 
@@ -220,7 +216,7 @@ def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
     images = {_read_id(entry["id"], exact): row for row, entry in enumerate(content["images"])}
     labels = {_read_id(entry["id"], exact): row for row, entry in enumerate(content["categories"])}
     for annotation in annotations:
-        _check_box(annotation, exact)
+        _check_numbers(annotation, exact)
     objects = Objects(
         [images.get(_read_id(entry.image_id, exact), -1) for entry in annotations],
         [labels.get(_read_id(entry.category_id, exact), -1) for entry in annotations],
@@ -252,7 +248,11 @@ def _to_columns(path: Path, content: dict[str, Any], exact: bool) -> CocoJson:
     )
 
 
-def _check_box(annotation: _Annotation, exact: bool) -> None:
+def _check_numbers(annotation: _Annotation, exact: bool) -> None:
+    """Raise ValueError unless box and area are numbers, or, unless `exact`, texts of numbers."""
+    if not isinstance(annotation.area, (int, float) if exact else (int, float, str, NoneType)):
+        problem = f"the area of annotation {annotation.id} is {annotation.area!r}"
+        raise ValueError(f"{problem}, not a number")
     box = annotation.bbox
     is_valid = isinstance(box, list) and len(box) == 4
     try:

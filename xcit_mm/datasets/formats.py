@@ -48,7 +48,7 @@ def _read(data: Path, formats: Sequence[Any], expected: str) -> Dataset:
             datasets += [dataset] if dataset else []
     if errors and datasets:
         files = " or ".join(f"{dataset.data_format} ({dataset.source})" for dataset in datasets)
-        fix = f"if this is not meant, remove it, or give the file of {files} by --data"
+        fix = f"if only {files} is meant, move the files of other formats elsewhere"
         raise ValueError(f"{errors[0]}; {fix}") from None
     if errors:
         raise errors[0]
@@ -64,7 +64,7 @@ def _read(data: Path, formats: Sequence[Any], expected: str) -> Dataset:
             f"({dataset.source})"
             for dataset in explaining
         ]
-        fix = "remove one, or give its file by --data"
+        fix = "move the files of all but one format elsewhere"
         raise ValueError(f"{data} has {' and '.join(objects)}: {fix}")
     chosen = explaining[0]
     for dataset in datasets:

@@ -13,7 +13,7 @@ from ..utils.texts import compose
 from .dataset import Dataset, Image, NewObject, Objects, Split
 from .headers import read_infos
 from .inventory import Inventory, LeftOut
-from .pairs import find_lists, pair_labelled
+from .pairs import pair_labelled
 
 Size = tuple[int, int]  # width and height
 
@@ -177,7 +177,6 @@ def read_folder(
     maps = [path for path in inventory.photos if "segmentation" in path.parent.name.lower()]
     left_out.add_files("segmentation map", "", maps)
     photos = sorted(set(inventory.photos).difference(maps))
-    labelled = pair_labelled(photos, labels, inventory, left_out)
+    labelled, lists = pair_labelled(photos, labels, inventory, left_out)
     classes, splits = read_photo_labels(labelled, lambda path, size: read(path), left_out)
-    lists = find_lists(inventory)
     return Dataset(data_format, classes, splits, left_out, inventory, labels[0], lists)

@@ -1,6 +1,5 @@
 """Texts and names of other tools, read alike wherever they come from."""
 
-import codecs
 import json
 import re
 import unicodedata
@@ -11,15 +10,14 @@ from typing import Any
 
 
 def read_text(path: Path) -> str:
-    """Read a text in UTF-8, or in UTF-16 with a byte order mark.
+    """Read a text in UTF-8, UTF-16 or UTF-32, with or without a byte order mark.
 
     Raises:
         ValueError: If the text has another encoding.
     """
     encoded = path.read_bytes()
-    is_utf16 = encoded.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        return encoded.decode("utf-16" if is_utf16 else "utf-8-sig")
+        return encoded.decode(json.detect_encoding(encoded))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read ({error}): save it as UTF-8") from None
 
