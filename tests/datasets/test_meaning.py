@@ -14,6 +14,8 @@ from xcit_mm.datasets import read_maps, read_objects
 
 SHAPE = dict(label="thing", points=[[12, 12], [20, 12], [20, 20], [12, 20]])
 
+DIAMOND = [[12, 16], [16, 12], [20, 16], [16, 20]]
+
 
 def shape(shape_type: str) -> dict:
     return dict(SHAPE, shape_type=shape_type)
@@ -130,6 +132,22 @@ MEANT = {
         "1 object beside others that cannot be read (1.json), "
         "1 photo with shapes of the type rotation (2.jpg), "
         "1 object that cannot be read: shapes of the type rotation (2.json)",
+    ),
+    "rectangles of four corners, one of them rotated": (
+        "{0,1}.jpg",
+        {
+            "0.json": json.dumps(
+                dict(
+                    shapes=[dict(SHAPE, shape_type="rectangle")], imageWidth="32", imageHeight=[32]
+                )
+            ),
+            "1.json": json.dumps(
+                dict(shapes=[dict(SHAPE, points=DIAMOND, shape_type="rectangle")])
+            ),
+        },
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 photo with rotated boxes (1.jpg), "
+        "1 object that cannot be read: rotated boxes (1.json)",
     ),
     "a rotated box": (
         "{0,1}.jpg",
@@ -361,6 +379,11 @@ UNCERTAIN = {
         {"data.yaml": "names: [a, 'a ']"},
         ("data.yaml has 'a' twice",),
     ),
+    "an empty line between names": (
+        "0.jpg 0.txt",
+        {"classes.txt": "a\n\nb\n"},
+        ("classes.txt has an empty line 2: name the class",),
+    ),
     "a name twice": (
         "0.jpg 0.txt",
         {"data.yaml": "names: [a, a]"},
@@ -493,6 +516,10 @@ MAPS_OF_UNCERTAIN_MEANING: dict[str, tuple[Callable[[Path], object], str]] = {
     "another order of colours": (
         lambda path: with_palette(path, LABELS, [255, 0, 0, 0, 0, 0]),
         "(255, 0, 0) has label 1 in",
+    ),
+    "an empty line between names": (
+        lambda path: (path.parents[1] / "classes.txt").write_text("\na\nb\n"),
+        "classes.txt has an empty line 1",
     ),
     "a repeated name": (
         lambda path: (path.parents[1] / "classes.txt").write_text("a\na\n"),

@@ -287,11 +287,3 @@ def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
         if any((folder / file_name).is_file() for file_name in sample):
             return folder
     return None
-
-
-def read_stated_size(image: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return width and height of an image of a json, or None if it does not state both."""
-    sides = [to_number(image.get(side)) for side in ("width", "height")]
-    if not all(isfinite(side) and side > 0 for side in sides):
-        return None
-    return int(sides[0]), int(sides[1])

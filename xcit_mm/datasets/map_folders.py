@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..utils.errors import preview
-from ..utils.texts import class_name, read_lines
+from ..utils.texts import class_name, read_class_names, read_lines
 from .dataset import IGNORED, Dataset, Image, Split, check_repeated
 from .headers import ImageInfo, read_infos
 from .inventory import Inventory, LeftOut
@@ -33,7 +33,7 @@ def read(inventory: Inventory) -> Dataset | None:
     _check_palettes(infos)
     if names is not None:
         descriptions.append(names)
-        classes = list(map(class_name, read_lines(names)))
+        classes = list(map(class_name, read_class_names(names)))
         if not classes:
             raise ValueError(f"{names} is empty: write the name of a label on each line")
         check_repeated(classes, names)

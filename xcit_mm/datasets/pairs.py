@@ -29,9 +29,14 @@ SPLITS = {
     "testset": "test",
 }
 """Names that people give to the splits of a data set."""
-PHOTO_FOLDERS = {"images", "image", "imgs", "img", "photos", "jpegimages", "leftimg8bit"}
+PHOTO_FOLDERS = {
+    *("images", "image", "imgs", "img", "img_dir", "photos", "jpegimages", "leftimg8bit"),
+}
 """Names of folders in which photos lie apart from labels."""
-LABEL_FOLDERS = {"labels", "label", "annotations", "masks", "mask", "segmentationclass", "gtfine"}
+LABEL_FOLDERS = {
+    *("labels", "label", "annotations", "ann_dir", "masks", "mask", "segmentationclass", "gtfine"),
+    *("gt", "groundtruth"),
+}
 """Names of folders in which labels lie apart from photos."""
 
 LABEL_ENDING = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -97,6 +97,12 @@ def to_number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return nan
+
+
+def stated_size(width: Any, height: Any) -> Size | None:
+    """Return the size of a photo that a label file states, or None if it does not state both."""
+    sides = (to_number(width), to_number(height))
+    return (int(sides[0]), int(sides[1])) if all(0 < side < inf for side in sides) else None
 
 
 def is_rotation(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ..utils.images import PHOTO_SUFFIXES
-from ..utils.texts import class_name, read_lines, read_text
+from ..utils.texts import class_name, read_class_names, read_lines, read_text
 from ..utils.walk import iter_files
 from .dataset import check_repeated
 from .inventory import LeftOut
@@ -111,7 +111,7 @@ def _read_names(path: Path, names: Any) -> tuple[Any, list[Path]]:
         return names, []
     for file in _possible_paths(names, [path.parent]):
         if file.is_file():
-            return read_lines(file), [file]
+            return read_class_names(file), [file]
     if PurePath(names).suffix in (".names", ".txt", ".yaml"):
         raise ValueError(f"the file {names} does not exist")
     return [names], []

@@ -28,6 +28,19 @@ def read_lines(path: Path) -> list[str]:
     return [line for line in lines if line]
 
 
+def read_class_names(path: Path) -> list[str]:
+    """Read the names of classes, one on each line.
+
+    Raises:
+        ValueError: If a line between them is empty: the names after it would be of other numbers.
+    """
+    lines = [line.strip() for line in read_text(path).rstrip().splitlines()]
+    if "" in lines:
+        fix = "name the class, or remove the line"
+        raise ValueError(f"{path} has an empty line {lines.index('') + 1}: {fix}")
+    return lines
+
+
 def compose(name: str) -> str:
     """Return a name with composed letters: a Mac writes `é` as two characters."""
     return name if name.isascii() else unicodedata.normalize("NFC", name)
