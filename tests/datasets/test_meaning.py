@@ -317,7 +317,7 @@ UNCERTAIN = {
     "a json beside a broken description": (
         "0.jpg",
         {"a.json": coco("0.jpg"), "data.yaml": "train: none\nnames: [a]"},
-        ("none must be a folder", "if only COCO (", "move the files of other formats"),
+        ("none must be a folder", "if only COCO (", "move the files of YOLO elsewhere"),
     ),
     "two descriptions": (
         "0.jpg 0.txt",

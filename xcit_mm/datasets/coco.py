@@ -114,8 +114,8 @@ def _to_split(
             left_out.add("image", "of a photo that is listed twice: both have its objects", path)
         else:
             index_of[real_path] = len(used)
-            image = coco.images[number]
-            used.append((path, stated_size(image.get("width"), image.get("height"))))
+            entry = coco.images[number]
+            used.append((path, stated_size(entry.get("width"), entry.get("height"))))
         indices[number] = index_of[real_path]
     sizes = image_sizes(path for path, size in used if not size)
 
