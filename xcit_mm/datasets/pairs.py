@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path, PurePath, PureWindowsPath
+from pathlib import Path, PurePath
 
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import compose, read_lines
@@ -169,10 +169,10 @@ def _possible_names(line: str) -> list[Parts]:
     texts = [line, re.sub(r"\s+-?[01]$", "", line), re.sub(r"(\.\w+)[\s,].*", r"\1", line)]
     names = []
     for text in dict.fromkeys(texts):
-        path = PureWindowsPath(compose(text.strip('"')))  # also reads slashes
-        if path.suffix.lower() in PHOTO_SUFFIXES:
-            path = path.with_suffix("")
-        names.append(path.relative_to(path.anchor).parts)
+        name = compose(text.strip('"')).replace("\\", "/")
+        if name.lower().endswith(PHOTO_SUFFIXES):
+            name = name.rpartition(".")[0]
+        names.append(tuple(part for part in name.split("/") if part not in ("", ".", "..")))
     return names
 
 
