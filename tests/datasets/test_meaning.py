@@ -11,6 +11,7 @@ from helpers.layouts import VOC, YOLO, coco, write_files, write_photo
 from PIL import Image
 
 from xcit_mm.datasets import read_maps, read_objects
+from xcit_mm.datasets.writing import is_current, read_state, write_dataset
 
 SHAPE = dict(label="thing", points=[[12, 12], [20, 12], [20, 20], [12, 20]])
 
@@ -447,6 +448,36 @@ def test_of_two_formats_that_stays_whose_files_are_not_moved(folder):
         read_objects(folder / "d")
     (folder / "d/a.json").rename(folder / "a.json")
     assert read_objects(folder / "d").describe().startswith("2 photos, 2 objects of 1 class")
+
+
+@pytest.mark.parametrize("source", [{"a.json": coco("0.jpg")}, {"classes.txt": "a"}])
+def test_results_in_the_folder_of_the_data_are_no_data(source, folder):
+    """A user trains in the folder of the data, and predicts there."""
+    write_files(folder, "0.jpg 0.txt" if "classes.txt" in source else "0.jpg", source)
+    first = read_objects(folder)
+    write_dataset(first, folder / "a-coco")
+    log = {"a.py": "", "work_dirs/a/1/scalars.json": "{}", "other/last_checkpoint": ""}
+    results = {
+        "out/run.json": "{}",
+        "out/journal/1.jsonl": "",
+        "out/predictions.json": coco("0.jpg"),
+    }
+    write_files(folder, "work_dirs/a/predictions.jpg", log | results)
+    second = read_objects(folder)
+    assert second.left_out.reasons[("folder", "of results")] == [
+        "a-coco",
+        "other",
+        "out",
+        "work_dirs",
+    ]
+    assert second.describe().startswith(first.describe())
+    state = read_state(folder / "a-coco")
+    assert state is not None and is_current(state)
+
+
+def test_photos_named_as_files_of_results_are_data(folder):
+    write_files(folder, "work_dirs/d/{source,run}.jpg work_dirs/d/{source,run}.json")
+    assert len(read_objects(folder / "work_dirs").training.images) == 2
 
 
 def test_a_pipe_is_not_read(folder):
