@@ -385,6 +385,11 @@ UNCERTAIN = {
         {"classes.txt": "a\n\nb\n"},
         ("classes.txt has an empty line 2: name the class",),
     ),
+    "labels in a folder that is not known as one": (
+        "images/0.jpg jsons/0.json",
+        {},
+        ("none of its labels, such as", "jsons/0.json, is of a photo, such as", "images/0.jpg"),
+    ),
     "a name twice": (
         "0.jpg 0.txt",
         {"data.yaml": "names: [a, a]"},

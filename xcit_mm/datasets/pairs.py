@@ -269,5 +269,8 @@ def pair_labelled(
         if labelled:
             splits[split] = labelled
     if "train" not in splits:
-        raise ValueError(f"{inventory.root} has no training images with labels: {LAYOUTS}")
+        problem = f"none of its labels, such as {labels[0]}, is of a photo, such as {photos[0]}"
+        raise ValueError(
+            f"{inventory.root} has no training images with labels: {problem}; {LAYOUTS}"
+        )
     return splits, lists
