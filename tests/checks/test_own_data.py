@@ -251,6 +251,18 @@ def test_correct_maps_have_no_findings():
     assert checked_maps() == []
 
 
+def test_a_negative_label_without_data_is_named_before_8_bits_make_it_a_class():
+    """As GDAL writes it: -32768 would become 0."""
+    write_maps([0, 1])
+    map_path = Path("data/masks/train/0.png").resolve()
+    map_path.unlink()
+    pixels = np.zeros((SIDE, SIDE), np.int16)
+    pixels[0] = -32768
+    Image.fromarray(pixels).save(map_path.with_suffix(".tif"))
+    found = [finding for finding in checked_maps() if finding.level == "FAIL"]
+    assert_only(found, "FAIL", "D506", "label -32768", map_path.with_suffix(".tif"))
+
+
 @pytest.mark.parametrize(
     "labels, classes, level", [([0, 1], "a\nb\nc", "note"), ([0, 255], "a\nb", "FAIL")]
 )
