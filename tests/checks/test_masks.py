@@ -149,6 +149,7 @@ NO_MASKS = {
     "RLE without counts": dict(size=[HEIGHT, WIDTH]),
     "RLE of another size": dict(size=[WIDTH, HEIGHT], counts="0"),
     "RLE of too few pixels": dict(size=[HEIGHT, WIDTH], counts=[10, 10]),
+    "RLE of texts": dict(size=[HEIGHT, WIDTH], counts=["10", "10"]),
 }
 
 
@@ -163,16 +164,18 @@ def test_mask_that_cannot_be_read_is_named_with_its_image(mask):
 
 
 @pytest.mark.parametrize(
-    "polygons, problem",
+    "mask, problem",
     [
         ([[4, 4, 24, 4, 24, 24, 4, 24], [1, 2, 3, 4]], "fewer than three points"),
         ([[4, 4, 24, 24, 4, 4]], "without area"),
         ([[40, 30, 60, 30, 60, 47]], "elsewhere"),
         ([[4, 4, 24, 4, 24, float("nan")]], "without area"),
+        (dict(size=[HEIGHT, WIDTH], counts=[HEIGHT * WIDTH - 400, 400]), "elsewhere"),
+        (dict(size=[HEIGHT, WIDTH], counts="no RLE"), "elsewhere"),
     ],
 )
-def test_doubtful_mask_of_one_object_is_a_note(polygons, problem):
-    edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(segmentation=polygons))
+def test_doubtful_mask_of_one_object_is_a_note(mask, problem):
+    edit_json(TRAIN_JSON, lambda content: content["annotations"][0].update(segmentation=mask))
     assert failures(MASK_RCNN) == []
     notes = [note for note in findings(MASK_RCNN, level="note") if note.code == "D412"]
     assert_named(notes, [("D412", "train", "1 of 80", problem, "id 1")])

@@ -166,6 +166,19 @@ def test_a_stated_size_that_is_not_that_of_the_photo_is_named(data_format):
     assert_only(checked(), "FAIL", "D315", photo, f"{SIDE} x {SIDE}", "512 x 512")
 
 
+def test_labels_drawn_over_a_photo_as_stored_get_advice_that_needs_no_config():
+    write_data("COCO", [[("thing", GOOD)]])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo = Path("data/train/0.jpg").resolve()
+    Image.open(photo).resize((SIDE, SIDE // 2)).save(photo, exif=exif)
+    json_path = photo.with_name("instances_train.json")
+    json_path.write_text(json_path.read_text().replace('"height": 128', '"height": 64'))
+    found = checked()
+    assert_only(found, "FAIL", "D315", photo, "drawn as stored, and turned by EXIF")
+    assert "remove the orientation" in found[0].fix and "pipelines" not in found[0].fix
+
+
 def test_masks_are_checked_if_the_model_takes_them():
     write_data("COCO", [[("thing", GOOD)], [("thing", GOOD)]])
     path = Path("data/train/instances_train.json")
@@ -249,6 +262,18 @@ def test_correct_maps_have_no_findings():
     write_maps([0, 1, 255])
     write_maps([0, 1], split="val")
     assert checked_maps() == []
+
+
+def test_a_negative_label_without_data_is_named_before_8_bits_make_it_a_class():
+    """As GDAL writes it: -32768 would become 0."""
+    write_maps([0, 1])
+    map_path = Path("data/masks/train/0.png").resolve()
+    map_path.unlink()
+    pixels = np.zeros((SIDE, SIDE), np.int16)
+    pixels[0] = -32768
+    Image.fromarray(pixels).save(map_path.with_suffix(".tif"))
+    found = [finding for finding in checked_maps() if finding.level == "FAIL"]
+    assert_only(found, "FAIL", "D506", "label -32768", map_path.with_suffix(".tif"))
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ WITH_VAL = "2 photos with maps of 2 classes; held out 2 photos"
 MAPS = {
     "of Cityscapes": "leftImg8bit/{train,val}/a/{0,1}_leftImg8bit.png "
     "map:gtFine/{train,val}/a/{0,1}_gtFine_labelIds.png",
+    "of mmseg": "img_dir/{train,val}/{0,1}.png map:ann_dir/{train,val}/{0,1}.png",
     "told apart by channels": "{train,val}/photo/{0,1}.png map:{train,val}/masks/photo/{0,1}.png",
 }
 COUNTED_MAPS = {

@@ -1,6 +1,7 @@
 """Labels keep their meaning, or are left out by name, or are refused in one line."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,11 @@ from helpers.layouts import VOC, YOLO, coco, write_files, write_photo
 from PIL import Image
 
 from xcit_mm.datasets import read_maps, read_objects
+from xcit_mm.datasets.writing import is_current, read_state, write_dataset
 
 SHAPE = dict(label="thing", points=[[12, 12], [20, 12], [20, 20], [12, 20]])
+
+DIAMOND = [[12, 16], [16, 12], [20, 16], [16, 20]]
 
 
 def shape(shape_type: str) -> dict:
@@ -130,6 +134,22 @@ MEANT = {
         "1 photo with shapes of the type rotation (2.jpg), "
         "1 object that cannot be read: shapes of the type rotation (2.json)",
     ),
+    "rectangles of four corners, one of them rotated": (
+        "{0,1}.jpg",
+        {
+            "0.json": json.dumps(
+                dict(
+                    shapes=[dict(SHAPE, shape_type="rectangle")], imageWidth="32", imageHeight=[32]
+                )
+            ),
+            "1.json": json.dumps(
+                dict(shapes=[dict(SHAPE, points=DIAMOND, shape_type="rectangle")])
+            ),
+        },
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 photo with rotated boxes (1.jpg), "
+        "1 object that cannot be read: rotated boxes (1.json)",
+    ),
     "a rotated box": (
         "{0,1}.jpg",
         {"a.json": annotated(with_rotated_box, "0.jpg", "1.jpg")},
@@ -209,6 +229,59 @@ MEANT = {
         ("thing",),
         "1 photo, 1 object of 1 class; held out 1 photo",
     ),
+    "lists of VOC for each class": (
+        "JPEGImages/{0,1,2}.jpg Annotations/{0,1,2}.xml",
+        {
+            "ImageSets/Main/thing_train.txt": "0  1\n",
+            "ImageSets/Main/thing_val.txt": "1 -1\n",
+            "ImageSets/Main/train_trainval.txt": "0 0\n1  1\n",
+        },
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 photo in no split "
+        "(JPEGImages/2.jpg), 1 label of photos in no split (Annotations/2.xml)",
+    ),
+    "lists of VOC of another machine, in a folder of small letters": (
+        "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
+        {"imagesets/train.txt": "/data/JPEGImages/0.jpg\n", "imagesets/val.txt": "C:\\x\\1.jpg\n"},
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo",
+    ),
+    "lists of photos with labels beside one folder": (
+        "train/images/{0,1}.jpg train/labels/{0,1}.xml",
+        {
+            "train_list.txt": "images/0.jpg labels/0.xml\n",
+            "val_list.txt": "images/1.jpg labels/1.xml\n",
+            "test.txt": "a note",
+        },
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 other file (test.txt)",
+    ),
+    "a list beside folders of splits": (
+        "{train,val}/0.jpg {train,val}/0.json",
+        {"train.txt": "train/0.jpg"},
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 other file (train.txt)",
+    ),
+    "a folder for tests that Roboflow names and does not have": (
+        "{train,valid}/images/0.jpg {train,valid}/labels/0.txt",
+        {
+            "data.yaml": "train: ../train/images\nval: ../valid/images\ntest: ../test/images\n"
+            "names: [a]\n"
+        },
+        ("a",),
+        "1 photo, 1 object of 1 class; held out 1 photo; "
+        "left out: 1 folder of test that is missing (../test/images)",
+    ),
+    "capital letters of CVAT": (
+        "images/{0,1}.jpg labels/{0,1}.txt",
+        {
+            "data.yaml": "Train: a.txt\nValidation: b.txt\nNames: [a]\n",
+            "a.txt": "images/0.jpg",
+            "b.txt": "images/1.jpg",
+        },
+        ("a",),
+        "1 photo, 1 object of 1 class; held out 1 photo",
+    ),
     "an object of an unknown category": (
         "{0,1}.jpg",
         {"a.json": annotated(with_unknown_category, "0.jpg", "1.jpg")},
@@ -240,12 +313,12 @@ UNCERTAIN = {
     "two formats": (
         "0.jpg 0.xml",
         {"a.json": coco("0.jpg")},
-        ("1 object of COCO (", "1 object of Pascal VOC (", "give its file by --data"),
+        ("1 object of COCO (", "1 object of Pascal VOC (", "move the files of all but one format"),
     ),
     "a json beside a broken description": (
         "0.jpg",
         {"a.json": coco("0.jpg"), "data.yaml": "train: none\nnames: [a]"},
-        ("none must be a folder", "give the file of COCO ("),
+        ("none must be a folder", "if only COCO (", "move the files of YOLO elsewhere"),
     ),
     "two descriptions": (
         "0.jpg 0.txt",
@@ -296,6 +369,31 @@ UNCERTAIN = {
         "{0,1}.jpg",
         {"0.json": json.dumps(dict(shapes=[SHAPE], imagePath="1.jpg"))},
         ("0.json is of 1.jpg, as it says, and has the name of 0.jpg",),
+    ),
+    "two labels of a photo": (
+        "images/0.jpg images/0.txt labels/0.txt",
+        {"classes.txt": "a"},
+        ("images/0.jpg has the labels", "images/0.txt and", "labels/0.txt: remove one"),
+    ),
+    "an area that is a list": (
+        "0.jpg",
+        {"a.json": annotated(lambda content: content["annotations"][0].update(area=[1]), "0.jpg")},
+        ("a.json", "the area of annotation 1 is [1], not a number"),
+    ),
+    "a name twice with spaces": (
+        "0.jpg 0.txt",
+        {"data.yaml": "names: [a, 'a ']"},
+        ("data.yaml has 'a' twice",),
+    ),
+    "an empty line between names": (
+        "0.jpg 0.txt",
+        {"classes.txt": "a\n\nb\n"},
+        ("classes.txt has an empty line 2: name the class",),
+    ),
+    "labels in a folder that is not known as one": (
+        "images/0.jpg jsons/0.json",
+        {},
+        ("none of its labels, such as", "jsons/0.json, is of a photo, such as", "images/0.jpg"),
     ),
     "a name twice": (
         "0.jpg 0.txt",
@@ -348,6 +446,62 @@ def test_a_file_that_is_given_decides_between_formats(folder):
     write_files(folder, "{0,1}.jpg 0.xml 0.txt", {"a.json": coco("1.jpg"), "classes.txt": "b"})
     assert read_objects(folder / "a.json").classes == ("thing",)
     assert read_objects(folder / "classes.txt").classes == ("b",)
+
+
+def test_of_two_formats_that_stays_whose_files_are_not_moved(folder):
+    write_files(folder / "d", "{0,1}.jpg 0.xml 1.xml", {"a.json": coco("1.jpg")})
+    write_files(folder / "d", "", {"broken.yaml": "names: [b]\ntrain: none", "0.txt": YOLO})
+    with pytest.raises(ValueError, match="none must be"):
+        read_objects(folder / "d")
+    (folder / "d/broken.yaml").rename(folder / "broken.yaml")
+    with pytest.raises(ValueError, match=r"COCO .* Pascal VOC"):
+        read_objects(folder / "d")
+    (folder / "d/a.json").rename(folder / "a.json")
+    assert read_objects(folder / "d").describe().startswith("2 photos, 2 objects of 1 class")
+
+
+@pytest.mark.parametrize("source", [{"a.json": coco("0.jpg")}, {"classes.txt": "a"}])
+def test_results_in_the_folder_of_the_data_are_no_data(source, folder):
+    """A user trains in the folder of the data, and predicts there."""
+    write_files(folder, "0.jpg 0.txt" if "classes.txt" in source else "0.jpg", source)
+    first = read_objects(folder)
+    write_dataset(first, folder / "a-coco")
+    log = {"a.py": "", "work_dirs/a/1/scalars.json": "{}", "other/last_checkpoint": ""}
+    results = {
+        "out/run.json": "{}",
+        "out/journal/1.jsonl": "",
+        "out/predictions.json": coco("0.jpg"),
+    }
+    write_files(folder, "work_dirs/a/predictions.jpg", log | results)
+    second = read_objects(folder)
+    assert second.left_out.reasons[("folder", "of results")] == [
+        "a-coco",
+        "other",
+        "out",
+        "work_dirs",
+    ]
+    assert second.describe().startswith(first.describe())
+    state = read_state(folder / "a-coco")
+    assert state is not None and is_current(state)
+
+
+def test_photos_named_as_files_of_results_are_data(folder):
+    write_files(folder, "work_dirs/d/{source,run}.jpg work_dirs/d/{source,run}.json")
+    assert len(read_objects(folder / "work_dirs").training.images) == 2
+
+
+def test_a_pipe_is_not_read(folder):
+    write_files(folder, "0.jpg 0.txt", {"classes.txt": "a"})
+    os.mkfifo(folder / "data.yaml")
+    assert read_objects(folder).describe() == "1 photo, 1 object of 1 class"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_texts_of_windows_are_read(encoding, folder):
+    write_files(
+        folder, "0.jpg", {"classes.txt": "é".encode(encoding), "0.txt": YOLO.encode(encoding)}
+    )
+    assert read_objects(folder).classes == ("é",)
 
 
 def test_a_yaml_that_is_given_describes_its_folder_whatever_its_name(folder):
@@ -403,6 +557,10 @@ MAPS_OF_UNCERTAIN_MEANING: dict[str, tuple[Callable[[Path], object], str]] = {
     "another order of colours": (
         lambda path: with_palette(path, LABELS, [255, 0, 0, 0, 0, 0]),
         "(255, 0, 0) has label 1 in",
+    ),
+    "an empty line between names": (
+        lambda path: (path.parents[1] / "classes.txt").write_text("\na\nb\n"),
+        "classes.txt has an empty line 1",
     ),
     "a repeated name": (
         lambda path: (path.parents[1] / "classes.txt").write_text("a\na\n"),

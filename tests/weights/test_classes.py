@@ -161,7 +161,7 @@ def test_rows_of_a_classifier_move_by_name(classes, has_own_head):
     assert torch.equal(new.weight[[0, -1]], old.weight[[3, 0]])
 
 
-@pytest.mark.parametrize("meta", ["mmcv 1", "config beside the file", "nothing"])
+@pytest.mark.parametrize("meta", ["mmcv 1", "RTMDet", "config beside the file", "nothing"])
 def test_names_are_found_where_a_checkpoint_has_them(meta, tmp_path, capsys):
     cfg = small_models.semantic_fpn()
     cfg.test_dataloader.dataset.metainfo = dict(classes=LABELS)
@@ -171,6 +171,8 @@ def test_names_are_found_where_a_checkpoint_has_them(meta, tmp_path, capsys):
     content = saved(model, None)
     if meta == "mmcv 1":
         content["meta"] = dict(CLASSES=LABELS)
+    if meta == "RTMDet":
+        content["meta"] = dict(dataset_meta=dict(CLASSES=LABELS))
     (tmp_path / "epoch_1.pth").touch()
     other = small_models.build(cfg)
     load_from = str(tmp_path / "epoch_1.pth")

@@ -8,8 +8,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from pycocotools import mask as rle
 
 from ..datasets.dataset import is_outline
+from ..utils.coco import to_corners
 from .findings import Finding
 from .objects import CheckedObjects
 
@@ -27,7 +29,7 @@ _FAULTS = {
         0,
     ),
     "doubtful": (
-        "have polygons without area, of fewer than three points, or elsewhere than their box",
+        "have masks without area, of fewer than three points, or elsewhere than their box",
         _POLYGONS,
         0.5,
     ),
@@ -45,10 +47,12 @@ def check_masks(objects: CheckedObjects) -> Iterator[Finding]:
     for start in range(0, len(loaded), _CHUNK):
         rows = loaded[start : start + _CHUNK]
         faults[rows] = [_find_fault(objects, row) for row in rows.tolist()]
-        rows = rows[[not faults[row] and isinstance(masks[row], list) for row in rows]]
-        if rows.size:
-            polygons = [masks[row] for row in rows]
-            faults[rows[~_lie_in_boxes(polygons, objects.corners[rows])]] = "doubtful"
+        readable = rows[faults[rows] == ""]
+        for mask_type, lie_in_boxes in ((list, _lie_in_boxes), (dict, _lie_in_boxes_by_rle)):
+            rows = readable[[isinstance(masks[row], mask_type) for row in readable]]
+            if rows.size:
+                is_inside = lie_in_boxes([masks[row] for row in rows], objects.corners[rows])
+                faults[rows[~is_inside]] = "doubtful"
     for fault, (problem, fix, fails_at) in _FAULTS.items():
         yield from objects.report(faults == fault, "D412", problem, fix, fails_at)
 
@@ -60,7 +64,9 @@ def _find_fault(objects: CheckedObjects, row: int) -> str:
         size = objects.image_sizes[row].tolist()
         counts = mask.get("counts")
         is_complete = isinstance(counts, str) or (
-            isinstance(counts, list) and sum(counts) == prod(size)
+            isinstance(counts, list)
+            and all(isinstance(count, int | float) and count >= 0 for count in counts)
+            and sum(counts) == prod(size)
         )
         if not counts or not is_complete or mask.get("size") != size[::-1]:
             return "unreadable"
@@ -85,6 +91,24 @@ def _lie_in_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np.ndarr
     areas = np.add.reduceat(np.abs(doubled_areas), first) / 2
     lowest = np.minimum.reduceat(points, starts[first])
     highest = np.maximum.reduceat(points, starts[first])
+    return _are_boxes_filled(areas, np.hstack([lowest, highest]), corners)
+
+
+def _lie_in_boxes_by_rle(masks: Sequence[dict], corners: np.ndarray) -> np.ndarray:
+    """Return whether RLE has an area, at the place of its box (n,)."""
+    codes = [
+        rle.frPyObjects(mask, *map(int, mask["size"])) if isinstance(mask["counts"], list) else mask
+        for mask in masks
+    ]
+    return _are_boxes_filled(rle.area(codes), to_corners(rle.toBbox(codes)), corners)
+
+
+def _are_boxes_filled(areas: np.ndarray, around: np.ndarray, corners: np.ndarray) -> np.ndarray:
+    """Return whether masks, of areas (n,) and with these boxes around them, fill their own boxes
+    (n, 4) at least in part (n,).
+    """
+    lowest = around[:, :2]
+    highest = around[:, 2:]
     boxes = (corners[:, 2:] - corners[:, :2]).prod(axis=1)
     shared = np.minimum(highest, corners[:, 2:]) - np.maximum(lowest, corners[:, :2])
     intersections = shared.clip(0).prod(axis=1)

@@ -19,10 +19,8 @@ _SAMPLE = 32
 _SUSPECTS = 500  # files that only the pipeline may be able to read
 _CLEAR = 1.2  # times as strong are the edges at the outlines of labels in the right orientation
 _REPLACE = "replace or remove these files"
-_STORED = (
-    "color_type='color_ignore_orientation' in LoadImageFromFile of all pipelines, or remove the "
-    "orientation from the photos' EXIF; or turn the labels as EXIF turns the photos"
-)
+_TURN = "remove the orientation from the photos' EXIF, or turn the labels as EXIF turns the photos"
+_STORED = f"color_type='color_ignore_orientation' in LoadImageFromFile of all pipelines, or {_TURN}"
 
 
 def _sample(items: Sequence, size: int = _SAMPLE) -> list:
@@ -123,7 +121,8 @@ def check_sizes(
             wrong.append(f"{path} ({sizes})")
     fix = "exchange width and height in the labels"
     yield from listed("note", code, turned, "images are turned", fix)
-    fix = f"give the labels and the photos the same size. Drawn as stored: {_STORED}"
+    stored = _TURN if photos.is_own else _STORED  # no config is written yet
+    fix = f"give the labels and the photos the same size. Drawn as stored: {stored}"
     yield from listed("FAIL", code, wrong, "images have another size than their labels", fix)
 
 

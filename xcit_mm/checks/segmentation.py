@@ -93,8 +93,8 @@ def _count_labels(checked: CheckedMaps) -> dict[int, _Label]:
 
 
 def _trained_label(value: int, built: Any) -> int:
-    """Return the label that mmseg makes of a map's value. Values above 8 bits stay as they are."""
-    if built is None:
+    """Return the label that mmseg makes of a map's value. Values below 0 or above 8 bits stay."""
+    if built is None or value < 0:
         return value
     if value > IGNORED:
         return IGNORED if value == 65535 else value
@@ -114,7 +114,7 @@ def _check_head(checked: CheckedMaps, name: str, labels: Mapping[int, _Label]) -
     beyond = [
         f"label {value} {label}"
         for value, label in labels.items()
-        if value != ignored and (value >= end or value > IGNORED)
+        if value != ignored and (not 0 <= value < end or value > IGNORED)
     ]
     limit = f"{name} has num_classes={head.num_classes} and ignore_index={ignored}"
     problem = f"labels in segmentation maps are of no class, as {limit}"

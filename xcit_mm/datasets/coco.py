@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from .coco_json import CocoJson, find_image_folder, read_detections, read_stated_size
+from .coco_json import CocoJson, find_image_folder, read_detections
 from .dataset import Dataset, Image, Split
 from .inventory import Inventory, LeftOut
 from .pairs import split_of
-from .photo_labels import image_sizes
+from .photo_labels import image_sizes, stated_size
 
 
 def read(inventory: Inventory) -> Dataset | None:
@@ -114,7 +114,8 @@ def _to_split(
             left_out.add("image", "of a photo that is listed twice: both have its objects", path)
         else:
             index_of[real_path] = len(used)
-            used.append((path, read_stated_size(coco.images[number])))
+            entry = coco.images[number]
+            used.append((path, stated_size(entry.get("width"), entry.get("height"))))
         indices[number] = index_of[real_path]
     sizes = image_sizes(path for path, size in used if not size)
 

@@ -9,12 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from ..utils.texts import class_name
+from ..utils.texts import class_name, read_text
 from .dataset import Objects
 from .photo_labels import is_rotation, to_number
 
@@ -91,23 +92,18 @@ def without_collection() -> Iterator[None]:
 
 @without_collection()
 def load_json(path: Path) -> Any:
-    """Read a json with or without a byte order mark. Annotations become tuples.
+    """Read a json. Annotations become tuples.
 
     Raises:
         ValueError: If the file is not JSON.
     """
-    with path.open("rb") as file:
-        encoding = json.detect_encoding(file.read(4))
+    text = read_text(path)
     try:
-        encoded = path.read_text(encoding)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    with suppress(msgspec.MsgspecError, RecursionError):
-        return _decode_standard(encoded)
-    try:
-        return json.loads(encoded, object_hook=_pack)
+        with suppress(msgspec.MsgspecError, RecursionError):
+            return _decode_standard(text)
+        return json.loads(text, object_hook=_pack)
     except (ValueError, RecursionError) as error:
-        problem = "is not in COCO's format" if '"annotations"' in encoded else "cannot be read"
+        problem = "is not in COCO's format" if '"annotations"' in text else "cannot be read"
         raise ValueError(f"{path} {problem}: {error}") from None
 
 
@@ -243,7 +239,7 @@ def _to_columns(path: Path, content: dict[str, Any], as_mmdet: bool) -> CocoJson
     categories = enumerate(content["categories"])
     labels = {_read_id(category["id"], as_mmdet): row for row, category in categories}
     for annotation in annotations:
-        _check_box(annotation, as_mmdet)
+        _check_numbers(annotation, as_mmdet)
     objects = Objects(
         [images.get(_read_id(entry.image_id, as_mmdet), -1) for entry in annotations],
         [labels.get(_read_id(entry.category_id, as_mmdet), -1) for entry in annotations],
@@ -275,7 +271,11 @@ def _to_columns(path: Path, content: dict[str, Any], as_mmdet: bool) -> CocoJson
     )
 
 
-def _check_box(annotation: _Annotation, as_mmdet: bool) -> None:
+def _check_numbers(annotation: _Annotation, as_mmdet: bool) -> None:
+    """Raise ValueError unless box and area are numbers, or, unless `as_mmdet`, texts of numbers."""
+    if not isinstance(annotation.area, (int, float) if as_mmdet else (int, float, str, NoneType)):
+        problem = f"the area of annotation {annotation.id} is {annotation.area!r}"
+        raise ValueError(f"{problem}, not a number")
     box = annotation.bbox
     is_valid = isinstance(box, list) and len(box) == 4
     try:
@@ -310,11 +310,3 @@ def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
         if any((folder / file_name).is_file() for file_name in sample):
             return folder
     return None
-
-
-def read_stated_size(image: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return width and height of an image of a json, or None if it does not state both."""
-    sides = [to_number(image.get(side)) for side in ("width", "height")]
-    if not all(isfinite(side) and side > 0 for side in sides):
-        return None
-    return int(sides[0]), int(sides[1])

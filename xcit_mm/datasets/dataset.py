@@ -224,6 +224,8 @@ class Dataset:
             problem = f"{preview(lost)} of {inventory.root} are neither used nor left out"
             raise RuntimeError(f"{problem}: this is an error of xcit_mm")
         self.left_out.add_files("other file", "", unused)
+        for folder in sorted(inventory.results):
+            self.left_out.add("folder", "of results", folder)
 
     @property
     def training(self) -> Split:

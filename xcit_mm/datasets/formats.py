@@ -1,9 +1,8 @@
 """The format of a data set: which formats explain a folder, and which of these is meant."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from ..utils.errors import counted
 from . import coco, labelme, map_folders, voc, yolo
@@ -14,6 +13,7 @@ EXPECTED = (
     "a COCO json or a folder with one, YOLO's folder with data.yaml or classes.txt, "
     "Pascal VOC's xml files, or labelme's json files"
 )
+_Reader = Callable[[Inventory], Dataset | None]
 _EXPECTED_MAPS = "folders of images and of segmentation maps"
 
 
@@ -25,34 +25,41 @@ def read_objects(data: Path) -> Dataset:
         FileNotFoundError: If files are missing.
         ValueError: If no format explains the folder, several do, or the data cannot be read.
     """
-    return _read(data, (coco, yolo, voc, labelme), EXPECTED)
+    readers = {
+        "COCO": coco.read,
+        "YOLO": yolo.read,
+        "Pascal VOC": voc.read,
+        "labelme": labelme.read,
+    }
+    return _read(data, readers, EXPECTED)
 
 
 def read_maps(data: Path) -> Dataset:
     """Read a folder with photos and segmentation maps. The errors are those of `read_objects`."""
-    return _read(data, (map_folders,), _EXPECTED_MAPS)
+    return _read(data, {"maps": map_folders.read}, _EXPECTED_MAPS)
 
 
-def _read(data: Path, formats: Sequence[Any], expected: str) -> Dataset:
+def _read(data: Path, readers: Mapping[str, _Reader], expected: str) -> Dataset:
     """Read a data set by the one format that finds objects, or else labels without objects."""
     if not data.exists():
         raise FileNotFoundError(f"no folder or file at {data}: expected {expected}")
     inventory = Inventory.of(data)
     datasets: list[Dataset] = []
-    errors: list[Exception] = []
-    for data_format in formats:
+    errors: dict[str, Exception] = {}
+    for data_format, read in readers.items():
         try:
-            dataset = data_format.read(inventory)
+            dataset = read(inventory)
         except (ValueError, OSError) as error:
-            errors.append(error)
+            errors[data_format] = error
         else:
             datasets += [dataset] if dataset else []
-    if errors and datasets:
-        files = " or ".join(f"{dataset.data_format} ({dataset.source})" for dataset in datasets)
-        fix = f"if this is not meant, remove it, or give the file of {files} by --data"
-        raise ValueError(f"{errors[0]}; {fix}") from None
     if errors:
-        raise errors[0]
+        data_format, first_error = next(iter(errors.items()))
+        if not datasets:
+            raise first_error
+        files = " or ".join(f"{dataset.data_format} ({dataset.source})" for dataset in datasets)
+        fix = f"if only {files} is meant, move the files of {data_format} elsewhere"
+        raise ValueError(f"{first_error}; {fix}") from None
     explaining = [dataset for dataset in datasets if dataset.count_labels()] or datasets
     if not explaining:
         suffixes = Counter(path.suffix.lower() for path in inventory.files)
@@ -65,7 +72,7 @@ def _read(data: Path, formats: Sequence[Any], expected: str) -> Dataset:
             f"({dataset.source})"
             for dataset in explaining
         ]
-        fix = "remove one, or give its file by --data"
+        fix = "move the files of all but one format elsewhere"
         raise ValueError(f"{data} has {' and '.join(objects)}: {fix}")
     chosen = explaining[0]
     for dataset in datasets:

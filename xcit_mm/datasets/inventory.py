@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -10,12 +10,15 @@ from operator import attrgetter
 from pathlib import Path, PurePath, PureWindowsPath
 
 from ..utils.errors import counted
+from ..utils.folders import SETTINGS
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import compose
 from ..utils.walk import iter_real_files
 
 # Beginnings of names that systems give to their files beside those of the user.
 _HIDDEN = (".", "Thumbs.db", "desktop.ini", "__MACOSX")
+STATE = "source.json"
+"""The file of a folder of copies, see writing.py, that says what was copied."""
 
 
 @dataclass
@@ -63,8 +66,26 @@ class LeftOut:
         return ", ".join(lines)
 
 
+def _find_results(paths: Iterable[Path], roots: Sequence[Path]) -> set[Path]:
+    """Return the folders of results below the data that they were made from: of trainings, of
+    predictions, and of copies.
+    """
+    journals = {path.parents[1] for path in paths if path.parent.name == "journal"}
+    results = set()
+    for path in paths:
+        folder = path.parent
+        is_of_copies = path.name == STATE and folder.name.endswith(("-coco", "-maps"))
+        is_of_predictions = path.name == SETTINGS and folder in journals
+        if path.name == "last_checkpoint" or is_of_copies or is_of_predictions:
+            results.add(folder)
+        elif "work_dirs" in path.parts[:-1]:
+            results |= {folder for folder in path.parents if folder.name == "work_dirs"}
+    below = {folder for folder in results if not {*roots}.isdisjoint(folder.parents)}
+    return {folder for folder in below if below.isdisjoint(folder.parents)}
+
+
 class Inventory:
-    """The files below folders, without hidden files and those of systems.
+    """The files below folders, without hidden files, those of systems, and results of this package.
 
     Attributes:
         data: The file or folder that the user gave. Other files beside a file do not describe it.
@@ -72,6 +93,7 @@ class Inventory:
         roots: All folders.
         files: All files, sorted.
         photos: The files with a suffix of photos.
+        results: Folders of results, whose files are not listed.
     """
 
     def __init__(self, data: Path, *roots: Path) -> None:
@@ -87,6 +109,14 @@ class Inventory:
                     self._real_paths[path] = real_path
         if errors:
             raise errors[0]
+        self.results = _find_results(self._real_paths, roots)
+        if self.results:
+            paths = self._real_paths.items()
+            self._real_paths = {
+                path: real_path
+                for path, real_path in paths
+                if not any(folder in self.results for folder in path.parents)
+            }
         self.files = sorted(self._real_paths, key=attrgetter("parts"))  # the order of paths, faster
         self._by_suffix: dict[str, list[Path]] = defaultdict(list)
         for path in self.files:

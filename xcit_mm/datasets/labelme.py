@@ -2,6 +2,7 @@
 
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..utils.texts import class_name
 from .coco_json import load_json
 from .dataset import Dataset, NewObject
 from .inventory import Inventory
-from .photo_labels import PhotoLabels, box_around, read_folder
+from .photo_labels import PhotoLabels, box_around, read_folder, stated_size
 
 _WITH_AREA = ("polygon", "rectangle")
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
@@ -42,7 +43,9 @@ def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
             shape_type = shape.get("shape_type") or "polygon"
             if "label" not in shape or not shape.get("points"):
                 raise ValueError(f"shape {number} has no label or no points")
-            if shape_type in _WITH_AREA:
+            if shape_type == "rectangle" and _is_rotated(shape["points"]):
+                unread["rotated boxes"] += 1
+            elif shape_type in _WITH_AREA:
                 group = shape.get("group_id")
                 key = (class_name(shape["label"]), number if group is None else f"group {group}")
                 parts.setdefault(key, []).append(shape)
@@ -58,8 +61,15 @@ def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
             mask = None if has_rectangle else [array("d", part.ravel()) for part in outlines]
             box = box_around(np.concatenate(outlines))
             objects.append(NewObject(label, box, mask, f"shape {number_or_group}"))
-        sides = (content.get("imageWidth") or 0, content.get("imageHeight") or 0)
-        size = sides if all(sides) else None
+        size = stated_size(content.get("imageWidth"), content.get("imageHeight"))
         return PhotoLabels(objects, size, unread, without_area, content.get("imagePath"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected labelme's shapes") from None
+
+
+def _is_rotated(points: Sequence[Sequence[float]]) -> bool:
+    """Return whether a rectangle of four corners, as X-AnyLabeling writes it, has more than two
+    different columns or rows.
+    """
+    columns_and_rows = zip(*points, strict=True)
+    return any(len(set(map(round, values))) > 2 for values in columns_and_rows)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..utils.errors import preview
-from ..utils.texts import class_name, read_lines
+from ..utils.texts import class_name, read_class_names, read_lines
 from .dataset import IGNORED, Dataset, Image, Split, check_repeated
 from .headers import ImageInfo, read_infos
 from .inventory import Inventory, LeftOut
-from .pairs import LABEL_ENDING, LABEL_FOLDERS, PHOTO_FOLDERS, find_lists, pair_labelled
+from .pairs import LABEL_ENDING, LABEL_FOLDERS, PHOTO_FOLDERS, pair_labelled
 from .photo_labels import image_sizes
 
 _VOC_TASK = "Segmentation"
@@ -24,9 +24,8 @@ def read(inventory: Inventory) -> Dataset | None:
         return None
     photos = sorted(set(inventory.photos).difference(maps))
     left_out = LeftOut(inventory.root)
-    labelled = pair_labelled(photos, maps, inventory, left_out, _VOC_TASK)
+    labelled, descriptions = pair_labelled(photos, maps, inventory, left_out, _VOC_TASK)
     names = _find_names(inventory)
-    descriptions = find_lists(inventory, _VOC_TASK)
     infos = read_infos([str(path) for rows in labelled.values() for _, path in rows], are_maps=True)
     for path, info in infos.items():
         if info.map_problem:
@@ -34,7 +33,7 @@ def read(inventory: Inventory) -> Dataset | None:
     _check_palettes(infos)
     if names is not None:
         descriptions.append(names)
-        classes = list(map(class_name, read_lines(names)))
+        classes = list(map(class_name, read_class_names(names)))
         if not classes:
             raise ValueError(f"{names} is empty: write the name of a label on each line")
         check_repeated(classes, names)

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path, PurePath, PureWindowsPath
+from pathlib import Path, PurePath
 
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import compose, read_lines
@@ -29,9 +29,14 @@ SPLITS = {
     "testset": "test",
 }
 """Names that people give to the splits of a data set."""
-PHOTO_FOLDERS = {"images", "image", "imgs", "img", "photos", "jpegimages", "leftimg8bit"}
+PHOTO_FOLDERS = {
+    *("images", "image", "imgs", "img", "img_dir", "photos", "jpegimages", "leftimg8bit"),
+}
 """Names of folders in which photos lie apart from labels."""
-LABEL_FOLDERS = {"labels", "label", "annotations", "masks", "mask", "segmentationclass", "gtfine"}
+LABEL_FOLDERS = {
+    *("labels", "label", "annotations", "ann_dir", "masks", "mask", "segmentationclass", "gtfine"),
+    *("gt", "groundtruth"),
+}
 """Names of folders in which labels lie apart from photos."""
 
 LABEL_ENDING = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
@@ -40,6 +45,7 @@ _LIST_STEMS = {"classes", "readme", *SPLITS}  # stems of texts that list classes
 
 Pairs = dict[str, list[tuple[Path, Path | None]]]
 """The photos of each split, each with its label if it has one."""
+Parts = tuple[str, ...]  # of a path
 
 
 def split_of(path: PurePath) -> str | None:
@@ -53,67 +59,121 @@ def split_of(path: PurePath) -> str | None:
 
 def divide_photos(
     photos: Sequence[Path], inventory: Inventory, left_out: LeftOut, task: str = "Main"
-) -> dict[str, list[Path]]:
-    """Return the photos of each split, by Pascal VOC's lists in ImageSets/TASK, or else by folder.
+) -> tuple[dict[str, list[Path]], list[Path]]:
+    """Return the photos of each split, and the lists that divide them.
 
-    Photos that no list names are in the split ''. So are those of folders without a split, if
-    another folder is of training; otherwise they are of training.
+    These are Pascal VOC's lists in ImageSets/TASK. Without them the names of folders divide the
+    photos, or texts named as splits that list photos, if the folders are not of two splits. Other
+    photos are in the split ''; or they are of training, if no photos are and Pascal VOC has no
+    list.
     """
-    lists = find_lists(inventory, task)
-    listed = _read_lists(lists, photos, left_out)
+    split_of_photo = {photo: split_of(inventory.relative(photo.parent)) or "" for photo in photos}
+    texts = [path for path in inventory.with_suffix(".txt") if _split_of_list(path)]
+    lists = _choose_lists([path for path in texts if _image_sets(path)], task)
+    listed = _read_lists(lists, photos, inventory)
+    if not lists and len({*split_of_photo.values()} - {""}) < 2:
+        others = [path for path in texts if _is_of_all_classes(path)]
+        listed = _read_lists(others, photos, inventory)
+        listed = {path: rows for path, rows in listed.items() if any(rows.values())}
+    if listed:
+        split_of_photo = dict.fromkeys(photos, "")
+    # trainval.txt comes first: photos that val.txt names too are held out.
+    for path in sorted(listed, key=lambda path: "trainval" not in path.stem.lower()):
+        for named in listed[path].values():
+            split_of_photo |= dict.fromkeys(named, _split_of_list(path))
+    rows_of_lists = chain(*(rows.items() for rows in listed.values()))
+    for name in dict.fromkeys(name for name, named in rows_of_lists if not named):
+        left_out.add("photo", "of a list that is missing", name)
     splits: dict[str, list[Path]] = defaultdict(list)
-    for photo in photos:
-        split = listed.get(photo) if lists else split_of(inventory.relative(photo.parent))
-        splits[split or ""].append(photo)
+    for photo, split in split_of_photo.items():
+        splits[split].append(photo)
     if "" in splits and "train" not in splits and not lists:
         splits["train"] = splits.pop("")
-    return dict(splits)
+    return dict(splits), list(listed)
 
 
-def find_lists(inventory: Inventory, task: str = "Main") -> list[Path]:
-    """List Pascal VOC's lists of the photos of splits, ImageSets/TASK/val.txt: those of a task, or
-    else of any. CVAT's default.txt, a list of all photos, is left out.
+def _split_of_list(path: Path) -> str:
+    """Return the split of train.txt, train_list.txt, or a class of Pascal VOC, thing_train.txt; or
+    ''.
     """
-    texts = [path for path in inventory.with_suffix(".txt") if path.stem.lower() in SPLITS]
-    lists = [path for path in texts if path.parts[-3:-2] == ("ImageSets",) and read_lines(path)]
-    return [path for path in lists if path.parent.name == task] or lists
+    return SPLITS.get(path.stem.lower().removesuffix("_list").rpartition("_")[2], "")
+
+
+def _is_of_all_classes(path: Path) -> bool:
+    return path.stem.lower().removesuffix("_list") in SPLITS
+
+
+def _image_sets(path: Path) -> Path | None:
+    """Return the folder ImageSets in which a list is."""
+    return next((folder for folder in path.parents if folder.name.lower() == "imagesets"), None)
+
+
+def _choose_lists(lists: Sequence[Path], task: str) -> list[Path]:
+    """Return the lists of a task, or else of any, that are not empty: those of all classes, or else
+    those of each class, which name all photos of a split.
+    """
+    filled = [path for path in lists if read_lines(path)]
+    of_task = [path for path in filled if path.parent.name.lower() == task.lower()] or filled
+    return [path for path in of_task if _is_of_all_classes(path)] or of_task
 
 
 def _read_lists(
-    lists: Sequence[Path], photos: Sequence[Path], left_out: LeftOut
-) -> dict[Path, str]:
-    """Return the split of each photo that Pascal VOC's lists name by an end of its path."""
-    by_end: dict[tuple[Path, str], list[Path]] = defaultdict(list)
-    for folder in {path.parents[2] for path in lists}:  # VOC2012 of VOC2012/ImageSets/TASK/val.txt
-        for photo in photos:
-            if folder in photo.parents:
-                parts = photo.relative_to(folder).with_suffix("").parts
-                for start in range(len(parts)):
-                    by_end[folder, compose("/".join(parts[start:]))].append(photo)
-    splits: dict[Path, str] = {}
-    missing: dict[Path, None] = {}
-    # trainval.txt comes first: photos that val.txt names too are held out.
-    for path in sorted(lists, key=lambda path: path.stem.lower() != "trainval"):
-        folder = path.parents[2]
-        for line in read_lines(path):
-            # The list of a class adds 1, 0 or -1. CVAT quotes names with spaces.
-            names = [_clean_name(line), _clean_name(re.sub(r"\s+-?[01]$", "", line))]
-            named = next((by_end[folder, name] for name in names if (folder, name) in by_end), [])
-            splits |= dict.fromkeys(named, SPLITS[path.stem.lower()])
-            if not named:
-                missing[folder / names[0]] = None
-    for name in missing:
-        left_out.add("photo", "of a list that is missing", name)
-    return splits
-
-
-def _clean_name(name: str) -> str:
-    """Return the name of a photo in a list as an end of its path: without quotes and suffix, with
-    slashes.
+    lists: Sequence[Path], photos: Sequence[Path], inventory: Inventory
+) -> dict[Path, dict[Path, list[Path]]]:
+    """Return of each list its names, and the photos that each name means by an end of their path.
+    A list may be of another machine: its names lose the first folders that no photo has.
     """
-    path = PureWindowsPath(compose(name.strip('"')))  # also reads slashes
-    is_photo = path.suffix.lower() in PHOTO_SUFFIXES
-    return (path.with_suffix("") if is_photo else path).as_posix()
+    by_end_in: dict[Path, dict[Parts, list[Path]]] = {}
+    listed = {}
+    for path in lists:
+        image_sets = _image_sets(path)
+        folder = image_sets.parent if image_sets else inventory.root  # the former is of a year
+        if folder not in by_end_in:
+            by_end_in[folder] = _index_ends(photos, folder)
+        by_end = by_end_in[folder]
+        lines = [_possible_names(line) for line in read_lines(path)]
+        named: list[list[Path]] = [[] for _ in lines]
+        for start in range(max((len(name) for names in lines for name in names), default=0)):
+            named = [_find_named(names, start, by_end) for names in lines]
+            if any(named):
+                break
+        listed[path] = {
+            folder.joinpath(*names[0]): photos_of_name
+            for names, photos_of_name in zip(lines, named, strict=True)
+        }
+    return listed
+
+
+def _find_named(
+    names: Sequence[Parts], start: int, by_end: Mapping[Parts, list[Path]]
+) -> list[Path]:
+    """Return the photos of the first name that any photo has, without its first folders."""
+    ends = [name[start:] for name in names]
+    return next((by_end[end] for end in ends if end in by_end), [])
+
+
+def _index_ends(photos: Sequence[Path], folder: Path) -> dict[Parts, list[Path]]:
+    """Return the photos below a folder by each end of their path, without its suffix."""
+    by_end: dict[Parts, list[Path]] = defaultdict(list)
+    for photo in photos:
+        if folder in photo.parents:
+            parts = tuple(map(compose, photo.relative_to(folder).with_suffix("").parts))
+            for start in range(len(parts)):
+                by_end[parts[start:]].append(photo)
+    return by_end
+
+
+def _possible_names(line: str) -> list[Parts]:
+    """Return the paths of a photo, without its suffix, that a line of a list may mean."""
+    # The list of a class adds 1, 0 or -1, others the label file. CVAT quotes names with spaces.
+    texts = [line, re.sub(r"\s+-?[01]$", "", line), re.sub(r"(\.\w+)[\s,].*", r"\1", line)]
+    names = []
+    for text in dict.fromkeys(texts):
+        name = compose(text.strip('"')).replace("\\", "/")
+        if name.lower().endswith(PHOTO_SUFFIXES):
+            name = name.rpartition(".")[0]
+        names.append(tuple(part for part in name.split("/") if part not in ("", ".", "..")))
+    return names
 
 
 def pair_labels(
@@ -162,14 +222,14 @@ def pair_labels(
 def _find_label(
     photo: Path, inventory: Inventory, labels_by_key: Mapping[tuple, Sequence[Path]]
 ) -> Path | None:
-    """Return the label that shares the surest key with a photo."""
-    for key in _pairing_keys(photo, inventory):
-        labels = labels_by_key.get(key, ())
-        if len(labels) > 1:
-            raise ValueError(f"{photo} has the labels {labels[0]} and {labels[1]}: remove one")
-        if labels:
-            return labels[0]
-    return None
+    """Return the label that the surest key has. Raise ValueError if a photo has several."""
+    labels_of_keys = [labels_by_key.get(key, ()) for key in _pairing_keys(photo, inventory)]
+    surest = next(filter(None, labels_of_keys), [])
+    alike = [path for path in chain(*labels_of_keys) if compose(path.stem) == compose(photo.stem)]
+    labels = list({inventory.real_path(path): path for path in [*surest, *alike]}.values())
+    if len(labels) > 1:
+        raise ValueError(f"{photo} has the labels {labels[0]} and {labels[1]}: remove one")
+    return labels[0] if labels else None
 
 
 def _pairing_keys(path: Path, inventory: Inventory) -> list[tuple]:
@@ -190,15 +250,15 @@ def pair_labelled(
     inventory: Inventory,
     left_out: LeftOut,
     task: str = "Main",
-) -> dict[str, list[tuple[Path, Path]]]:
-    """Divide photos into splits, by the lists of a task or else by folder, pair each photo with its
-    label, and leave out photos without a label.
+) -> tuple[dict[str, list[tuple[Path, Path]]], list[Path]]:
+    """Divide photos into splits, by lists or else by folder, pair each photo with its label, and
+    leave out photos without a label. Return the pairs of each split, and the lists of photos.
 
     Raises:
         ValueError: As `pair_labels`, or if no photo of training has a label.
     """
-    splits_of_photos = divide_photos(photos, inventory, left_out, task)
-    pairs = pair_labels(splits_of_photos, labels, inventory, left_out)
+    divided, lists = divide_photos(photos, inventory, left_out, task)
+    pairs = pair_labels(divided, labels, inventory, left_out)
     splits: dict[str, list[tuple[Path, Path]]] = {}
     for split, rows in pairs.items():
         unlabelled = [photo for photo, label in rows if label is None]
@@ -207,5 +267,8 @@ def pair_labelled(
         if labelled:
             splits[split] = labelled
     if "train" not in splits:
-        raise ValueError(f"{inventory.root} has no training images with labels: {LAYOUTS}")
-    return splits
+        problem = f"none of its labels, such as {labels[0]}, is of a photo, such as {photos[0]}"
+        raise ValueError(
+            f"{inventory.root} has no training images with labels: {problem}; {LAYOUTS}"
+        )
+    return splits, lists

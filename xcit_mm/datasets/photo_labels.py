@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..utils.texts import compose
 from .dataset import Dataset, Image, NewObject, Objects, Split
 from .headers import read_infos
 from .inventory import Inventory, LeftOut
-from .pairs import find_lists, pair_labelled
+from .pairs import pair_labelled
 
 Size = tuple[int, int]  # width and height
 
@@ -100,6 +100,12 @@ def to_number(value: Any) -> float:
         return nan
 
 
+def stated_size(width: Any, height: Any) -> Size | None:
+    """Return the size of a photo that a label file states, or None if it does not state both."""
+    sides = (to_number(width), to_number(height))
+    return (int(sides[0]), int(sides[1])) if all(0 < side < inf for side in sides) else None
+
+
 def is_rotation(value: Any) -> bool:
     """Return whether an angle in degrees, which may be a text, turns a box."""
     return to_number(value or 0) % 360 > 0
@@ -182,7 +188,6 @@ def read_folder(
     maps = [path for path in inventory.photos if "segmentation" in path.parent.name.lower()]
     left_out.add_files("segmentation map", "", maps)
     photos = sorted(set(inventory.photos).difference(maps))
-    labelled = pair_labelled(photos, labels, inventory, left_out)
+    labelled, lists = pair_labelled(photos, labels, inventory, left_out)
     classes, splits = read_photo_labels(labelled, lambda path, size: read(path), left_out)
-    descriptions = find_lists(inventory)
-    return Dataset(data_format, classes, splits, left_out, inventory, labels[0], descriptions)
+    return Dataset(data_format, classes, splits, left_out, inventory, labels[0], lists)

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from ..utils.texts import class_name
 from .dataset import Dataset, NewObject
 from .inventory import Inventory
-from .photo_labels import PhotoLabels, is_rotation, read_folder
+from .photo_labels import PhotoLabels, is_rotation, read_folder, stated_size
 
 
 def read(inventory: Inventory) -> Dataset | None:
@@ -50,11 +50,9 @@ def read_xml(path: Path) -> PhotoLabels:
                 for polygon in element.iter("polygon")
             ]
             objects.append(NewObject(name, box, outlines or None, f"object {number}"))
-        width = int(float(root.findtext("size/width") or 0))
-        height = int(float(root.findtext("size/height") or 0))
-    except (ElementTree.ParseError, ValueError, LookupError, OverflowError) as error:
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected objects with boxes") from None
-    size = (width, height) if width and height else None
+    size = stated_size(root.findtext("size/width"), root.findtext("size/height"))
     return PhotoLabels(objects, size, unread, photo=root.findtext("filename"))
 
 

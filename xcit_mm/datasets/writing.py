@@ -15,11 +15,11 @@ from typing import IO, Any
 import msgspec
 
 from ..utils.atomic import atomic_write
+from ..utils.images import PHOTO_SUFFIXES
 from .coco_json import without_collection
 from .dataset import Dataset, Split
-from .inventory import Inventory
+from .inventory import STATE, Inventory
 
-_STATE_FILE = "source.json"
 _CHUNK = 10_000  # entries of a json that are encoded together
 _LABEL_SUFFIXES = (".txt", ".json", ".xml", ".yaml", ".yml", ".names", ".data")
 
@@ -53,9 +53,9 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
         held_out=bool(dataset.held_out),
         roots=list(map(str, inventory.roots if inventory else ())),
         elsewhere=elsewhere,
-        content=_fingerprint(inventory.files if inventory else [], elsewhere),
+        content=_fingerprint(inventory, elsewhere),
     )
-    with atomic_write(folder / _STATE_FILE) as file:
+    with atomic_write(folder / STATE) as file:
         file.write(json.dumps(state).encode())
     return arguments
 
@@ -141,12 +141,13 @@ def _write_maps(split: Split, folder: Path, name: str) -> dict[str, Any]:
     )
 
 
-def _fingerprint(files: Sequence[Path], elsewhere: Sequence[str]) -> str:
+def _fingerprint(inventory: Inventory | None, elsewhere: Sequence[str]) -> str:
     """Return a hash of the files of a data set: of the content of labels, and of the size and time
-    of photos.
+    of photos. Other files, such as a config beside them, do not count.
     """
     total = blake2b()
-    for path in [*files, *map(Path, elsewhere)]:
+    suffixes = (*_LABEL_SUFFIXES, *PHOTO_SUFFIXES)
+    for path in [*(inventory.with_suffix(*suffixes) if inventory else ()), *map(Path, elsewhere)]:
         total.update(f"{path} ".encode())
         if path.suffix.lower() in _LABEL_SUFFIXES:
             with path.open("rb") as file:
@@ -159,7 +160,7 @@ def _fingerprint(files: Sequence[Path], elsewhere: Sequence[str]) -> str:
 
 def read_state(folder: Path) -> dict[str, Any] | None:
     """Return the state that `write_dataset` wrote into a folder, or None."""
-    path = folder / _STATE_FILE
+    path = folder / STATE
     return json.loads(path.read_bytes()) if path.is_file() else None
 
 
@@ -167,7 +168,7 @@ def is_current(state: dict[str, Any]) -> bool:
     """Return whether the files of a data set are as they were when its state was written."""
     roots = [Path(root) for root in state["roots"]]
     try:
-        files = Inventory(roots[0], *roots).files if roots else []
-        return _fingerprint(files, state["elsewhere"]) == state["content"]
+        inventory = Inventory(roots[0], *roots) if roots else None
+        return _fingerprint(inventory, state["elsewhere"]) == state["content"]
     except OSError:  # a file is missing
         return False

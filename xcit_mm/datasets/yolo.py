@@ -44,17 +44,18 @@ def read(inventory: Inventory) -> Dataset | None:
     if further:
         problem = f"{inventory.data} is described by {first} and {further[0]}"
         raise ValueError(f"{problem}: remove one, or give one by --data")
-    sources = find_sources(first, description.entries)
     left_out = LeftOut(inventory.root)
+    sources = find_sources(first, description.entries, left_out)
     inventory = _with_folders_elsewhere(inventory, list(chain(*sources.values())))
     photos = {split: _find_photos(paths, inventory) for split, paths in sources.items()}
+    lists = [path for path in chain(*sources.values()) if path.is_file()]
     if not photos:  # supervision writes no splits
-        photos = divide_photos(inventory.photos, inventory, left_out)
+        photos, lists = divide_photos(inventory.photos, inventory, left_out)
     if "train" not in photos:
         raise ValueError(f"{first} has no training images: expected 'train'")
     unlisted = inventory.other_photos(chain(*photos.values()))
     photos.setdefault("", []).extend(unlisted)
-    used = [*description.files, *filter(Path.is_file, chain(*sources.values()))]
+    used = [*description.files, *lists]
     texts = [path for path in inventory.with_suffix(".txt") if path not in used]
     pairs = pair_labels(photos, texts, inventory, left_out)
     may_be_poses: list[bool] = []

@@ -12,9 +12,10 @@ from typing import Any
 import yaml
 
 from ..utils.images import PHOTO_SUFFIXES
-from ..utils.texts import class_name, read_lines, read_text
+from ..utils.texts import class_name, read_class_names, read_lines, read_text
 from ..utils.walk import iter_files
 from .dataset import check_repeated
+from .inventory import LeftOut
 from .pairs import SPLITS
 
 
@@ -55,7 +56,7 @@ def has_names(path: Path) -> bool:
         entries = _read_entries(path)
     except (yaml.YAMLError, ValueError):
         return is_named_so
-    return is_named_so or (isinstance(entries, dict) and bool(_entry(entries, "names")))
+    return is_named_so or bool(_entry(entries, "names"))
 
 
 def read_description(path: Path) -> Description:
@@ -66,7 +67,7 @@ def read_description(path: Path) -> Description:
     """
     try:
         entries = _read_entries(path)
-        if not isinstance(entries, dict) or not _entry(entries, "names"):
+        if not _entry(entries, "names"):
             raise ValueError("it has no names")
         names, named_files = _read_names(path, entries["names"])
         numbered = list(names.items() if isinstance(names, dict) else enumerate(names))
@@ -78,26 +79,24 @@ def read_description(path: Path) -> Description:
     except (yaml.YAMLError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read ({reason}): expected names: [...]") from None
-    check_repeated([name for _, name in numbered], path)
+    check_repeated(list(classes.values()), path)
     files = [path, *named_files]
     return Description(files, dict(sorted(classes.items())), keypoint_values, entries)
 
 
 def _read_entries(path: Path) -> dict[str, Any]:
-    """Return the entries of a description, all values as they were written."""
+    """Return the entries of a description by keys of small letters, all values as they were
+    written.
+    """
     suffix = path.suffix.lower()
     if suffix in (".yaml", ".yml"):
-        return yaml.load(read_text(path), _Loader)
+        entries = yaml.load(read_text(path), _Loader)
+        is_mapping = isinstance(entries, dict)
+        return {key.lower(): value for key, value in entries.items()} if is_mapping else {}
     if suffix == ".data":
         pairs = [line.partition("=") for line in read_lines(path)]
-        return {key.strip(): value.strip() for key, _, value in pairs}
-    entries = dict(names=path.name)  # for a list of names beside train.txt
-    for stem in SPLITS:
-        listing = path.with_name(f"{stem}.txt")
-        lines = read_lines(listing) if listing.is_file() else []
-        if lines and all(line.lower().endswith(PHOTO_SUFFIXES) for line in lines):
-            entries[stem] = listing.name
-    return entries
+        return {key.strip().lower(): value.strip() for key, _, value in pairs}
+    return dict(names=path.name)
 
 
 def _entry(entries: Mapping[str, Any], key: str) -> Any:
@@ -112,14 +111,17 @@ def _read_names(path: Path, names: Any) -> tuple[Any, list[Path]]:
         return names, []
     for file in _possible_paths(names, [path.parent]):
         if file.is_file():
-            return read_lines(file), [file]
+            return read_class_names(file), [file]
     if PurePath(names).suffix in (".names", ".txt", ".yaml"):
         raise ValueError(f"the file {names} does not exist")
     return [names], []
 
 
-def find_sources(path: Path, entries: Mapping[str, Any]) -> dict[str, list[Path]]:
-    """Return the folders and lists of photos of each split.
+def find_sources(
+    path: Path, entries: Mapping[str, Any], left_out: LeftOut
+) -> dict[str, list[Path]]:
+    """Return the folders and lists of photos of each split. Roboflow names a folder for tests, even
+    if there is none: it is left out beside validation.
 
     Raises:
         FileNotFoundError: If a folder or list does not exist, or a folder has no photos.
@@ -130,8 +132,13 @@ def find_sources(path: Path, entries: Mapping[str, Any]) -> dict[str, list[Path]
     for key, split in SPLITS.items():
         written = _entry(entries, key) or []
         for name in [written] if isinstance(written, str) else written:
-            sources.setdefault(split, []).append(_find_source(path, name, roots))
-    return sources
+            try:
+                sources.setdefault(split, []).append(_find_source(path, name, roots))
+            except FileNotFoundError:
+                if split != "test" or "val" not in sources:
+                    raise
+                left_out.add("folder", "of test that is missing", name)
+    return {split: paths for split, paths in sources.items() if paths}
 
 
 def _find_source(path: Path, name: str, roots: Sequence[Path]) -> Path:

@@ -1,6 +1,5 @@
 """Texts and names of other tools, read alike wherever they come from."""
 
-import codecs
 import json
 import re
 import unicodedata
@@ -11,15 +10,14 @@ from typing import Any
 
 
 def read_text(path: Path) -> str:
-    """Read a text in UTF-8, or in UTF-16 with a byte order mark.
+    """Read a text in UTF-8, UTF-16 or UTF-32, with or without a byte order mark.
 
     Raises:
         ValueError: If the text has another encoding.
     """
     encoded = path.read_bytes()
-    is_utf16 = encoded.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        return encoded.decode("utf-16" if is_utf16 else "utf-8-sig")
+        return encoded.decode(json.detect_encoding(encoded))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read ({error}): save it as UTF-8") from None
 
@@ -28,6 +26,19 @@ def read_lines(path: Path) -> list[str]:
     """Read the lines of a text that are not empty, as `read_text` does."""
     lines = [line.strip() for line in read_text(path).splitlines()]
     return [line for line in lines if line]
+
+
+def read_class_names(path: Path) -> list[str]:
+    """Read the names of classes, one on each line.
+
+    Raises:
+        ValueError: If a line between them is empty: the names after it would be of other numbers.
+    """
+    lines = [line.strip() for line in read_text(path).rstrip().splitlines()]
+    if "" in lines:
+        fix = "name the class, or remove the line"
+        raise ValueError(f"{path} has an empty line {lines.index('') + 1}: {fix}")
+    return lines
 
 
 def compose(name: str) -> str:

@@ -59,8 +59,10 @@ def learned_classes(checkpoint: Any) -> tuple[str, ...] | None:
     file, such as one that holds weights alone, does not name them.
     """
     meta = meta_of(checkpoint)
-    names = (meta.get("dataset_meta") or {}).get("classes")
-    return plain_names(names or meta.get("CLASSES"))  # which files of mmcv 1 have
+    dataset_meta = meta.get("dataset_meta") or {}
+    # Capital letters are of mmcv 1 and of the first checkpoints of mmdet 3, such as RTMDet's.
+    names = dataset_meta.get("classes") or dataset_meta.get("CLASSES") or meta.get("CLASSES")
+    return plain_names(names)
 
 
 def configured_classes(cfg: Config, split: str = "test") -> tuple[str, ...] | None:
