@@ -14,7 +14,6 @@ The exit code is 3 if an image failed, and 1 if there is none, or the model or a
 import argparse
 import json
 import os
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,10 @@ import onnxruntime
 Arrays = dict[str, np.ndarray]
 Size = tuple[int, ...]  # height and width of an image
 
-SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".avif")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".avif"),
+    *(".ppm", ".pgm", ".jp2"),
+)
 """Suffixes of the photos in a folder."""
 CMYK = 5  # as a TIFF's photometric interpretation, whose tag is 262
 
@@ -61,14 +63,12 @@ def is_cmyk(tiff: bytes) -> bool:
     """Return whether the first image of a TIFF has the bands of printers, which OpenCV converts."""
     order = "<" if tiff[:2] == b"II" else ">"
     try:
-        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
-        (count,) = struct.unpack_from(f"{order}H", tiff, start)
-        entries = [
-            struct.unpack_from(f"{order}HHIH", tiff, start + 2 + 12 * n) for n in range(count)
-        ]
-    except struct.error:
+        (start,) = np.frombuffer(tiff, f"{order}u4", 1, offset=4)
+        (count,) = np.frombuffer(tiff, f"{order}u2", 1, offset=start)
+        entries = np.frombuffer(tiff, f"{order}u2", 6 * int(count), offset=start + 2)
+    except ValueError:  # the file ends before
         return False
-    return any(tag == 262 and value == CMYK for tag, _, _, value in entries)
+    return [262, CMYK] in entries.reshape(-1, 6)[:, [0, 4]].tolist()  # tags and values
 
 
 def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
