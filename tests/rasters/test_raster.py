@@ -201,6 +201,23 @@ class TestUntaggedExtremes:
         scene[:, 50:55] = np.arange(90) * 10 + low
         assert Raster(save(path, scene)).notes == []
 
+    @pytest.mark.parametrize(("dtype", "white"), [("uint8", 255), ("uint16", 65535)])
+    def test_a_white_collar_is_named(self, dtype, white, path):
+        scene = NOISE[:3].astype(dtype) * (white // 255)
+        scene[:, :14] = white
+        (note,) = Raster(save(path, scene)).notes
+        assert note.startswith(f"values of {white:g} fill 2")
+        scene = NOISE[:3].clip(0, 250)
+        scene[:, 20:60, 20:60] = 255  # snow
+        assert Raster(save(path, scene)).notes == []
+
+
+def test_further_pages_are_named(path):
+    pages = [Image.fromarray(NOISE[number]) for number in range(3)]
+    pages[0].save(path, save_all=True, append_images=pages[1:])
+    (note,) = Raster(path).notes
+    assert re.match(r"its first page is read, and not GTIFF_DIR:2:.*a\.tif", note)
+
 
 class TestUnwrittenBlocks:
     @pytest.mark.parametrize("tiling", [dict(tiled=True, blockxsize=64, blockysize=64), {}])

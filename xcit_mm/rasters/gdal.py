@@ -37,8 +37,8 @@ _OPTIONS = dict(
 
 
 def list_rasters(path: Path) -> list[Path]:
-    """List the rasters of a folder, or a single file. A line counts the maps of other runs, which
-    are left out.
+    """List the rasters of a folder, or a single file. Lines count what is left out: maps of other
+    runs, files that are no rasters, and folders.
 
     Raises:
         FileNotFoundError: If the folder has no raster.
@@ -46,7 +46,13 @@ def list_rasters(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+    entries = sorted(path.iterdir())
+    files = [file for file in entries if file.suffix.lower() in SUFFIXES]
+    others = [entry.name for entry in entries if entry not in files]
+    if others:
+        print_line(
+            f"left out {len(others)} entries of {path} that are no rasters: {preview(others)}"
+        )
     results = [file for file in files if _is_result(file)]
     if results:
         print_line(f"left out {len(results)} maps of other runs: {preview(results)}")

@@ -59,7 +59,7 @@ def read_polygons(path: str | Path, option: str, layer: str | None = None) -> An
         table = read_layer(path, name)
         shapes = np.array(getattr(table, "geometry", []), object)
         is_collection = shapely.get_type_id(shapes) == shapely.GeometryType.GEOMETRYCOLLECTION
-        shapes[is_collection] = shapely.buffer(shapes[is_collection], 0)
+        shapes[is_collection] = shapely.buffer(repair(shapes[is_collection]), 0)
         is_empty = shapely.is_missing(shapes) | shapely.is_empty(shapes)
         is_polygon = np.isin(shapely.get_type_id(shapes), _POLYGONS) & ~is_empty
         if is_polygon.any():

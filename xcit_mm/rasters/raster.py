@@ -14,7 +14,7 @@ _SAMPLE = 128  # side in pixels of a window of the sample
 _SAMPLES = 16  # windows of the sample along each axis
 _FEW_SAMPLES = 4  # where no scale is estimated
 _MAX_RESAMPLED = 0.25  # share of a mask, above which other values make an image
-_MAX_ZEROS = 0.1  # share of a sample, above which zeros at the border are no data
+_MAX_COLLAR = 0.1  # share of a sample, above which zeros at the border are no data
 _MAX_EXTREMES = 0.01  # share of a sample, above which an extreme value is no data
 _MAX_INT16 = 32767
 _EXTREMES = (-999, -9999, -32768, -99999)  # which programs write where they have no data
@@ -67,6 +67,9 @@ class Raster(StoredRaster):
         self._raw = raw
         with gdal(path):
             super().__init__(path, gsd, nodata)
+            _, *pages = self._source.subdatasets or [None]
+            if pages and self._source.count:
+                self.notes.append(f"its first page is read, and not {preview(pages)}")
             self.bands = tuple(bands or self._default_bands())
             self._check_bands(is_chosen=bool(bands))
             types = [self._source.dtypes[band - 1] for band in self.bands]
@@ -176,11 +179,16 @@ class Raster(StoredRaster):
         return pixels, valid
 
     def _is_no_data(self, value: float, is_value: np.ndarray, rest: np.ndarray) -> bool:
-        """Return whether a value is no data: zero at the border, or far from all other values."""
+        """Return whether a value is no data: zero or the limit of an integer type at the border, or
+        far from all other values.
+        """
         share = is_value.mean()
+        is_at_border = is_value[[0, -1]].any() or is_value[:, [0, -1]].any()
+        is_collar = bool(is_at_border and share > _MAX_COLLAR)
         if value == 0:
-            is_at_border = is_value[[0, -1]].any() or is_value[:, [0, -1]].any()
-            return bool(is_at_border and share > _MAX_ZEROS)
+            return is_collar
+        if is_collar and value in _limits(self.dtype):
+            return True
         if share <= _MAX_EXTREMES or self.dtype == "uint8":
             return False
         lowest = float(rest.min())
@@ -230,6 +238,14 @@ class Raster(StoredRaster):
         if self._channels == 3 and not self._raw:
             pixels = pixels[::-1]
         return np.ascontiguousarray(pixels.transpose(1, 2, 0)), valid.max(axis=0)
+
+
+def _limits(dtype: str) -> tuple[int, ...]:
+    """Return the lowest and the highest value of an integer type."""
+    if not np.issubdtype(dtype, np.integer):
+        return ()
+    limits = np.iinfo(dtype)
+    return limits.min, limits.max
 
 
 def _join(numbers: Sequence[float]) -> str:
