@@ -185,6 +185,27 @@ class TestObjects:
         assert scores.attrs["labels"] == {"total": 4, "scored": 3, "drawn twice": 1}
 
     @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("surface.csv", "surface.csv cannot be read .*: save it with flat polygons"),
+            ("latin.geojson", "latin.geojson cannot be read .*: save it .* in UTF-8"),
+            ("classes.tif", "--labels .*classes.tif has no polygons: a detector needs some"),
+        ],
+    )
+    def test_files_that_hold_no_polygons_are_one_line(self, name, message, result, tmp_path):
+        labels = tmp_path / name
+        if name == "surface.csv":  # of a city in 3D
+            labels.write_text('WKT\n"POLYHEDRALSURFACE Z (((0 0 0,9 0 0,9 9 0,0 0 0)))"\n')
+        elif name == "latin.geojson":
+            write_shapes(labels, boxes(0, 20), kind=["fir", "fir"])
+            labels.write_bytes(labels.read_bytes().replace(b"fir", b"f\xfcr"))
+        else:
+            save(labels, noise(1, 20, 50), **UTM)
+        with pytest.raises(ValueError, match=message) as error:
+            score_raster(result, labels)
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
         ("columns", "message"),
         [
             (dict(Name=[f"Tree {n}" for n in range(8)]), "8 polygons have 8 values of Name"),

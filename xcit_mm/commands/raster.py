@@ -62,10 +62,10 @@ def predict(args: argparse.Namespace) -> int:
     config, checkpoint = find_model(args.config, args.checkpoint)
     inputs = args.raster, args.aoi, args.labels, config, checkpoint
     check_output(args.out, filter(None, inputs))
+    predictor = Predictor.from_config(config, checkpoint, **predictor_options(args))
     if args.labels is not None:
         # Raises an error before anything is predicted.
-        LabelFile(args.labels, args.class_column, args.layer).is_raster()
-    predictor = Predictor.from_config(config, checkpoint, **predictor_options(args))
+        LabelFile(args.labels, args.class_column, args.layer).is_raster(predictor.is_detector)
     if not Path(args.raster).is_dir():
         predict_one(args.raster, predictor, args.out, args)
         return 0

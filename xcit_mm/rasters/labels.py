@@ -61,12 +61,15 @@ class LabelFile(NamedTuple):
         """How a user gave the file, for messages."""
         return f"--labels {self.path}"
 
-    def is_raster(self) -> bool:
+    def is_raster(self, is_detector: bool) -> bool:
         """Return whether the labels are a raster of classes, and not polygons.
+
+        Args:
+            is_detector: Whether the labels are for objects, which need polygons.
 
         Raises:
             OSError: If they are neither.
-            ValueError: If they are a raster, and a column or a layer is given.
+            ValueError: If they are a raster, and polygons, a column or a layer are needed.
         """
         from pyogrio.errors import DataSourceError
 
@@ -75,6 +78,8 @@ class LabelFile(NamedTuple):
                 return False
         except DataSourceError:
             open_raster(self.path).close()
+        if is_detector:
+            raise ValueError(f"{self.option} has no polygons: a detector needs some")
         given = {"--class-column": self.class_column, "--layer": self.layer}
         for name, value in given.items():
             if value is not None:
@@ -170,7 +175,7 @@ class LabelFile(NamedTuple):
         if unknown:
             problem = f"the model does not know {preview(unknown)}, but {preview(classes)}"
             if not is_known.any():
-                raise ValueError(f"{self.option}: {problem}: give --class-column")
+                raise ValueError(f"{self.option}: {problem}: rename them, or give --class-column")
             print_line(f"{self.option}: {problem}: these labels do not count")
         return is_known.to_numpy()
 

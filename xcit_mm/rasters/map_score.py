@@ -30,7 +30,7 @@ def score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
         names = json.loads(file.tags()["CLASSES"])
         extent = footprint(file)
         area = extent.union_all() if aoi is None else read_area(aoi, file.crs, extent)
-        if source.is_raster():
+        if source.is_raster(is_detector=False):
             stored = StoredClasses(source.path, file)
             if stored.names and stored.names != names:
                 problem = (

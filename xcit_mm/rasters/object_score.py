@@ -30,6 +30,7 @@ def score_objects(
     Args:
         classes: Of the model. Default: unknown.
     """
+    source.is_raster(is_detector=True)  # which raises an error
     table, _ = objects.read_table(out)
     area = _find_area(table.crs, aoi, raster)
     placed, label_tally, _ = source.place(table.crs, area, by_centre=True)

@@ -93,6 +93,8 @@ class Raster(StoredRaster):
         colors of a palette.
         """
         file = self._source
+        if not file.count:
+            raise ValueError(f"{self.path} holds {preview(file.subdatasets)}: give one of them")
         for band in self.bands:
             if not 1 <= band <= file.count:
                 raise ValueError(f"{self.path} has no band {band}, but {file.count}, from 1 on")
@@ -101,8 +103,7 @@ class Raster(StoredRaster):
         if len(self.bands) != self._channels and not is_gray:
             option = f"--bands {_join(self.bands)}: " if is_chosen else ""
             described = [f"{number} {color}" for number, color in enumerate(self._colors, 1)]
-            # A container has no bands, but files.
-            available = f"{file.count} bands ({preview(described or file.subdatasets)})"
+            available = f"{file.count} bands ({preview(described)})"
             problem = f"{self.path} has {available}, but the model takes {self._channels}"
             meaning = "its red, green and blue, or one for all," if is_color else "as many"
             fix = f"give {meaning} as --bands {_join(range(1, self._channels + 1))}"
@@ -173,9 +174,10 @@ class Raster(StoredRaster):
             rest = pixels[:, valid.all(axis=0) & ~is_fill]
             if rest.size and self._is_no_data(fill, is_fill, rest):
                 valid &= ~is_fill
-                described = "zeros at its border" if fill == 0 else f"values of {fill:g}"
+                value = f"{fill:.17g}"  # all digits, as values must be equal
+                described = "zeros at its border" if fill == 0 else f"values of {value}"
                 problem = f"{described} fill {is_fill.mean():.0%} of a sample"
-                self.notes.append(f"{problem}: with --nodata {fill:g} they are no part of it")
+                self.notes.append(f"{problem}: with --nodata={value} they are no part of it")
         return pixels, valid
 
     def _is_no_data(self, value: float, is_value: np.ndarray, rest: np.ndarray) -> bool:
@@ -194,7 +196,7 @@ class Raster(StoredRaster):
         lowest = float(rest.min())
         highest = float(rest.max())
         is_far = max(lowest - value, value - highest) > highest - lowest > 0
-        return value in _EXTREMES or (is_far and not 0 < value < _MAX_INT16)
+        return value in _EXTREMES or (is_far and (value == 9999 or not 0 < value < _MAX_INT16))
 
     def _sample_windows(self, count: int) -> list[list[tuple[slice, slice]]]:
         """Spread small windows evenly over the raster from border to border, as rows of up to
