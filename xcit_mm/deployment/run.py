@@ -342,6 +342,7 @@ def main() -> int:
     provider_help = "CPU, CUDA or another provider of onnxruntime (CUDA if available)"
     parser.add_argument("--provider", metavar="NAME", help=provider_help)
     args = parser.parse_args()
+    cv2.setLogLevel(0)  # it would print its own lines about broken files
     streams: Any = sys.stdout, sys.stderr
     for stream in streams:  # the name of a file may not be UTF-8
         stream.reconfigure(errors="backslashreplace")
