@@ -109,6 +109,15 @@ class TestObjects:
         assert len(dataset["images"]) == 2 and len(dataset["annotations"]) == 1
         assert "left out tiles: 8 without an object\n" in capsys.readouterr().err
 
+    def test_an_object_on_nodata_keeps_no_tile_without_an_object(self, tiles, tmp_path, capsys):
+        bands = noise(3, 100, 600)
+        bands[:, 50:, :200] = 0
+        raster = save(tmp_path / "a.tif", bands, nodata=0, **UTM)
+        shapes = (shapely.box(x, 60, x + 30, 90) for x in (20, 120, 220))
+        cut(raster, write_labels(tmp_path, *shapes))
+        assert len(json.loads((tiles / "train.json").read_text())["images"]) == 4
+        assert "left out tiles: 2 without an object\n" in capsys.readouterr().err
+
 
 class TestMaps:
     def test_maps_are_the_polygons_in_their_classes(self, scene, tiles):

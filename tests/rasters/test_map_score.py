@@ -1,10 +1,12 @@
 """Scores of maps against labels, as a user counts them by hand."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import rasterio
 import shapely
 from helpers.pixel_segmentor import PixelSegmentor
 from helpers.raster_files import ROTATED, UTM, noise, save, write_shapes
@@ -73,6 +75,25 @@ def test_nodata_and_255_of_a_raster_of_classes_do_not_count(nodata, counted, pre
     assert scores.loc["mean", "pixels"] == np.isin(classes, counted).sum()
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float32"])
+def test_negative_numbers_in_a_raster_of_classes_do_not_count(dtype, predicted, tmp_path):
+    out, classes = predicted
+    numbers = np.where(classes == 255, 0, classes).astype(dtype)
+    numbers[100:120] = [[-1], [-2], [-3], [-99]] * 5
+    if dtype == "float32":
+        numbers[120:130] = np.nan
+    place = dict(crs="EPSG:32633", transform=ROTATED)
+    scores = score_raster(out, save(tmp_path / "l.tif", numbers, **place))
+    without_label = 300 * (30 if dtype == "float32" else 20)
+    assert scores.attrs["pixels"] == {
+        "total": 72000,
+        "scored": 72000 - 300 - without_label,
+        "without a class in the map": 300,
+        "without a label": without_label,
+    }
+    assert scores.loc["mean", "pixels"] == scores.attrs["pixels"]["scored"]
+
+
 def test_an_area_limits_the_pixels(predicted, tmp_path):
     out, classes = predicted
     area = [shapely.box(100, 50, 180, 90)]
@@ -125,19 +146,32 @@ def test_labels_of_other_classes_alone_are_an_error(predicted, tmp_path):
         ("place", "--labels .* has no place on the raster, and another size"),
         ("gone", r"gone\.tif"),
         ("column", r"--class-column kind: --labels .*l\.tif is a raster"),
+        ("layer", r"--layer kind: --labels .*l\.tif is a raster"),
+        ("colors", "--labels .* has 3 bands: give a raster of one band"),
+        ("fractions", r"--labels .* has a value 0\.5, which is no number of a class"),
+        ("names", "its classes are background, house, road, not background, road, house of"),
     ],
 )
 def test_labels_that_do_not_match_are_one_line(labels, message, predicted, tmp_path):
     out, classes = predicted
+    options = ("class_column", "layer")
     path = tmp_path / "gone.tif"
     if labels == "number":
         path = write_classes(out, np.where(classes == 1, 7, classes))
     elif labels == "nothing":
         path = write_classes(out, np.where(classes == 255, 0, 255))
-    elif labels == "column":
+    elif labels in ("column", "layer"):
         path = write_classes(out, classes)
+    elif labels == "colors":
+        path = save(tmp_path / "b.tif", noise(3, 240, 300))
+    elif labels == "fractions":
+        path = save(tmp_path / "b.tif", np.full((240, 300), 0.5))
+    elif labels == "names":
+        path = save(tmp_path / "b.tif", classes.astype(np.uint8))
+        with rasterio.open(path, "r+") as file:
+            file.update_tags(CLASSES=json.dumps(["background", "house", "road"]))
     elif labels == "place":
         path = save(tmp_path / "b.tif", np.zeros((9, 9), np.uint8))
     with pytest.raises((ValueError, OSError), match=message) as error:
-        score_raster(out, path, class_column="kind" if labels == "column" else None)
+        score_raster(out, path, **{option: "kind" for option in options if labels in option})
     assert "\n" not in str(error.value)

@@ -138,7 +138,7 @@ def test_tiles_of_nodata_are_not_predicted_but_those_of_one_color_are(
     detector = PerfectDetector()
     table = predict(scene, detector=detector, place=dict(nodata=nodata), tile=100, overlap=20)
     assert len(table) == 1 and detector.seen == seen
-    note = "zeros at its border fill 100% of a sample: with --nodata 0"
+    note = "zeros at its border fill 100% of a sample: with --nodata=0"
     assert (note in capsys.readouterr().err) == (nodata is None)
 
 
@@ -218,6 +218,7 @@ def test_a_small_raster_is_padded_to_a_tile_if_the_pipeline_resizes(predict):
         (".geojson", dict(crs="EPSG:3857"), "GeoJSON is in WGS 84"),
         (".gpkg", dict(crs="EPSG:3857", place=NO_PLACE), "no coordinate system: .* without --crs"),
         (".geojson", dict(place=NO_PLACE), r"no coordinate system: write \.gpkg"),
+        (".gpkg", dict(crs="EPSG:99999"), "--crs EPSG:99999: PROJ knows no such .*, give a code"),
         (".gpkg", dict(tile=None), "give --tile"),
         (".gpkg", dict(tile=0), "tiles of 0 pixels"),
         (".gpkg", dict(aoi="text.gpkg"), r"text\.gpkg' not recognized"),

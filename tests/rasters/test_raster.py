@@ -175,7 +175,8 @@ class TestUntaggedExtremes:
         ("dtype", "fill"),
         [
             ("float32", -9999),
-            ("float32", -3.4e38),
+            ("float32", 9999),
+            ("float32", -np.finfo(np.float32).max),
             ("int16", -32768),
             ("int16", 32767),
             ("uint16", 65535),
@@ -189,9 +190,9 @@ class TestUntaggedExtremes:
         raster = Raster(save(path, filled))
         np.testing.assert_allclose(raster.bounds, expected, rtol=0.1)
         (note,) = raster.notes
-        shown = f"{float(np.array(fill, dtype)):g}"
-        assert note.startswith(f"values of {shown} fill 20% of a sample: with --nodata {shown} ")
-        nodata = float(shown) if dtype != "float32" else float(np.float32(shown))
+        found = re.match(r"values of (\S+) fill 20% of a sample: with --nodata=(\S+) ", note)
+        shown, nodata = map(float, found.groups())
+        assert shown == nodata == fill
         assert Raster(path, nodata=nodata).read(slice(0, 70), slice(0, 90))[1][:14].sum() == 0
 
     @pytest.mark.parametrize("low", [-50, 900])
@@ -200,6 +201,23 @@ class TestUntaggedExtremes:
         scene[:, 20:40] = low
         scene[:, 50:55] = np.arange(90) * 10 + low
         assert Raster(save(path, scene)).notes == []
+
+    @pytest.mark.parametrize(("dtype", "white"), [("uint8", 255), ("uint16", 65535)])
+    def test_a_white_collar_is_named(self, dtype, white, path):
+        scene = NOISE[:3].astype(dtype) * (white // 255)
+        scene[:, :14] = white
+        (note,) = Raster(save(path, scene)).notes
+        assert note.startswith(f"values of {white:g} fill 2")
+        scene = NOISE[:3].clip(0, 250)
+        scene[:, 20:60, 20:60] = 255  # snow
+        assert Raster(save(path, scene)).notes == []
+
+
+def test_further_pages_are_named(path):
+    pages = [Image.fromarray(NOISE[number]) for number in range(3)]
+    pages[0].save(path, save_all=True, append_images=pages[1:])
+    (note,) = Raster(path).notes
+    assert re.match(r"its first page is read, and not GTIFF_DIR:2:.*a\.tif", note)
 
 
 class TestUnwrittenBlocks:
@@ -238,7 +256,7 @@ class TestZerosAroundAScene:
         _, valid = raster.read(slice(0, 150), slice(0, 170))
         if nodata is None:
             (note,) = raster.notes
-            assert re.match(r"zeros at its border fill \d\d% of a sample: .* --nodata 0 ", note)
+            assert re.match(r"zeros at its border fill \d\d% of a sample: .* --nodata=0 ", note)
             assert valid.all()
         else:
             assert raster.notes == []

@@ -92,7 +92,7 @@ def test_gaps_between_the_sources_of_a_mosaic_are_no_data_or_noted_as_zeros(noda
     if nodata is None:
         assert valid.all()
         (note,) = raster.notes
-        assert "zeros at its border fill 50% of a sample: with --nodata 0" in note
+        assert "zeros at its border fill 50% of a sample: with --nodata=0" in note
     else:
         assert not valid[:, : gap - 1].any() and raster.notes == []
 
@@ -127,6 +127,12 @@ class TestGroundResolution:
         assert (raster.height, raster.width) == (240, 160)
         a, _, _, _, e, _ = raster.transform[:6]
         assert (a, e) == pytest.approx((2e-5, -1e-5), rel=0.01)
+
+    @pytest.mark.parametrize("gsd", [0, -1, 1e-5, 1e9, np.nan])
+    def test_a_size_far_from_that_of_the_file_raises(self, gsd, path):
+        message = r"--gsd .*: the pixels of .*a\.tif have 0.5 metres, give a similar size"
+        with pytest.raises(ValueError, match=message):
+            Raster(save(path, self.NOISE, **UTM), gsd=gsd)
 
     def test_the_scale_of_a_projection_is_no_reason_to_resample(self, path):
         image, _ = read_raster(save(path, self.NOISE, **UTM), gsd=0.502)

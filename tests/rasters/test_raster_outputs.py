@@ -13,6 +13,8 @@ import shapely
 from helpers.pixel_segmentor import PixelSegmentor
 from helpers.raster_files import write_shapes
 from helpers.raster_runs import TILES, RasterRun
+from rasterio.crs import CRS
+from rasterio.shutil import copy
 
 from xcit_mm.rasters.gdal import list_rasters
 
@@ -147,10 +149,41 @@ class TestResults:
         assert notes.read_text() == "text" and len(list(notes.parent.iterdir())) == 1
 
 
+def test_options_of_other_spelling_are_the_same(table, tmp_path):
+    shapes = [shapely.box(0, 0, 150, 300), shapely.box(90, 90, 300, 300)]
+    areas = [
+        write_shapes(tmp_path / f"{name}.gpkg", shapes[::order], "EPSG:32633")
+        for name, order in (("area", 1), ("reversed", -1))
+    ]
+    table.predict(crs="EPSG:4326", nodata=float("nan"), bands=[1, 2, 3], aoi=areas[0])
+    options = dict(crs="epsg:4326", nodata=float("nan"), bands=(1, 2, 3), aoi=areas[1])
+    assert table.predict(**options) == 0
+
+
+def test_a_result_of_a_raster_whose_system_changed_is_not_kept(tmp_path):
+    """GDAL stores the system of a PNG beside the file, where a GIS writes statistics too."""
+    run = RasterRun(tmp_path, "objects.gpkg")
+    run.raster = Path(shutil.copy(run.raster, tmp_path / "scene.png"))
+    copy(tmp_path / "scene.tif", run.raster, driver="PNG")
+    run.predict()
+    description = tmp_path / "scene.png.aux.xml"
+    text = description.read_text()
+    systems = [CRS.from_epsg(number).to_wkt() for number in (32633, 32632)]
+    description.write_text(text.replace("</PAMDataset>", "<Metadata /></PAMDataset>"))
+    assert run.predict() == 0
+    assert systems[0] in text
+    description.write_text(text.replace(*systems))
+    with pytest.raises(ValueError, match="crs was EPSG:32633, is EPSG:32632"):
+        run.predict()
+
+
 def test_maps_of_other_runs_in_a_folder_are_no_rasters(tmp_path, capsys):
     run = RasterRun(tmp_path, "map.tif")
     run.predict()
     assert list_rasters(run.raster.parent) == [run.raster]
     shutil.copy(run.out, run.raster.with_name("copied.tif"))
     assert list_rasters(run.raster.parent) == [run.raster]
-    assert "left out 1 maps of other runs: " in capsys.readouterr().err
+    run.raster.with_name("scene.png").write_text("text")
+    lines = capsys.readouterr().err
+    assert "left out 1 maps of other runs: " in lines
+    assert "left out 1 entries of " in lines and "that are no rasters: results" in lines

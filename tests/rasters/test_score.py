@@ -10,6 +10,7 @@ import pytest
 import shapely
 from helpers.perfect_detector import CLASSES, PerfectDetector, Scene
 from helpers.raster_files import UTM, in_pixels, noise, save, save_image, write_shapes
+from shapely.affinity import translate
 
 from xcit_mm import predict_raster, score_raster
 
@@ -127,8 +128,10 @@ class TestObjects:
 
     def test_what_is_no_label_is_counted_in_a_line(self, tmp_path, capsys):
         out = write_objects(tmp_path / "o.gpkg", boxes(0, 20), ["1", "2"])
-        crossing = shapely.Polygon([(20, 0), (29, 10), (30, 10), (30, 0), (29, 0), (20, 10)])
-        collection = shapely.GeometryCollection([shapely.Point(0, 0), *boxes(0)])
+        ring = [(0, 0), (9, 10), (10, 10), (10, 0), (9, 0), (0, 10)]
+        crossing = shapely.Polygon(ring)
+        collection = shapely.GeometryCollection([shapely.Point(0, 0), crossing])
+        crossing = translate(crossing, 20)
         shapes = [collection, crossing, *boxes(40), shapely.Point(0, 0), shapely.Polygon()]
         labels = write_shapes(tmp_path / "labels.gpkg", shapes, number=[1, 2, None, 1, 1])
         in_pixels(boxes(0)).to_file(labels, layer="further")
@@ -180,6 +183,27 @@ class TestObjects:
         scores = score_raster(result, labels)
         assert scores.loc["all", ["objects", "matched", "missed"]].tolist() == [3, 2, 1]
         assert scores.attrs["labels"] == {"total": 4, "scored": 3, "drawn twice": 1}
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("surface.csv", "surface.csv cannot be read .*: save it with flat polygons"),
+            ("latin.geojson", "latin.geojson cannot be read .*: save it .* in UTF-8"),
+            ("classes.tif", "--labels .*classes.tif has no polygons: a detector needs some"),
+        ],
+    )
+    def test_files_that_hold_no_polygons_are_one_line(self, name, message, result, tmp_path):
+        labels = tmp_path / name
+        if name == "surface.csv":  # of a city in 3D
+            labels.write_text('WKT\n"POLYHEDRALSURFACE Z (((0 0 0,9 0 0,9 9 0,0 0 0)))"\n')
+        elif name == "latin.geojson":
+            write_shapes(labels, boxes(0, 20), kind=["fir", "fir"])
+            labels.write_bytes(labels.read_bytes().replace(b"fir", b"f\xfcr"))
+        else:
+            save(labels, noise(1, 20, 50), **UTM)
+        with pytest.raises(ValueError, match=message) as error:
+            score_raster(result, labels)
+        assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize(
         ("columns", "message"),

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import cv2
+
 from ..prediction import Predictor, find_items, predict_many
 from ..prediction.cluster import rank_and_size
 from ..prediction.fonts import class_labels
@@ -84,4 +86,5 @@ def predict(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     args = parse_args(argv)
+    cv2.setLogLevel(0)  # it would print its own lines about broken files
     return cli_main(lambda: predict(args), "start the same command again to go on", *ERRORS)

@@ -56,15 +56,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def predict(args: argparse.Namespace) -> int:
-    if args.class_column is not None and args.labels is None:
-        raise ValueError(f"--class-column {args.class_column} is for --labels: give both")
+    for option, value in {"--class-column": args.class_column, "--layer": args.layer}.items():
+        if value is not None and args.labels is None:
+            raise ValueError(f"{option} {value} is for --labels: give both")
     config, checkpoint = find_model(args.config, args.checkpoint)
     inputs = args.raster, args.aoi, args.labels, config, checkpoint
     check_output(args.out, filter(None, inputs))
+    predictor = Predictor.from_config(config, checkpoint, **predictor_options(args))
     if args.labels is not None:
         # Raises an error before anything is predicted.
-        LabelFile(args.labels, args.class_column).is_raster()
-    predictor = Predictor.from_config(config, checkpoint, **predictor_options(args))
+        LabelFile(args.labels, args.class_column, args.layer).is_raster(predictor.is_detector)
     if not Path(args.raster).is_dir():
         predict_one(args.raster, predictor, args.out, args)
         return 0

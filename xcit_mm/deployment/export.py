@@ -4,7 +4,8 @@ import importlib.util
 import shutil
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -70,33 +71,55 @@ def export_model(
     if is_scored:
         check_evaluation(cfg, part, evaluate)
     images = load_images(cfg, int8) if int8 else []
-    channels = cfg.model.backbone.get("in_channels", 3)
     with quiet(), TemporaryDirectory() as folder, torch.no_grad():
         model: Any = load_model(cfg, checkpoint, part)
-        module = _make_traceable(cfg, model)
-        metadata = model_metadata(cfg, model, module.outputs)
-        file = Path(folder, "float32.onnx")
-        files = {"float32": file}
-        try:
-            _write_onnx(module, file, channels, metadata)
-            with timed_step("compare"):
-                lines = compare(file, module, channels)
-            if images:
-                file = files["int8"] = Path(folder, "int8.onnx")
-                with timed_step(f"calibrate with {len(images)} images"):
-                    report = quantize(files["float32"], file, model.data_preprocessor, images)
-                lines.append(report)
-            if is_scored:
-                from .scoring import evaluate_files  # needs onnxruntime
-
-                with timed_step(f"score {evaluate or 'all'} images"):
-                    lines += evaluate_files(cfg, model, files, evaluate)
-        # Exporters, runtimes, data sets and metrics raise nearly anything.
-        except Exception as error:
-            raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
+        files, lines = _write_files(cfg, model, Path(folder), images)
+        if is_scored:
+            lines += _score_files(cfg, model, files, evaluate)
         with atomic_path(out) as path:
-            shutil.copy(file, path)
+            shutil.copy(files["int8" if images else "float32"], path)
     return lines
+
+
+def _write_files(
+    cfg: Config, model: Any, folder: Path, images: list[dict[str, Any]]
+) -> tuple[dict[str, Path], list[str]]:
+    """Write the file of a model, and with images also its file in int8. Return both by their type,
+    and a line for each output and for the int8.
+    """
+    module = _make_traceable(cfg, model)
+    metadata = model_metadata(cfg, model, module.outputs)
+    channels = cfg.model.backbone.get("in_channels", 3)
+    files = {"float32": folder / "float32.onnx"}
+    with _named_failures():
+        _write_onnx(module, files["float32"], channels, metadata)
+        with timed_step("compare"):
+            lines = compare(files["float32"], module, channels)
+        if images:
+            files["int8"] = folder / "int8.onnx"
+            with timed_step(f"calibrate with {len(images)} images"):
+                report = quantize(files["float32"], files["int8"], model.data_preprocessor, images)
+            lines.append(report)
+    return files, lines
+
+
+def _score_files(
+    cfg: Config, model: Any, files: Mapping[str, Path], count: int | None
+) -> list[str]:
+    """Return a line for each metric, as `evaluate_files`."""
+    with _named_failures(), timed_step(f"score {count or 'all'} images"):
+        from .scoring import evaluate_files  # needs onnxruntime
+
+        return evaluate_files(cfg, model, files, count)
+
+
+@contextmanager
+def _named_failures() -> Iterator[None]:
+    """Raise RuntimeError in place of any error of exporters, runtimes, data sets and metrics."""
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
 
 
 def _check_target(out: Path, part: str) -> None:

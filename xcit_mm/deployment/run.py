@@ -14,7 +14,6 @@ The exit code is 3 if an image failed, and 1 if there is none, or the model or a
 import argparse
 import json
 import os
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,10 @@ import onnxruntime
 Arrays = dict[str, np.ndarray]
 Size = tuple[int, ...]  # height and width of an image
 
-SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".avif")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".avif"),
+    *(".ppm", ".pgm", ".jp2"),
+)
 """Suffixes of the photos in a folder."""
 CMYK = 5  # as a TIFF's photometric interpretation
 
@@ -61,15 +63,13 @@ def is_cmyk(tiff: bytes) -> bool:
     """Return whether the first image of a TIFF is in CMYK, whose four bands OpenCV converts."""
     order = "<" if tiff[:2] == b"II" else ">"
     try:
-        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
-        (count,) = struct.unpack_from(f"{order}H", tiff, start)
-        entries = [
-            struct.unpack_from(f"{order}HHIH", tiff, start + 2 + 12 * n) for n in range(count)
-        ]
-    except struct.error:
+        (start,) = np.frombuffer(tiff, f"{order}u4", 1, offset=4)
+        (count,) = np.frombuffer(tiff, f"{order}u2", 1, offset=start)
+        entries = np.frombuffer(tiff, f"{order}u2", 6 * int(count), offset=start + 2)
+    except ValueError:  # the file ends before
         return False
-    # Tag 262 is the photometric interpretation.
-    return any(tag == 262 and value == CMYK for tag, _, _, value in entries)
+    # Tag 262 is the photometric interpretation. The fifth number of an entry is its value.
+    return [262, CMYK] in entries.reshape(-1, 6)[:, [0, 4]].tolist()
 
 
 def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -344,6 +344,7 @@ def main() -> int:
     provider_help = "CPU, CUDA or another provider of onnxruntime (CUDA if available)"
     parser.add_argument("--provider", metavar="NAME", help=provider_help)
     args = parser.parse_args()
+    cv2.setLogLevel(0)  # it would print its own lines about broken files
     streams: Any = sys.stdout, sys.stderr
     for stream in streams:  # the name of a file may not be UTF-8
         stream.reconfigure(errors="backslashreplace")

@@ -82,6 +82,8 @@ def find_items(
     names = [str(source) for source in sources]
     if out is not None:
         check_output(out, names)
+    if "" in names:
+        raise ValueError("an input is empty text: give a file, folder, glob, URL or list")
     files = []
     listings = []
     categories: dict[str, int] | None = None
@@ -90,12 +92,12 @@ def find_items(
             files.append(name)
         elif not os.path.isfile(name):
             listings.append(_search(name, out))
-        elif name.endswith(".txt"):
+        elif _suffix(name) == ".txt":
             lines = read_lines(Path(name))
             if not lines:
                 raise ValueError(f"{name} is empty: write a path or URL on each line")
             listings.append(_list_files(lines, root or ""))
-        elif name.endswith(".json"):
+        elif _suffix(name) == ".json":
             coco = _read_coco(Path(name), root)
             if categories and coco.categories and coco.categories != categories:
                 problem = f"{name} has other categories than the json before"
@@ -104,7 +106,7 @@ def find_items(
             listings.append(coco)
         else:
             files.append(name)
-    if root is not None and not any(name.endswith((".txt", ".json")) for name in names):
+    if root is not None and not any(_suffix(name) in (".txt", ".json") for name in names):
         raise ValueError(f"root {root} is for paths in a .txt or a COCO .json: leave it out")
     return _join([_list_files(files, root=""), *listings], categories)
 

@@ -103,17 +103,15 @@ def _write(
 ) -> None:
     """Write the tiles of all parts. Lines count the tiles that are left out."""
     planned = [tile for part in parts for tile in _plan(part, writer.side, overlap)]
-    tiles = []
+    with_object = [tile for tile in planned if writer.has_object(tile)]
+    background = [tile for tile in planned if not writer.has_object(tile)]
+    left_out = _write_tiles(with_object, writer, options)
+    kept = []
     for split in ("train", "val"):
-        tiles += _limit_background([tile for tile in planned if tile.scene.split == split], writer)
-    tiles.sort(key=_path_of)  # each raster is opened once
-    left_out = Counter({"without an object": len(planned) - len(tiles)})
-    with progress_bar(len(tiles), "tile") as bar:
-        for path, tiles_of_raster in groupby(tiles, key=_path_of):
-            raster = Raster(path, **options)
-            for tile in tiles_of_raster:
-                left_out[writer.write(tile, raster)] += 1
-                bar.update()
+        of_split = [tile for tile in background if tile.scene.split == split]
+        kept += _spread(of_split, writer.with_object[split])
+    left_out += _write_tiles(kept, writer, options)
+    left_out["without an object"] = len(background) - len(kept)
     reasons = [f"{count:,} {reason}" for reason, count in left_out.items() if reason and count]
     if reasons:
         print_line(f"left out tiles: {', '.join(reasons)}")
@@ -121,8 +119,25 @@ def _write(
         raise ValueError("no tile has labels to train on: see what is left out")
 
 
-def _path_of(tile: Tile) -> Path:
-    return tile.scene.grid.path
+def _write_tiles(
+    tiles: Sequence[Tile], writer: TileWriter, options: dict[str, Any]
+) -> Counter[str]:
+    """Write tiles, and count those that are left out by their reasons."""
+    left_out = Counter[str]()
+    with progress_bar(len(tiles), "tile") as bar:
+        for path, tiles_of_raster in groupby(tiles, lambda tile: tile.scene.grid.path):
+            raster = Raster(path, **options)
+            for tile in tiles_of_raster:
+                left_out[writer.write(tile, raster)] += 1
+                bar.update()
+    del left_out[""]
+    return left_out
+
+
+def _spread(tiles: Sequence[Tile], count: int) -> list[Tile]:
+    """Select up to `count` tiles, evenly spread."""
+    numbers = np.linspace(0, len(tiles) - 1, min(count, len(tiles)))
+    return [tiles[number] for number in numbers.round().astype(int)]
 
 
 def _report(labelled: LabelledRasters, writer: TileWriter) -> None:
@@ -152,12 +167,3 @@ def _plan(part: Scene, side: int, overlap: int) -> Iterator[Tile]:
         area = box if part.area.contains(box) else part.area.intersection(box)
         if area.area > 0:
             yield Tile(part, rows, columns, area, part.labels.cut(area))
-
-
-def _limit_background(tiles: Sequence[Tile], writer: TileWriter) -> list[Tile]:
-    """Select as many tiles without an object as there are tiles with one, evenly spread."""
-    background = [tile for tile in tiles if not writer.has_object(tile)]
-    count = min(len(background), len(tiles) - len(background))
-    numbers = np.linspace(0, len(background) - 1, count).round().astype(int)
-    kept = {background[number].name for number in numbers}
-    return [tile for tile in tiles if tile.name in kept or writer.has_object(tile)]

@@ -23,6 +23,7 @@ from .files import ORIGIN
 SUFFIXES = (*TIFF_SUFFIXES, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 """Suffixes of the rasters in a folder."""
 
+_MAX_FINER = 100  # how many times smaller than a stored pixel a resampled pixel may be
 _OPTIONS = dict(
     # In bytes, for the blocks that neighbouring tiles share.
     GDAL_CACHEMAX=256 * 2**20,
@@ -37,8 +38,8 @@ _OPTIONS = dict(
 
 
 def list_rasters(path: Path) -> list[Path]:
-    """List the rasters of a folder, or a single file. A line counts the maps of other runs, which
-    are left out.
+    """List the rasters of a folder, or a single file. Lines count what is left out: maps of other
+    runs, files that are no rasters, and folders.
 
     Raises:
         FileNotFoundError: If the folder has no raster.
@@ -46,7 +47,13 @@ def list_rasters(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+    entries = sorted(path.iterdir())
+    files = [file for file in entries if file.suffix.lower() in SUFFIXES]
+    others = [entry.name for entry in entries if entry not in files]
+    if others:
+        print_line(
+            f"left out {len(others)} entries of {path} that are no rasters: {preview(others)}"
+        )
     results = [file for file in files if _is_result(file)]
     if results:
         print_line(f"left out {len(results)} maps of other runs: {preview(results)}")
@@ -166,7 +173,11 @@ class StoredRaster:
         raise ValueError(f"{name} is placed on the map by {means}: {fix}")
 
     def _resample(self, gsd: float) -> Any:
-        """Return the file with pixels of `gsd` metres, measured in the middle of the raster."""
+        """Return the file with pixels of `gsd` metres, measured in the middle of the raster.
+
+        Raises:
+            ValueError: If the file has no place, or far smaller or larger pixels.
+        """
         from rasterio.enums import MaskFlags, Resampling
         from rasterio.vrt import WarpedVRT
 
@@ -174,7 +185,11 @@ class StoredRaster:
         if file.crs is None or file.transform.is_identity:
             fix = "assign one by gdal_edit.py -a_srs"
             raise ValueError(f"--gsd {gsd:g}: {file.name} has no coordinate system: {fix}")
-        factors = gsd / pixel_size(file)
+        size = pixel_size(file)
+        factors = gsd / size
+        if not 1 / _MAX_FINER <= factors.min() <= factors.max() <= max(file.shape):
+            problem = f"the pixels of {file.name} have {size.max():.3g} metres"
+            raise ValueError(f"--gsd {gsd:g}: {problem}, give a similar size")
         if (abs(factors - 1) < 0.02).all():
             return file  # the scale of a projection is no reason to blur the image
         width, height = (max(round(side), 1) for side in (file.width, file.height) / factors)

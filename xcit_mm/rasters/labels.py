@@ -1,5 +1,6 @@
 """A user's labels of a raster: polygons with classes, or a raster of classes."""
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -61,12 +62,15 @@ class LabelFile(NamedTuple):
         """How a user gave the file, for messages."""
         return f"--labels {self.path}"
 
-    def is_raster(self) -> bool:
+    def is_raster(self, is_detector: bool) -> bool:
         """Return whether the labels are a raster of classes, and not polygons.
+
+        Args:
+            is_detector: Whether the labels are for objects, which need polygons.
 
         Raises:
             OSError: If they are neither.
-            ValueError: If they are a raster, and a column is to give the classes.
+            ValueError: If they are a raster, and polygons, a column or a layer are needed.
         """
         from pyogrio.errors import DataSourceError
 
@@ -74,9 +78,13 @@ class LabelFile(NamedTuple):
             if list_layers(self.path):
                 return False
         open_raster(self.path).close()
-        if self.class_column is not None:
-            problem = f"{self.option} is a raster, which has no columns"
-            raise ValueError(f"--class-column {self.class_column}: {problem}, leave it out")
+        if is_detector:
+            raise ValueError(f"{self.option} has no polygons: a detector needs some")
+        given = {"--class-column": self.class_column, "--layer": self.layer}
+        for name, value in given.items():
+            if value is not None:
+                problem = f"{self.option} is a raster, which has neither columns nor layers"
+                raise ValueError(f"{name} {value}: {problem}, leave it out")
         return True
 
     def place(
@@ -165,14 +173,15 @@ class LabelFile(NamedTuple):
         if unknown:
             problem = f"the model does not know {preview(unknown)}, but {preview(classes)}"
             if not is_known.any():
-                raise ValueError(f"{self.option}: {problem}: give --class-column")
+                raise ValueError(f"{self.option}: {problem}: rename them, or give --class-column")
             print_line(f"{self.option}: {problem}: these labels do not count")
         return is_known.to_numpy()
 
 
 def _to_names(column: Any) -> Any:
     """Return the values of a column as names. Numbers are floats where one is missing."""
-    return column.convert_dtypes().astype("string").str.strip().fillna(NO_CLASS)
+    names = column.convert_dtypes().astype("string").str.normalize("NFC")
+    return names.str.strip().fillna(NO_CLASS)
 
 
 def are_boxes(shapes: Any) -> bool:
@@ -258,35 +267,54 @@ class DrawnClasses:
 class StoredClasses:
     """A raster of class numbers on a grid of pixels, by the nearest pixel.
 
-    Its nodata and 255 are UNLABELLED.
+    Its nodata, 255 and negative numbers are UNLABELLED.
 
     Args:
         grid: Raster or open file of rasterio that has the grid.
 
+    Attributes:
+        names: Names of the classes, if the raster is a map of `predict_raster`.
+
     Raises:
-        ValueError: If one of both has no place, and their sizes differ.
+        ValueError: If the raster has several bands; or if one of both has no place, and their sizes
+            differ.
     """
 
     def __init__(self, path: str | Path, grid: Any) -> None:
         from rasterio.vrt import WarpedVRT
 
+        self._path = path
         self._file = open_raster(path)
+        self.names: list[str] = json.loads(self._file.tags().get("CLASSES", "[]"))
+        colors = [color.name for color in self._file.colorinterp]
+        if len(colors) - colors.count("alpha") != 1:
+            fix = "give a raster of one band, whose values are the numbers of the classes"
+            raise ValueError(f"--labels {path} has {len(colors)} bands: {fix}")
         if self._file.crs is None or grid.crs is None:
             if self._file.shape != (grid.height, grid.width):
                 raise ValueError(f"--labels {path} has no place on the raster, and another size")
             return
-        nodata = IGNORED if self._file.nodata is None else self._file.nodata
         pixels = dict(crs=grid.crs, transform=grid.transform, width=grid.width, height=grid.height)
-        self._file = WarpedVRT(self._file, nodata=nodata, **pixels)
+        add_alpha = self._file.nodata is None and "alpha" not in colors
+        self._file = WarpedVRT(self._file, add_alpha=add_alpha, **pixels)
 
     def cut(self, area: Any) -> list[CutObject]:
         """Return no polygons, as a raster has none."""
         return []
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
-        """Return the class numbers of a window, (h, w), int32."""
+        """Return the class numbers of a window, (h, w), int32.
+
+        Raises:
+            ValueError: If a value is not a whole number.
+        """
         window = (rows.start, rows.stop), (columns.start, columns.stop)
-        stored = self._file.read(1, window=window, masked=True)
-        numbers = stored.filled(IGNORED).astype(np.int32)
-        numbers[numbers == IGNORED] = UNLABELLED
+        stored = self._file.read(1, window=window, masked=True, out_dtype="float64")
+        stored = stored.filled(IGNORED)
+        stored[~np.isfinite(stored) | (stored == IGNORED) | (stored < 0)] = UNLABELLED
+        numbers = stored.astype(np.int32)
+        is_fraction = numbers != stored
+        if is_fraction.any():
+            problem = f"has a value {stored[is_fraction][0]:g}, which is no number of a class"
+            raise ValueError(f"--labels {self._path} {problem}: round the values first")
         return numbers

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..utils.cli import print_line
+from ..utils.errors import preview
 from .gdal import gdal, open_raster
 from .labels import (
     NO_CLASS,
@@ -29,8 +30,14 @@ def score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
         names = json.loads(file.tags()["CLASSES"])
         extent = footprint(file)
         area = extent.union_all() if aoi is None else read_area(aoi, file.crs, extent)
-        if source.is_raster():
-            labels: DrawnClasses | StoredClasses = StoredClasses(source.path, file)
+        if source.is_raster(is_detector=False):
+            stored = StoredClasses(source.path, file)
+            if stored.names and stored.names != names:
+                problem = (
+                    f"its classes are {preview(stored.names)}, not {preview(names)} of the map"
+                )
+                raise ValueError(f"{source.option}: {problem}: give polygons of the classes")
+            labels: DrawnClasses | StoredClasses = stored
         else:
             polygons = source.place(file.crs, area).polygons
             source.are_known(polygons[polygons["class"] != NO_CLASS], names)  # names the others

@@ -15,6 +15,7 @@ from .raster import Raster
 from .tally import Tally
 
 MIN_IOU = 0.5
+_WINDOW = 512  # side in pixels of the windows in which the data of a raster are looked up
 
 
 def score_objects(
@@ -30,6 +31,7 @@ def score_objects(
     Args:
         classes: Classes of the model, if known.
     """
+    source.is_raster(is_detector=True)  # which raises an error
     table, _ = objects.read_table(out)
     area = _find_area(table.crs, aoi, raster)
     placed, label_tally, _ = source.place(table.crs, area, by_centre=True)
@@ -79,13 +81,18 @@ def _have_data(labels: Any, raster: Raster) -> np.ndarray:
     shapes = shapes.affine_transform((~raster.transform).to_shapely())
     inside = shapes.intersection(shapely.box(0, 0, raster.width, raster.height))
     corners = np.nan_to_num(inside.bounds.reindex(labels.index)).reshape(-1, 2, 2)
-    has_data = []
-    for x, y in corners.mean(axis=1).astype(int).tolist():
-        column = min(max(x, 0), raster.width - 1)
-        row = min(max(y, 0), raster.height - 1)
-        _, valid = raster.read(slice(row, row + 1), slice(column, column + 1))
-        has_data.append(valid.all())
-    return np.array(has_data, bool)
+    limits = raster.width - 1, raster.height - 1
+    x, y = corners.mean(axis=1).astype(int).clip(0, limits).T
+    # GDAL decodes whole blocks, so the labels of a window are looked up together.
+    windows, numbers = np.unique([y // _WINDOW, x // _WINDOW], axis=1, return_inverse=True)
+    has_data = np.zeros(len(labels), bool)
+    for number, (top, left) in enumerate(windows.T * _WINDOW):
+        rows = slice(top, min(top + _WINDOW, raster.height))
+        columns = slice(left, min(left + _WINDOW, raster.width))
+        _, valid = raster.read(rows, columns)
+        is_here = numbers == number
+        has_data[is_here] = valid[y[is_here] - top, x[is_here] - left]
+    return has_data
 
 
 def _order_by_score(table: Any) -> np.ndarray:

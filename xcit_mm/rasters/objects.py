@@ -91,7 +91,7 @@ def _write_table(path: Path, table: Any, origin: Mapping[str, Any]) -> None:
     """Write a table in the format of the suffix."""
     crs = "EPSG:4326" if path.suffix == ".geojson" else origin["crs"]
     made_from = json.dumps(origin)
-    if crs is not None:
+    if crs != table.crs:
         table = table.to_crs(crs)
     options: dict[str, Any] = dict(driver="GPKG", layer_metadata={ORIGIN: made_from})
     if path.suffix == ".geojson":

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import shapely
 from shapely.affinity import affine_transform
+from shapely.errors import GEOSException
 
 from ..utils.cli import print_line
+from ..utils.errors import reason
 
 _POLYGONS = (shapely.GeometryType.POLYGON, shapely.GeometryType.MULTIPOLYGON)
 
@@ -30,12 +32,17 @@ def read_layer(path: str | Path, layer: str) -> Any:
 
     Raises:
         RuntimeError: If GDAL cannot read the file.
+        ValueError: If a shape is a surface, or a text is not UTF-8.
     """
     import geopandas
 
     if Path(path).suffix == ".parquet":
         return geopandas.read_parquet(path)
-    return geopandas.read_file(path, layer=layer, engine="pyogrio")
+    try:
+        return geopandas.read_file(path, layer=layer, engine="pyogrio")
+    except (GEOSException, UnicodeDecodeError) as error:
+        fix = "save it with flat polygons and texts in UTF-8"
+        raise ValueError(f"{path} cannot be read ({reason(error)}): {fix}") from None
 
 
 def read_polygons(path: str | Path, option: str, layer: str | None = None) -> Any:
@@ -59,7 +66,7 @@ def read_polygons(path: str | Path, option: str, layer: str | None = None) -> An
         table = read_layer(path, name)
         shapes = np.array(getattr(table, "geometry", []), object)
         is_collection = shapely.get_type_id(shapes) == shapely.GeometryType.GEOMETRYCOLLECTION
-        shapes[is_collection] = shapely.buffer(shapes[is_collection], 0)
+        shapes[is_collection] = shapely.buffer(repair(shapes[is_collection]), 0)
         is_empty = shapely.is_missing(shapes) | shapely.is_empty(shapes)
         is_polygon = np.isin(shapely.get_type_id(shapes), _POLYGONS) & ~is_empty
         if is_polygon.any():
@@ -200,7 +207,13 @@ def check_crs(raster: Any, crs: str | None) -> None:
     default, WGS 84 in GeoJSON, may go beyond 180 degrees.
     """
     import geopandas
+    import pyproj
 
+    try:
+        pyproj.CRS(crs or "EPSG:4326")
+    except pyproj.exceptions.CRSError:
+        problem = "PROJ knows no such coordinate system"
+        raise ValueError(f"--crs {crs}: {problem}, give a code such as EPSG:4326") from None
     if raster.crs is None:
         fix = "write .gpkg or .parquet without --crs"
         raise ValueError(f"{raster.path} has no coordinate system: {fix}")

@@ -14,7 +14,7 @@ _WINDOW_SIDE = 128  # in pixels, of a window of the sample
 _SAMPLE_WINDOWS = 16  # of the sample along each axis
 _FEW_WINDOWS = 4  # where no scale is estimated
 _MAX_PARTLY_OPAQUE = 0.25  # share of a mask, above which values between make an image
-_MAX_ZERO_SHARE = 0.1  # of a sample, above which zeros at the border are no data
+_MAX_COLLAR_SHARE = 0.1  # of a sample, above which zeros or limits at the border are no data
 _MAX_EXTREME_SHARE = 0.01  # of a sample, above which an extreme value is no data
 _MAX_INT16 = 32767
 _USUAL_NODATA = (-999, -9999, -32768, -99999)  # which programs write where they have no data
@@ -66,6 +66,9 @@ class Raster(StoredRaster):
         self._raw = raw
         with gdal(path):
             super().__init__(path, gsd, nodata)
+            _, *pages = self._source.subdatasets or [None]
+            if pages and self._source.count:
+                self.notes.append(f"its first page is read, and not {preview(pages)}")
             self.bands = tuple(bands or self._default_bands())
             self._check_bands(is_chosen=bool(bands))
             types = [self._source.dtypes[band - 1] for band in self.bands]
@@ -89,6 +92,8 @@ class Raster(StoredRaster):
         colors of a palette.
         """
         file = self._source
+        if not file.count:
+            raise ValueError(f"{self.path} holds {preview(file.subdatasets)}: give one of them")
         for band in self.bands:
             if not 1 <= band <= file.count:
                 raise ValueError(f"{self.path} has no band {band}, but {file.count}, from 1 on")
@@ -97,8 +102,7 @@ class Raster(StoredRaster):
         if len(self.bands) != self._channels and not is_gray:
             option = f"--bands {_join(self.bands)}: " if is_chosen else ""
             described = [f"{number} {color}" for number, color in enumerate(self._colors, 1)]
-            # A container has no bands, but files.
-            available = f"{file.count} bands ({preview(described or file.subdatasets)})"
+            available = f"{file.count} bands ({preview(described)})"
             problem = f"{self.path} has {available}, but the model takes {self._channels}"
             meaning = "its red, green and blue, or one for all," if is_color else "as many"
             fix = f"give {meaning} as --bands {_join(range(1, self._channels + 1))}"
@@ -169,25 +173,30 @@ class Raster(StoredRaster):
             rest = pixels[:, valid.all(axis=0) & ~is_fill]
             if rest.size and self._is_no_data(fill, is_fill, rest):
                 valid &= ~is_fill
-                described = "zeros at its border" if fill == 0 else f"values of {fill:g}"
+                value = f"{fill:.17g}"  # all digits, as values must be equal
+                described = "zeros at its border" if fill == 0 else f"values of {value}"
                 problem = f"{described} fill {is_fill.mean():.0%} of a sample"
-                self.notes.append(f"{problem}: with --nodata {fill:g} they are no part of it")
+                self.notes.append(f"{problem}: with --nodata={value} they are no part of it")
         return pixels, valid
 
     def _is_no_data(self, value: float, is_value: np.ndarray, rest: np.ndarray) -> bool:
-        """Return whether a value, at the pixels `is_value` of a sample, is no data: zero at the
-        border, or far from the rest.
+        """Return whether a value, at the pixels `is_value` of a sample, is no data: zero or a limit of
+        an integer type at the border, or far from the rest.
         """
         share = is_value.mean()
+        is_at_border = is_value[[0, -1]].any() or is_value[:, [0, -1]].any()
+        is_collar = bool(is_at_border and share > _MAX_COLLAR_SHARE)
         if value == 0:
-            is_at_border = is_value[[0, -1]].any() or is_value[:, [0, -1]].any()
-            return bool(is_at_border and share > _MAX_ZERO_SHARE)
+            return is_collar
+        if is_collar and value in _limits(self.dtype):
+            return True
         if share <= _MAX_EXTREME_SHARE or self.dtype == "uint8":
             return False
         lowest = float(rest.min())
         highest = float(rest.max())
         is_far = max(lowest - value, value - highest) > highest - lowest > 0
-        return value in _USUAL_NODATA or (is_far and not 0 < value < _MAX_INT16)
+        is_usual = value in _USUAL_NODATA
+        return is_usual or (is_far and (value == 9999 or not 0 < value < _MAX_INT16))
 
     def _sample_windows(self, count: int) -> list[list[tuple[slice, slice]]]:
         """Spread small windows evenly over the raster from border to border, as rows of up to
@@ -231,6 +240,14 @@ class Raster(StoredRaster):
         if self._channels == 3 and not self._raw:
             pixels = pixels[::-1]
         return np.ascontiguousarray(pixels.transpose(1, 2, 0)), valid.max(axis=0)
+
+
+def _limits(dtype: str) -> tuple[int, ...]:
+    """Return the lowest and the highest value of an integer type."""
+    if not np.issubdtype(dtype, np.integer):
+        return ()
+    limits = np.iinfo(dtype)
+    return limits.min, limits.max
 
 
 def _join(numbers: Sequence[float]) -> str:

@@ -82,29 +82,37 @@ class Rows:
         self._limit: int | None = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
         self._full_tiles = 0  # number of tiles with as many objects as the config allows
         self._out = out
-        self._crs = crs
+        self._crs = crs or raster.crs
 
     @cached_property
     def made_from(self) -> dict[str, Any]:
         """What the result is made from: model, raster, settings, versions, as in a JSON."""
+        import pyproj
         import rasterio
 
         raster = self._raster
-        return self._predictor.settings | dict(
-            classes=list(self._classes),
-            tile=self._settings.tile,
-            overlap=self._settings.overlap,
-            gsd=raster.gsd,
-            nodata=raster.nodata,
-            bands=list(raster.bands),
-            bounds=None if raster.bounds is None else raster.bounds.tolist(),
-            raster=Path(raster.path).name,
-            content=raster.checksum(),
-            size=[raster.height, raster.width],
-            transform=list(raster.transform[:6]),
-            aoi=None if self._area is None else f"{zlib.crc32(self._area.wkb):08x}",
-            crs=self._crs,
-            gdal=rasterio.__gdal_version__,
+        crs = self._crs and pyproj.CRS(self._crs).to_string()
+        area = self._area and shapely.normalize(self._area).wkb
+        return (
+            self._predictor.settings
+            | dict(
+                classes=list(self._classes),
+                tile=self._settings.tile,
+                overlap=self._settings.overlap,
+                gsd=raster.gsd,
+                nodata=None
+                if raster.nodata is None
+                else str(float(raster.nodata)),  # NaN is not NaN
+                bands=list(raster.bands),
+                bounds=None if raster.bounds is None else raster.bounds.tolist(),
+                raster=Path(raster.path).name,
+                content=raster.checksum(),
+                size=[raster.height, raster.width],
+                transform=list(raster.transform[:6]),
+                aoi=area and f"{zlib.crc32(area):08x}",
+                crs=crs,
+                gdal=rasterio.__gdal_version__,
+            )
         )
 
     def predict(self) -> None:

@@ -152,9 +152,7 @@ def label_rasters(
         boxes = zip(areas, grids, strict=True)
         areas = [grid.to_pixels(area).intersection(box) for box, grid in boxes]
     labels: Any
-    if source.is_raster():
-        if is_detector:
-            raise ValueError(f"{source.option} has no polygons: a detector needs some")
+    if source.is_raster(is_detector):
         tally = Tally("labels", 0)
         labels = [StoredClasses(source.path, grid) for grid in grids]
         # Their classes are known once tiles are read.

@@ -75,5 +75,6 @@ def _open_predicted(path: str | Path, origin: dict[str, Any]) -> Raster:
         return Raster(path, raw=True)
     bands = origin["bands"]
     bounds = np.ravel(origin["bounds"] or (0, 1)).tolist()  # any, so that none are estimated
-    options = dict(bands=bands, bounds=bounds, gsd=origin["gsd"], nodata=origin["nodata"])
+    nodata = None if origin["nodata"] is None else float(origin["nodata"])
+    options = dict(bands=bands, bounds=bounds, gsd=origin["gsd"], nodata=nodata)
     return Raster(path, channels=len(bands), **options)

@@ -63,9 +63,10 @@ def resolve_settings(
         TypeError: If an option is unknown.
         ValueError: If an option does not match the model, or nothing states the tile.
     """
-    unknown = set(command) - {*LOADING, *TILING}
+    known = (*LOADING, *TILING)
+    unknown = set(command) - set(known)
     if unknown:
-        raise TypeError(f"unknown options {', '.join(sorted(unknown))}: give {', '.join(LOADING)}")
+        raise TypeError(f"unknown options {', '.join(sorted(unknown))}: give {', '.join(known)}")
     chosen = {name: value for name, value in command.items() if value is not None}
     trained = trained_settings(cfg)
     inherited = ("bands",) if trains else LOADING

@@ -1,7 +1,7 @@
 """Tiles of labelled rasters: images in files, with objects or segmentation maps."""
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +45,7 @@ class _TileWriter:
 
     Attributes:
         written: Paths of images, and labels, of the tiles by split.
+        with_object: Number of tiles by split that show an object.
         shown_labels: Indices of the labels that a tile shows.
         without_data: Indices of labels that a tile would show, if the raster had data there.
     """
@@ -59,6 +60,7 @@ class _TileWriter:
     def __init__(self, folder: Path, side: int, is_raw: bool, classes: Sequence[str]) -> None:
         self.side = side
         self.written: defaultdict[str, list[tuple[Path, Any]]] = defaultdict(list)  # by split
+        self.with_object = Counter[str]()
         self.shown_labels: set[int] = set()
         self.without_data: set[int] = set()
         self._is_raw = is_raw
@@ -106,6 +108,8 @@ class _TileWriter:
             image[~is_in_area] = 0
         path = self._write_image(tile, image, raster)
         self.written[tile.scene.split].append((path, labels))
+        if shown:
+            self.with_object[tile.scene.split] += 1
         self.shown_labels |= shown
         return ""
 
