@@ -180,8 +180,8 @@ class Raster(StoredRaster):
         return pixels, valid
 
     def _is_no_data(self, value: float, is_value: np.ndarray, rest: np.ndarray) -> bool:
-        """Return whether a value, at the pixels `is_value` of a sample, is no data: zero or a limit of
-        an integer type at the border, or far from the rest.
+        """Return whether a value, at the pixels `is_value` of a sample, is no data: zero or a limit
+        of an integer type at the border, or far from the rest.
         """
         share = is_value.mean()
         is_at_border = is_value[[0, -1]].any() or is_value[:, [0, -1]].any()
