@@ -135,7 +135,7 @@ def test_several_photos_and_folders_are_predicted_each_once(main, segmentor_file
     Path("link").symlink_to("photos")
     assert main(segmentor_file, "photos/a.png", "more", "link", "--out", "drawn") == 0
     assert sorted(os.listdir("drawn")) == ["a.png-2.png", "a.png.png"]
-    assert "more: 1 entries are no photos and left out\n" in capsys.readouterr().err
+    assert "more: 1 entries are not photos and left out\n" in capsys.readouterr().err
 
 
 def test_drawing_of_an_image_whose_name_is_not_utf8(main, segmentor_file, capsys):

@@ -148,7 +148,7 @@ def test_labels_of_other_classes_alone_are_an_error(predicted, tmp_path):
         ("column", r"--class-column kind: --labels .*l\.tif is a raster"),
         ("layer", r"--layer kind: --labels .*l\.tif is a raster"),
         ("colors", "--labels .* has 3 bands: give a raster of one band"),
-        ("fractions", r"--labels .* has a value 0\.5, which is no number of a class"),
+        ("fractions", r"--labels .* has a value 0\.5, which is not the number of a class"),
         ("names", "its classes are background, house, road, not background, road, house of"),
     ],
 )

@@ -186,4 +186,4 @@ def test_maps_of_other_runs_in_a_folder_are_no_rasters(tmp_path, capsys):
     run.raster.with_name("scene.png").write_text("text")
     lines = capsys.readouterr().err
     assert "left out 1 maps of other runs: " in lines
-    assert "left out 1 entries of " in lines and "that are no rasters: results" in lines
+    assert "left out 1 entries of " in lines and "that are not rasters: results" in lines

@@ -290,7 +290,7 @@ def list_photos(inputs: list[Path]) -> list[Path]:
                 fix = "name its sub-folders with photos" if left_out else "give another"
                 raise ValueError(f"{source} has no photos among {left_out} entries: {fix}")
             if left_out:
-                print(f"{source}: {left_out} entries are no photos and left out", file=sys.stderr)
+                print(f"{source}: {left_out} entries are not photos and left out", file=sys.stderr)
         for path in files:
             photos.setdefault(path.resolve(), path)
     return list(photos.values())
@@ -344,7 +344,7 @@ def main() -> int:
     provider_help = "CPU, CUDA or another provider of onnxruntime (CUDA if available)"
     parser.add_argument("--provider", metavar="NAME", help=provider_help)
     args = parser.parse_args()
-    cv2.setLogLevel(0)  # it would print its own lines about broken files
+    cv2.setLogLevel(0)  # type: ignore[attr-defined]  # OpenCV prints lines about broken files
     streams: Any = sys.stdout, sys.stderr
     for stream in streams:  # the name of a file may not be UTF-8
         stream.reconfigure(errors="backslashreplace")

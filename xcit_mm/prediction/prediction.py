@@ -163,7 +163,7 @@ class Prediction:
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with left, top, right and bottom in pixels, score, label and name of
-        each object. Needs pandas, which is no requirement of this package.
+        each object. Needs pandas, which is not a requirement of this package.
         """
         pandas = import_module("pandas")
         table = pandas.DataFrame(self.boxes, columns=["left", "top", "right", "bottom"])

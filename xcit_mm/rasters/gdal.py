@@ -39,7 +39,7 @@ _OPTIONS = dict(
 
 def list_rasters(path: Path) -> list[Path]:
     """List the rasters of a folder, or a single file. Lines count what is left out: maps of other
-    runs, files that are no rasters, and folders.
+    runs, files that are not rasters, and folders.
 
     Raises:
         FileNotFoundError: If the folder has no raster.
@@ -52,7 +52,7 @@ def list_rasters(path: Path) -> list[Path]:
     others = [entry.name for entry in entries if entry not in files]
     if others:
         print_line(
-            f"left out {len(others)} entries of {path} that are no rasters: {preview(others)}"
+            f"left out {len(others)} entries of {path} that are not rasters: {preview(others)}"
         )
     results = [file for file in files if _is_result(file)]
     if results:
@@ -191,7 +191,7 @@ class StoredRaster:
             problem = f"the pixels of {file.name} have {size.max():.3g} metres"
             raise ValueError(f"--gsd {gsd:g}: {problem}, give a similar size")
         if (abs(factors - 1) < 0.02).all():
-            return file  # the scale of a projection is no reason to blur the image
+            return file  # the scale of a projection is not a reason to blur the image
         width, height = (max(round(side), 1) for side in (file.width, file.height) / factors)
         # An overview that is finer than the result is quicker to read than the file.
         levels = [n for n, factor in enumerate(file.overviews(1)) if factor <= 1.02 * factors.min()]

@@ -146,10 +146,10 @@ class LabelFile(NamedTuple):
         if named.empty:
             problem = f"no polygon has a {column}"
         elif self.class_column is None and len(named) < empty:
-            problem = f"{empty} of {len(names)} polygons have no {column}, which are no classes"
+            problem = f"{empty} of {len(names)} polygons have no {column}, which are not classes"
         elif self.class_column is None and named.nunique() > max(_FEW_CLASSES, len(named) / 2):
             different = f"{named.nunique()} values of {column}"
-            problem = f"{len(named)} polygons have {different}, which are no classes"
+            problem = f"{len(named)} polygons have {different}, which are not classes"
         if problem:
             fix = f"give --class-column, one of {', '.join(columns)}"
             raise ValueError(f"{self.option}: {problem}: {fix}")
@@ -315,6 +315,6 @@ class StoredClasses:
         numbers = stored.astype(np.int32)
         is_fraction = numbers != stored
         if is_fraction.any():
-            problem = f"has a value {stored[is_fraction][0]:g}, which is no number of a class"
+            problem = f"has a value {stored[is_fraction][0]:g}, which is not the number of a class"
             raise ValueError(f"--labels {self._path} {problem}: round the values first")
         return numbers

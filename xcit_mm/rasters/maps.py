@@ -43,7 +43,7 @@ def read_origin(path: Path) -> dict[str, Any]:
     with gdal(path), open_raster(path) as file:
         tags = file.tags()
     if "CLASSES" not in tags:
-        raise ValueError(f"{path} is no map: it lacks the tag CLASSES")
+        raise ValueError(f"{path} is not a map: it lacks the tag CLASSES")
     return json.loads(tags.get(ORIGIN, "{}"))
 
 

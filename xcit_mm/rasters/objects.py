@@ -113,14 +113,14 @@ def read_table(path: Path) -> tuple[Any, list[str]]:
     """Read a table that `join_objects` wrote, and the names of the layers added to its file.
 
     Raises:
-        ValueError: If the file is no such table.
+        ValueError: If the file is not such a table.
     """
     first, *added_layers = list_layers(path)
     table = read_layer(path, first)
     if table.empty:  # without objects, GeoJSON has no columns
         return table.reindex(columns=[*_COLUMNS, "geometry"]), added_layers
     if not set(_COLUMNS) <= set(table.columns):
-        raise ValueError(f"{path} is no table of objects: it lacks {', '.join(_COLUMNS)}")
+        raise ValueError(f"{path} is not a table of objects: it lacks {', '.join(_COLUMNS)}")
     return table, added_layers
 
 

@@ -136,7 +136,9 @@ def _read_origin(out: Path, is_detector: bool, overwrite: bool) -> dict[str, Any
     except Exception:  # a library cannot read it
         origin = None
     if origin is None or (overwrite and not layers.issubset(objects.ERROR_LAYERS)):
-        raise ValueError(f"--out {out} exists and is no result of such a run: give another --out")
+        raise ValueError(
+            f"--out {out} exists and is not a result of such a run: give another --out"
+        )
     return None if overwrite else origin
 
 

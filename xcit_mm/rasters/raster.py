@@ -176,7 +176,7 @@ class Raster(StoredRaster):
                 value = f"{fill:.17g}"  # all digits, as values must be equal
                 described = "zeros at its border" if fill == 0 else f"values of {value}"
                 problem = f"{described} fill {is_fill.mean():.0%} of a sample"
-                self.notes.append(f"{problem}: with --nodata={value} they are no part of it")
+                self.notes.append(f"{problem}: with --nodata={value} they are left out")
         return pixels, valid
 
     def _is_no_data(self, value: float, is_value: np.ndarray, rest: np.ndarray) -> bool:

@@ -93,26 +93,22 @@ class Rows:
         raster = self._raster
         crs = self._crs and pyproj.CRS(self._crs).to_string()
         area = self._area and shapely.normalize(self._area).wkb
-        return (
-            self._predictor.settings
-            | dict(
-                classes=list(self._classes),
-                tile=self._settings.tile,
-                overlap=self._settings.overlap,
-                gsd=raster.gsd,
-                nodata=None
-                if raster.nodata is None
-                else str(float(raster.nodata)),  # NaN is not NaN
-                bands=list(raster.bands),
-                bounds=None if raster.bounds is None else raster.bounds.tolist(),
-                raster=Path(raster.path).name,
-                content=raster.checksum(),
-                size=[raster.height, raster.width],
-                transform=list(raster.transform[:6]),
-                aoi=area and f"{zlib.crc32(area):08x}",
-                crs=crs,
-                gdal=rasterio.__gdal_version__,
-            )
+        nodata = None if raster.nodata is None else str(float(raster.nodata))  # NaN is not NaN
+        return self._predictor.settings | dict(
+            classes=list(self._classes),
+            tile=self._settings.tile,
+            overlap=self._settings.overlap,
+            gsd=raster.gsd,
+            nodata=nodata,
+            bands=list(raster.bands),
+            bounds=None if raster.bounds is None else raster.bounds.tolist(),
+            raster=Path(raster.path).name,
+            content=raster.checksum(),
+            size=[raster.height, raster.width],
+            transform=list(raster.transform[:6]),
+            aoi=area and f"{zlib.crc32(area):08x}",
+            crs=crs,
+            gdal=rasterio.__gdal_version__,
         )
 
     def predict(self) -> None:

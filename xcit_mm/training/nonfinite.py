@@ -108,7 +108,7 @@ class NonFiniteHook(Hook):
         # There was no step: gradients accumulate, or the loss scaler skipped it.
         wrapper: Any = runner.optim_wrapper
         scaler = getattr(wrapper, "loss_scaler", None)
-        # A scale below 1 that still overflows is no fault of the scale.
+        # A scale below 1 that still overflows is not a fault of the scale.
         overflows_unscaled = scaler and wrapper.should_update() and scaler.get_scale() < 1
         self._check_step(torch.tensor(not overflows_unscaled))
 

@@ -219,7 +219,7 @@ def gdal_errors() -> tuple[type[Exception], ...]:
 @contextmanager
 def without_resize_warning() -> Iterator[None]:
     """Make mmseg (1.2) resize, by default, without its warning about aligned corners."""
-    # A filter of warnings is no help: before the warning, int() makes the sizes constants of an
+    # A filter of warnings does not help: before the warning, int() makes the sizes constants of an
     # exported graph. Heads import the function by name and do not pass its option on.
     from mmseg.models.utils import resize
 
