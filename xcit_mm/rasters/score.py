@@ -52,8 +52,8 @@ def score_raster(
         `objects` of a table: how many there are in all, `scored`, and left out by each reason.
 
     Raises:
-        ValueError: If no label lies in the area or counts, a number in a raster is not a class of the
-            map, or `class_column` is given for a raster.
+        ValueError: If no label lies in the area or counts, a number in a raster is not a class of
+            the map, or `class_column` is given for a raster.
         OSError, RuntimeError: If a file cannot be read.
     """
     out = Path(out)
