@@ -156,6 +156,7 @@ PHOTOS: dict[str, Callable[[str], object]] = {
     "transparent.png": PHOTO.convert("RGBA").save,
     "deep.png": lambda path: cv2.imwrite(path, PIXELS.astype(np.uint16) * 257),
     "printed.tif": PHOTO.convert("CMYK").save,
+    "big.tif": lambda path: PHOTO.convert("CMYK").save(path, big_tiff=True),
     "upright.jpg": lambda path: PHOTO.save(path, exif=UPRIGHT),
 }
 
@@ -174,10 +175,14 @@ def test_photos_of_all_kinds_are_read_as_by_the_predictor(name, tmp_path):
     [
         ("dark.png", PIXELS.astype(np.uint16), "uses few of its 16 bits"),
         ("transparent.tif", np.dstack([PIXELS, PIXELS[..., 0]]), "has 4 bands"),
+        ("grey.tif", PIXELS[..., :2], "has 2 bands"),
     ],
 )
 def test_photo_that_opencv_would_darken_or_cut_is_refused(name, pixels, message, tmp_path):
-    cv2.imwrite(str(tmp_path / name), pixels)
+    if pixels.shape[2] == 2:
+        Image.fromarray(pixels, "LA").save(tmp_path / name)
+    else:
+        cv2.imwrite(str(tmp_path / name), pixels)
     with pytest.raises(ValueError, match=f"{name} {message}"):
         run.read_image(tmp_path / name)
 

@@ -140,7 +140,7 @@ class TestCommand:
         (folder / "notes.txt").write_text("text")
         out = tmp_path / "out"
         code, _, errors = call("raster", folder, *models[model], "--out", out, "--tile", 96)
-        assert code == 3 and f"skipped {folder / 'text.tif'}: OSError: " in errors
+        assert code == 3 and f"{folder / 'text.tif'} failed: OSError: " in errors
         names = sorted(path.name for path in out.glob(f"*{suffix}"))
         assert names == [f"a{suffix}", f"b{suffix}"]
 

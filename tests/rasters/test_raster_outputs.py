@@ -84,7 +84,7 @@ class TestFilesOfTheUser:
         else:
             run.out.mkdir()
         before = run.out.stat()
-        with pytest.raises(ValueError, match=r"exists and is no result .*: give another --out"):
+        with pytest.raises(ValueError, match=r"exists and is not a result .*: give another --out"):
             run.predict(overwrite=overwrite)
         after = run.out.stat()
         assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -137,7 +137,7 @@ class TestResults:
         corrected = geopandas.read_file(table.out, layer="objects")
         corrected.to_file(table.out, layer="corrected")
         assert table.predict() == 0  # kept
-        with pytest.raises(ValueError, match="is no result of such a run: give another --out"):
+        with pytest.raises(ValueError, match="is not a result of such a run: give another --out"):
             table.predict(overwrite=True)
         assert len(geopandas.read_file(table.out, layer="corrected")) == len(corrected)
 

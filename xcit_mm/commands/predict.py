@@ -86,5 +86,5 @@ def predict(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     args = parse_args(argv)
-    cv2.setLogLevel(0)  # type: ignore[attr-defined]  # OpenCV prints lines about broken files
+    cv2.utils.logging.setLogLevel(0)  # which prints lines of its own about broken files
     return cli_main(lambda: predict(args), "start the same command again to go on", *ERRORS)

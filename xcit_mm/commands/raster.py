@@ -77,7 +77,7 @@ def predict(args: argparse.Namespace) -> int:
         except WriteError:
             raise
         except ERRORS as error:
-            print_line(f"skipped {path}: {reason(error)}")
+            print_line(f"{path} failed: {reason(error)}")
             failed += 1
     return 3 if failed else 0
 

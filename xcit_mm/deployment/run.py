@@ -30,7 +30,10 @@ SUFFIXES = (
     *(".ppm", ".pgm", ".jp2"),
 )
 """Suffixes of the photos in a folder."""
-CMYK = 5  # as a TIFF's photometric interpretation
+BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
+"""Bands of a photo by the photometric interpretation of its TIFF, tag 262: RGB, CMYK, YCbCr and
+CIELab. Others have one.
+"""
 
 
 def read_image(path: str | Path) -> np.ndarray:
@@ -39,7 +42,7 @@ def read_image(path: str | Path) -> np.ndarray:
     Raises:
         OSError: If the file cannot be read.
         ValueError: If it cannot be decoded, has 16 bits and uses at most 14 of them, or is a TIFF
-            of four bands.
+            with other bands than a photo.
     """
     encoded = np.frombuffer(Path(path).read_bytes(), np.uint8)
     try:
@@ -48,28 +51,35 @@ def read_image(path: str | Path) -> np.ndarray:
         raise ValueError(f"{path} cannot be decoded, perhaps for more than 2^30 pixels") from None
     if image is None:
         raise ValueError(f"{path} is empty, broken or not an image")
-    is_tiff = encoded[:2].tobytes() in (b"II", b"MM")
-    if is_tiff or image.max() < 64:
-        raw: Any = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED)
-        # OpenCV drops a fourth band, and keeps the upper 8 of 16 bits, of which few may be in use.
-        if is_tiff and raw.shape[2:] == (4,) and not is_cmyk(encoded.tobytes()):
-            raise ValueError(f"{path} has 4 bands: save it with red, green and blue alone")
-        if image.max() < 64 and raw.dtype != np.uint8:
-            raise ValueError(f"{path} uses few of its 16 bits and would be nearly black: scale it")
+    bands = count_other_bands(encoded.tobytes())
+    if bands:
+        fix = "save it with red, green and blue alone"
+        raise ValueError(f"{path} has {bands} bands, which are not those of a photo: {fix}")
+    # OpenCV keeps the upper 8 of 16 bits, of which few may be in use.
+    raw: Any = image if image.max() >= 64 else cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED)
+    if raw.dtype != np.uint8:
+        raise ValueError(f"{path} uses few of its 16 bits and would be nearly black: scale it")
     return image
 
 
-def is_cmyk(tiff: bytes) -> bool:
-    """Return whether the first image of a TIFF is in CMYK, whose four bands OpenCV converts."""
+def count_other_bands(tiff: bytes) -> int:
+    """Return the number of bands of a TIFF if OpenCV would drop or mix some, else 0."""
+    if tiff[:2] not in (b"II", b"MM"):
+        return 0
     order = "<" if tiff[:2] == b"II" else ">"
+    is_big = tiff[2:4] in (b"+\0", b"\0+")
+    words = 4 if is_big else 2  # of 16 bits in a count, a value or an offset
+    size = 8 if is_big else 2  # in bytes of the number of entries
     try:
-        (start,) = np.frombuffer(tiff, f"{order}u4", 1, offset=4)
-        (count,) = np.frombuffer(tiff, f"{order}u2", 1, offset=start)
-        entries = np.frombuffer(tiff, f"{order}u2", 6 * int(count), offset=start + 2)
+        (start,) = np.frombuffer(tiff, f"{order}u{2 * words}", 1, offset=2 * words).tolist()
+        (count,) = np.frombuffer(tiff, f"{order}u{size}", 1, offset=start).tolist()
+        width = 2 + 2 * words  # an entry is a tag, a type, a count and a value
+        entries = np.frombuffer(tiff, f"{order}u2", width * count, offset=start + size)
     except ValueError:  # the file ends before
-        return False
-    # Tag 262 is the photometric interpretation. The fifth number of an entry is its value.
-    return [262, CMYK] in entries.reshape(-1, 6)[:, [0, 4]].tolist()
+        return 0
+    tags = dict(entries.reshape(-1, width)[:, [0, 2 + words]].tolist())
+    bands = tags.get(277, 1)
+    return 0 if bands == BANDS.get(tags.get(262, 0), 1) else bands
 
 
 def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -344,7 +354,7 @@ def main() -> int:
     provider_help = "CPU, CUDA or another provider of onnxruntime (CUDA if available)"
     parser.add_argument("--provider", metavar="NAME", help=provider_help)
     args = parser.parse_args()
-    cv2.setLogLevel(0)  # type: ignore[attr-defined]  # OpenCV prints lines about broken files
+    cv2.utils.logging.setLogLevel(0)  # which prints lines of its own about broken files
     streams: Any = sys.stdout, sys.stderr
     for stream in streams:  # the name of a file may not be UTF-8
         stream.reconfigure(errors="backslashreplace")
