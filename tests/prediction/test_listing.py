@@ -129,10 +129,10 @@ def test_names_and_drawings_are_unique(folder):
     assert len(set(names(folder / "a.jpg", *urls))) == 3
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_a_text_list_may_have_urls_and_missing_files(encoding, folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "encoding"), [("list.txt", "utf-8"), ("LIST.TXT", "utf-16")])
+def test_a_text_list_may_have_urls_and_missing_files(name, encoding, folder, tmp_path, monkeypatch):
     lines = "in/a.jpg\r\n\r\nin/none.jpg\nhttps://host/über/b.jpg\nin/a.jpg\n"
-    path = tmp_path / "list.txt"
+    path = tmp_path / name
     path.write_text(lines, encoding=encoding)
     monkeypatch.chdir(tmp_path)
     listing = find_items([path])
@@ -194,3 +194,9 @@ def test_two_jsons_with_other_categories_are_refused(folder, tmp_path):
     paths = [write_json(tmp_path / f"{id_}.json", {1: "in/a.jpg"}, dict(a=id_)) for id_ in (1, 2)]
     with pytest.raises(ValueError, match="other categories than the json before"):
         find_items(paths)
+
+
+def test_an_empty_input_is_not_the_current_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    with pytest.raises(ValueError, match="an input is empty text"):
+        find_items([""])
