@@ -80,7 +80,7 @@ class ConfiguredData:
     def has_own_step(self) -> bool:
         """Whether no known transform loads the maps, or one of another library may change them."""
         classes = [part_class(step, TRANSFORMS) for step in self.pipeline]
-        libraries = {found.__module__.partition(".")[0] for found in classes if found}
+        libraries = {cls.__module__.partition(".")[0] for cls in classes if cls}
         return not self.annotation_step or not libraries <= _LIBRARIES
 
     @cached_property

@@ -72,8 +72,8 @@ def divide_photos(
     lists = _choose_lists([path for path in texts if _image_sets(path)], task)
     listed = _read_lists(lists, photos, inventory)
     if not lists and len({*split_of_photo.values()} - {""}) < 2:
-        others = [path for path in texts if _is_of_all_classes(path)]
-        listed = _read_lists(others, photos, inventory)
+        named_as_splits = [path for path in texts if _is_of_all_classes(path)]
+        listed = _read_lists(named_as_splits, photos, inventory)
         listed = {path: rows for path, rows in listed.items() if any(rows.values())}
     if listed:
         split_of_photo = dict.fromkeys(photos, "")
@@ -166,10 +166,10 @@ def _index_ends(photos: Sequence[Path], folder: Path) -> dict[Parts, list[Path]]
 def _possible_names(line: str) -> list[Parts]:
     """Return the paths of a photo, without its suffix, that a line of a list may mean."""
     # The list of a class adds 1, 0 or -1, others the label file. CVAT quotes names with spaces.
-    texts = [line, re.sub(r"\s+-?[01]$", "", line), re.sub(r"(\.\w+)[\s,].*", r"\1", line)]
+    candidates = [line, re.sub(r"\s+-?[01]$", "", line), re.sub(r"(\.\w+)[\s,].*", r"\1", line)]
     names = []
-    for text in dict.fromkeys(texts):
-        name = compose(text.strip('"')).replace("\\", "/")
+    for candidate in dict.fromkeys(candidates):
+        name = compose(candidate.strip('"')).replace("\\", "/")
         if name.lower().endswith(PHOTO_SUFFIXES):
             name = name.rpartition(".")[0]
         names.append(tuple(part for part in name.split("/") if part not in ("", ".", "..")))

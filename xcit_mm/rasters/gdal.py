@@ -49,11 +49,10 @@ def list_rasters(path: Path) -> list[Path]:
         return [path]
     entries = sorted(path.iterdir())
     files = [file for file in entries if file.suffix.lower() in SUFFIXES]
-    others = [entry.name for entry in entries if entry not in files]
-    if others:
-        print_line(
-            f"left out {len(others)} entries of {path} that are not rasters: {preview(others)}"
-        )
+    unused = [entry.name for entry in entries if entry not in files]
+    if unused:
+        reason = f"entries of {path} that are not rasters"
+        print_line(f"left out {len(unused)} {reason}: {preview(unused)}")
     results = [file for file in files if _is_result(file)]
     if results:
         print_line(f"left out {len(results)} maps of other runs: {preview(results)}")

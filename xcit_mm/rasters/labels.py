@@ -80,8 +80,8 @@ class LabelFile(NamedTuple):
         open_raster(self.path).close()
         if is_detector:
             raise ValueError(f"{self.option} has no polygons: a detector needs some")
-        given = {"--class-column": self.class_column, "--layer": self.layer}
-        for name, value in given.items():
+        options = {"--class-column": self.class_column, "--layer": self.layer}
+        for name, value in options.items():
             if value is not None:
                 problem = f"{self.option} is a raster, which has neither columns nor layers"
                 raise ValueError(f"{name} {value}: {problem}, leave it out")
