@@ -104,7 +104,6 @@ def test_a_made_scene_is_learned(call, folder, tmp_path):
         (["{labels}", "--tile", 0], "tiles of 0 pixels"),
         (["{labels}", "--bands", 1, 2, "--bounds", 0, 9], "have no scale"),
         (["{raster}"], "has no polygons: a detector needs some"),
-        (["{raster}", "--class-column", "kind"], "is a raster, which has no columns"),
         (["gone.gpkg"], "gone.gpkg: No such file"),
     ],
 )

@@ -105,7 +105,9 @@ class Inventory:
         for root in roots:
             for path, real_path in iter_real_files(root, errors.append):
                 parts = path.parts[len(root.parts) :]
-                if not any(part.startswith(_HIDDEN) for part in parts):
+                is_hidden = any(part.startswith(_HIDDEN) for part in parts)
+                # A link to no file is named later. The reader of a pipe would wait for ever.
+                if not is_hidden and (os.path.isfile(real_path) or not os.path.exists(real_path)):
                     self._real_paths[path] = real_path
         if errors:
             raise errors[0]

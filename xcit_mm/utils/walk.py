@@ -31,9 +31,7 @@ def iter_real_files(
             folders.sort()
             for name in names:
                 path = Path(folder, name)
-                if path.is_symlink():
-                    yield path, os.path.realpath(path)
-                elif path.is_file():  # and not a pipe, whose reader waits for ever
-                    yield path, os.path.join(real_folder, name)
+                is_link = path.is_symlink()
+                yield path, os.path.realpath(path) if is_link else os.path.join(real_folder, name)
             paths = (Path(folder, name) for name in folders)
             pending += [path for path in paths if path.is_symlink()]
