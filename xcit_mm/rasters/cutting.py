@@ -112,7 +112,7 @@ def _write(
         kept += _spread(of_split, writer.with_object[split])
     left_out += _write_tiles(kept, writer, options)
     left_out["without an object"] = len(background) - len(kept)
-    reasons = [f"{count:,} {reason}" for reason, count in left_out.items() if reason and count]
+    reasons = [f"{count:,} {reason}" for reason, count in left_out.items() if count]
     if reasons:
         print_line(f"left out tiles: {', '.join(reasons)}")
     if not writer.written["train"]:
