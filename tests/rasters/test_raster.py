@@ -59,6 +59,7 @@ class TestBands:
         selected = [number - 1 for number in bands or [1, 2, 3]]
         np.testing.assert_array_equal(image, stored[selected[::-1]].transpose(1, 2, 0))
         assert valid.all()
+        assert read_raster(path, bands=bands or [1, 2, 3], raw=True)[1].all()
 
     def test_a_resampled_mask_is_a_mask(self, path):
         mask = np.add.outer(np.arange(70), np.arange(90)) * 40.0 - 2000

@@ -49,7 +49,7 @@ def list_rasters(path: Path) -> list[Path]:
         return [path]
     entries = sorted(path.iterdir())
     files = [file for file in entries if file.suffix.lower() in SUFFIXES]
-    unused = [entry.name for entry in entries if entry not in files]
+    unused = [entry.name for entry in entries if entry.suffix.lower() not in SUFFIXES]
     if unused:
         reason = f"entries of {path} that are not rasters"
         print_line(f"left out {len(unused)} {reason}: {preview(unused)}")
