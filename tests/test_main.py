@@ -72,6 +72,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         (["raster", "a.tif", "m", "--out"], "--out: expected one argument"),
         (["weights", "convert", "a", "b", "--to", "timn"], "invalid choice: 'timn'"),
         (["export", "m", "--out", "m.onnx", "--in8", "a"], "did you mean --int8?"),
+        (["raster", "a.tif", "m", "--out", "b.tif", "--nodata", "-3.4f"], "expected one argument"),
         (["doctor", "own.py", "--cfg-option", "a=1"], ""),  # argparse takes abbreviations
     ],
 )
@@ -79,6 +80,12 @@ def test_a_wrong_argument_is_one_line(arguments, hint, command):
     code, _, error = command(*arguments)
     assert (code == 2 and error.count("\n") == 1) or not hint
     assert hint in error
+
+
+def test_a_negative_number_with_an_exponent_is_a_value(command):
+    numbers = ("--nodata", "-3.4028235e+38", "--bounds", "-1E3", 1000)
+    end, _, _ = command("raster", "a.tif", "none", "--out", "b.tif", *numbers)
+    assert "none is neither a config" in str(end)
 
 
 def test_an_option_that_neither_command_nor_library_has_names_the_nearest(command, shapes):

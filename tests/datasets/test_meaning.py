@@ -1,32 +1,13 @@
-"""Labels keep their meaning, or are left out by name, or are refused in one line."""
+"""Labels keep their meaning, whatever their format."""
 
 import json
-import os
-from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import pytest
-from helpers.layouts import VOC, YOLO, coco, write_files, write_photo
-from PIL import Image
+from helpers.layouts import POSE, SHAPE, VOC, YOLO, annotated, coco, shape, with_name, write_files
 
-from xcit_mm.datasets import read_maps, read_objects
-from xcit_mm.datasets.writing import is_current, read_state, write_dataset
-
-SHAPE = dict(label="thing", points=[[12, 12], [20, 12], [20, 20], [12, 20]])
+from xcit_mm.datasets import read_objects
 
 DIAMOND = [[12, 16], [16, 12], [20, 16], [16, 20]]
-
-
-def shape(shape_type: str) -> dict:
-    return dict(SHAPE, shape_type=shape_type)
-
-
-def annotated(change: Callable[[dict], object], *names: str) -> str:
-    """Return a COCO json with an object in each image, changed."""
-    content = json.loads(coco(*names))
-    change(content)
-    return json.dumps(content)
 
 
 def with_rotated_box(content: dict) -> None:
@@ -45,16 +26,11 @@ def with_keypoints(content: dict) -> None:
     content["annotations"][0].update(keypoints=[13, 13, 2], num_keypoints=1)
 
 
-def with_name(value: object) -> Callable[[dict], object]:
-    return lambda content: content["categories"][0].update(name=value)
-
-
 ROTATION = (
     "<attributes><attribute><name>rotation</name><value>45.0</value></attribute></attributes>"
 )
 ROTATED = VOC.replace("</object>", f"{ROTATION}</object>")
 LISTS = {"obj.names": "thing\n", "train.txt": "d/obj/0.jpg\n", "test.txt": "d/obj/1.jpg\n"}
-POSE = "0 .5 .5 .25 .25 .4 .4 2 .6 .6 1\n"
 # Files beside photos, and what is read of them: classes, and the description of the data set.
 MEANT = {
     "names that YAML reads as truth values": (
@@ -309,280 +285,8 @@ def test_labels_keep_their_meaning(patterns, texts, classes, description, folder
     assert (dataset.classes, dataset.describe()) == (classes, description)
 
 
-UNCERTAIN = {
-    "two formats": (
-        "0.jpg 0.xml",
-        {"a.json": coco("0.jpg")},
-        ("1 object of COCO (", "1 object of Pascal VOC (", "move the files of all but one format"),
-    ),
-    "a json beside a broken description": (
-        "0.jpg",
-        {"a.json": coco("0.jpg"), "data.yaml": "train: none\nnames: [a]"},
-        ("none must be a folder", "if only COCO (", "move the files of YOLO elsewhere"),
-    ),
-    "two descriptions": (
-        "0.jpg 0.txt",
-        {"a.yaml": "names: [a]", "b.yaml": "names: [b]"},
-        ("is described by", "a.yaml", "b.yaml"),
-    ),
-    "keypoints that data.yaml does not declare": (
-        "0.jpg",
-        {"classes.txt": "a", "0.txt": POSE},
-        ("look like boxes with keypoints", "kpt_shape"),
-    ),
-    "more names than nc": (
-        "0.jpg 0.txt",
-        {"data.yaml": "names: [a, b]\nnc: 1"},
-        ("nc is 1, and there are 2 names",),
-    ),
-    "a missing file of names": (
-        "0.jpg 0.txt",
-        {"data.yaml": "names: no.names"},
-        ("the file no.names does not exist",),
-    ),
-    "a box that is null": (
-        "0.jpg",
-        {"a.json": annotated(lambda content: content["annotations"][0].update(bbox=None), "0.jpg")},
-        ("a.json", "annotation 1 is None, not [x, y, width, height]"),
-    ),
-    "a value of VOC that is no number": (
-        "0.jpg",
-        {"0.xml": VOC.replace("<xmin>13", "<xmin>nan")},
-        ("0.xml has a value in object 1 that is not a number",),
-    ),
-    "an object of VOC without a box": (
-        "0.jpg",
-        {"0.xml": "<annotation><object><name>a</name></object></annotation>"},
-        ("0.xml cannot be read (an object has no bndbox)",),
-    ),
-    "a label of two photos": (
-        "0.jpg 0.png 0.txt",
-        {"classes.txt": "a"},
-        ("0.jpg and ", "0.png share the label "),
-    ),
-    "a label that names another photo": (
-        "{0,1}.jpg",
-        {"0.json": json.dumps(dict(shapes=[SHAPE], imagePath="1.jpg"))},
-        ("0.json is of 1.jpg, as it says, and has the name of 0.jpg",),
-    ),
-    "two labels of a photo": (
-        "images/0.jpg images/0.txt labels/0.txt",
-        {"classes.txt": "a"},
-        ("images/0.jpg has the labels", "images/0.txt and", "labels/0.txt: remove one"),
-    ),
-    "an area that is a list": (
-        "0.jpg",
-        {"a.json": annotated(lambda content: content["annotations"][0].update(area=[1]), "0.jpg")},
-        ("a.json", "the area of annotation 1 is [1], not a number"),
-    ),
-    "a name twice with spaces": (
-        "0.jpg 0.txt",
-        {"data.yaml": "names: [a, 'a ']"},
-        ("data.yaml has 'a' twice",),
-    ),
-    "an empty line between names": (
-        "0.jpg 0.txt",
-        {"classes.txt": "a\n\nb\n"},
-        ("classes.txt has an empty line 2: name the class",),
-    ),
-    "labels in a folder that is not known as one": (
-        "images/0.jpg jsons/0.json",
-        {},
-        ("none of its labels, such as", "jsons/0.json, is of a photo, such as", "images/0.jpg"),
-    ),
-    "a name twice": (
-        "0.jpg 0.txt",
-        {"data.yaml": "names: [a, a]"},
-        ("data.yaml has 'a' twice",),
-    ),
-    "a key twice": (
-        "0.jpg 0.txt",
-        {"data.yaml": "names: {0: a, 0: b}"},
-        ("data.yaml cannot be read (the key 0 is written twice)",),
-    ),
-    "a name that is a list": (
-        "0.jpg",
-        {"a.json": annotated(with_name(["a", "b"]), "0.jpg")},
-        ("a.json", "['a', 'b'] is not the name of a class"),
-    ),
-    "an image without a name": (
-        "0.jpg",
-        {"a.json": annotated(lambda content: content["images"][0].update(file_name=None), "0.jpg")},
-        ("a.json", "the image of id 1 has the name None"),
-    ),
-    "an xml of an unknown encoding": (
-        "0.jpg",
-        {"0.xml": f"<?xml version='1.0' encoding='foo'?>{VOC}"},
-        ("0.xml cannot be read (unknown encoding",),
-    ),
-    "HEIC named as JPEG": (
-        "",
-        {"classes.txt": "a", "0.jpg": b"\0\0\0\x18ftypheic" + bytes(64), "0.txt": YOLO},
-        ("0.jpg cannot be read: it is HEIC or AVIF: convert it to JPEG",),
-    ),
-    "only photos with unread shapes": (
-        "0.jpg",
-        {"0.json": json.dumps(dict(shapes=[shape("circle")]))},
-        ("no photo for training is left", "shapes of the type circle (0.jpg)"),
-    ),
-}
-
-
-@pytest.mark.parametrize("patterns, texts, parts", UNCERTAIN.values(), ids=UNCERTAIN)
-def test_labels_of_uncertain_meaning_are_one_line(patterns, texts, parts, folder):
-    write_files(folder, patterns, texts)
-    with pytest.raises((ValueError, FileNotFoundError)) as error:
-        read_objects(folder)
-    message = str(error.value)
-    assert "\n" not in message and [part for part in parts if part not in message] == []
-
-
-def test_a_file_that_is_given_decides_between_formats(folder):
-    write_files(folder, "{0,1}.jpg 0.xml 0.txt", {"a.json": coco("1.jpg"), "classes.txt": "b"})
-    assert read_objects(folder / "a.json").classes == ("thing",)
-    assert read_objects(folder / "classes.txt").classes == ("b",)
-
-
-def test_of_two_formats_that_stays_whose_files_are_not_moved(folder):
-    write_files(folder / "d", "{0,1}.jpg 0.xml 1.xml", {"a.json": coco("1.jpg")})
-    write_files(folder / "d", "", {"broken.yaml": "names: [b]\ntrain: none", "0.txt": YOLO})
-    with pytest.raises(ValueError, match="none must be"):
-        read_objects(folder / "d")
-    (folder / "d/broken.yaml").rename(folder / "broken.yaml")
-    with pytest.raises(ValueError, match=r"COCO .* Pascal VOC"):
-        read_objects(folder / "d")
-    (folder / "d/a.json").rename(folder / "a.json")
-    assert read_objects(folder / "d").describe().startswith("2 photos, 2 objects of 1 class")
-
-
-@pytest.mark.parametrize("source", [{"a.json": coco("0.jpg")}, {"classes.txt": "a"}])
-def test_results_in_the_folder_of_the_data_are_no_data(source, folder):
-    """A user trains in the folder of the data, and predicts there."""
-    write_files(folder, "0.jpg 0.txt" if "classes.txt" in source else "0.jpg", source)
-    first = read_objects(folder)
-    write_dataset(first, folder / "a-coco")
-    log = {"a.py": "", "work_dirs/a/1/scalars.json": "{}", "other/last_checkpoint": ""}
-    results = {
-        "out/run.json": "{}",
-        "out/journal/1.jsonl": "",
-        "out/predictions.json": coco("0.jpg"),
-    }
-    write_files(folder, "work_dirs/a/predictions.jpg", log | results)
-    second = read_objects(folder)
-    assert second.left_out.reasons[("folder", "of results")] == [
-        "a-coco",
-        "other",
-        "out",
-        "work_dirs",
-    ]
-    assert second.describe().startswith(first.describe())
-    state = read_state(folder / "a-coco")
-    assert state is not None and is_current(state)
-
-
-def test_photos_named_as_files_of_results_are_data(folder):
-    write_files(folder, "work_dirs/d/{source,run}.jpg work_dirs/d/{source,run}.json")
-    assert len(read_objects(folder / "work_dirs").training.images) == 2
-
-
-def test_a_pipe_is_not_read(folder):
-    write_files(folder, "0.jpg 0.txt", {"classes.txt": "a"})
-    os.mkfifo(folder / "data.yaml")
-    assert read_objects(folder).describe() == "1 photo, 1 object of 1 class"
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
-def test_texts_of_windows_are_read(encoding, folder):
-    write_files(
-        folder, "0.jpg", {"classes.txt": "é".encode(encoding), "0.txt": YOLO.encode(encoding)}
-    )
-    assert read_objects(folder).classes == ("é",)
-
-
-def test_a_yaml_that_is_given_describes_its_folder_whatever_its_name(folder):
-    write_files(folder / "banner", "0.jpg 0.txt", {"data.yaml": "train: .\nnames: [a]\n"})
-    write_files(folder, "other.jpg")
-    description = read_objects(folder / "banner/data.yaml").describe()
-    assert description == "1 photo, 1 object of 1 class"
-
-
-@pytest.mark.parametrize("place", ["test set", "elsewhere/images/train"])
-def test_photos_of_an_absolute_path_or_in_a_folder_named_as_a_split_are_found(place, folder):
-    photos = folder / place
-    labels = Path(str(photos).replace("images", "labels"))
-    write_files(photos, "0.jpg")
-    write_files(labels, "0.txt")
-    write_files(folder / "test set", "", {"data.yaml": f"train: {photos}\nnames: [a]\n"})
-    assert read_objects(folder / "test set").describe() == "1 photo, 1 object of 1 class"
-
-
-def soft_edges(path: Path) -> None:
-    """Write a disc of 255 on 0, with edges of values between."""
-    y, x = np.mgrid[:32, :32]
-    disc = ((12 - np.hypot(y - 16, x - 16)).clip(-2, 2) / 4 + 0.5) * 255
-    Image.fromarray(disc.astype(np.uint8)).save(path)
-
-
-def truncated(path: Path) -> None:
-    """Write the first half of a map's file."""
-    Image.effect_noise((32, 32), 9).save(path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-
-
-def with_palette(path: Path, labels: np.ndarray, palette: list[int]) -> None:
-    image = Image.fromarray(labels, "P")
-    image.putpalette(palette)
-    image.save(path)
-
-
-LABELS = np.repeat(np.arange(2, dtype=np.uint8), 512).reshape(32, 32)
-MAPS_OF_UNCERTAIN_MEANING: dict[str, tuple[Callable[[Path], object], str]] = {
-    "JPEG": (lambda path: Image.fromarray(LABELS).save(path, "JPEG"), "changes labels"),
-    "soft edges": (
-        lambda path: [soft_edges(file) for file in path.parent.iterdir()],
-        "soft edges between 0 and 255",
-    ),
-    "floats": (
-        lambda path: Image.fromarray(LABELS.astype(np.float32)).save(path, "TIFF"),
-        "labels are floats",
-    ),
-    "truncated": (truncated, "masks/1.png cannot be read: "),
-    "colours": (write_photo, "colours instead of labels"),
-    "another order of colours": (
-        lambda path: with_palette(path, LABELS, [255, 0, 0, 0, 0, 0]),
-        "(255, 0, 0) has label 1 in",
-    ),
-    "an empty line between names": (
-        lambda path: (path.parents[1] / "classes.txt").write_text("\na\nb\n"),
-        "classes.txt has an empty line 1",
-    ),
-    "a repeated name": (
-        lambda path: (path.parents[1] / "classes.txt").write_text("a\na\n"),
-        "'a' twice",
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    "write, message", MAPS_OF_UNCERTAIN_MEANING.values(), ids=MAPS_OF_UNCERTAIN_MEANING
-)
-def test_maps_of_uncertain_meaning_are_one_line(write, message, folder):
-    write_files(folder, "images/{0,1}.jpg")
-    (folder / "masks").mkdir()
-    with_palette(folder / "masks/0.png", LABELS, [0, 0, 0, 255, 0, 0])
-    with_palette(folder / "masks/1.png", LABELS, [0, 0, 0, 255, 0, 0])
-    write(folder / "masks/1.png")
-    with pytest.raises(ValueError) as error:
-        read_maps(folder)
-    assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_colour_of_several_labels_says_nothing_about_the_palette(folder):
-    write_files(folder, "images/{0,1}.jpg")
-    (folder / "masks").mkdir()
-    labels = np.repeat(np.arange(3, dtype=np.uint8), 512)[: 32 * 32].reshape(32, 32)
-    labels[0] = 2
-    with_palette(folder / "masks/0.png", labels, [0, 0, 0, 255, 0, 0, 0, 0, 0])
-    with_palette(folder / "masks/1.png", np.full_like(labels, 2), [9, 9, 9, 255, 0, 0, 0, 0, 0])
-    assert len(read_maps(folder).training.images) == 2
+def test_difficult_objects_of_voc_neither_train_nor_score(folder):
+    """As in mmdet: COCO's crowds are ignored by both."""
+    difficult = VOC.replace("</bndbox>", "</bndbox><difficult>1</difficult>")
+    write_files(folder, "{0,1}.jpg 0.xml", {"1.xml": difficult})
+    assert read_objects(folder).training.objects.is_crowd.tolist() == [False, True]

@@ -5,7 +5,7 @@ Each photo has 32x32 pixels. Each label has one object of the class `thing` with
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from PIL import Image
@@ -17,6 +17,8 @@ VOC = (
     "<annotation><object><name>thing</name><bndbox><xmin>13</xmin><ymin>13</ymin>"
     "<xmax>20</xmax><ymax>20</ymax></bndbox></object></annotation>"
 )
+SHAPE = dict(label="thing", points=[[12, 12], [20, 12], [20, 20], [12, 20]])  # of labelme
+POSE = "0 .5 .5 .25 .25 .4 .4 2 .6 .6 1\n"  # a box of YOLO with two keypoints
 LABELS = {".txt": YOLO, ".xml": VOC, ".json": json.dumps(dict(shapes=[RECTANGLE]))}
 
 
@@ -28,6 +30,23 @@ def coco(*file_names: str) -> str:
     annotations = [dict(shape, id=image["id"], image_id=image["id"]) for image in images]
     categories = [dict(id=1, name="thing")]
     return json.dumps(dict(images=images, annotations=annotations, categories=categories))
+
+
+def shape(shape_type: str) -> dict:
+    """Return a shape of labelme of a type."""
+    return dict(SHAPE, shape_type=shape_type)
+
+
+def annotated(change: Callable[[dict], object], *names: str) -> str:
+    """Return a COCO json with an object in each image, changed."""
+    content = json.loads(coco(*names))
+    change(content)
+    return json.dumps(content)
+
+
+def with_name(value: object) -> Callable[[dict], object]:
+    """Return a change of a COCO json that names its category."""
+    return lambda content: content["categories"][0].update(name=value)
 
 
 def expand(pattern: str) -> Iterator[str]:

@@ -165,6 +165,7 @@ def test_the_images_of_a_coco_json_are_found_beside_it(place, tmp_path):
         ("*.txt", None, FileNotFoundError, "give a file, folder"),
         ("*.md", None, FileNotFoundError, r"left out .* 1 \.md"),
         ("list.txt", b"\n", ValueError, "list.txt is"),
+        ("list.txt", b"a.jpg\nb\0.jpg", ValueError, "list.txt is not a text"),
         ("list.txt", b"\xff", ValueError, "list.txt cannot be read .*save it as UTF-8"),
         ("coco.json", [], ValueError, "lists no images"),
         ("coco.json", ["a.jpg", "a.jpg"], ValueError, r"2 images with the file_name a\.jpg"),

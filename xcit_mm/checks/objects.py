@@ -86,8 +86,8 @@ def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
     fix = "correct or remove them: mmdet drops them, and a score counts them as missed"
     yield from report(objects.is_dropped & ~is_fraction, "D408", problem, fix)
     if not objects.has_meant_crowds:
-        problem = "have iscrowd=1: mmdet does not train them"
-        fix = "iscrowd=0, unless they are crowds or cut by the edge of a tile"
+        problem = "are crowds (iscrowd) or difficult: they neither train nor score"
+        fix = "set iscrowd or difficult to 0, unless they are"
         yield from report(columns.is_crowd, "D409", problem, fix, fails_at=1)
     is_trained = objects.is_loaded & ~columns.is_crowd
     yield from _check_borders(objects, is_trained)

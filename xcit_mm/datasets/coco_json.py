@@ -17,7 +17,7 @@ import numpy as np
 
 from ..utils.texts import class_name, read_text
 from .dataset import Objects
-from .photo_labels import is_rotation, to_number
+from .photo_labels import is_rotation, is_set
 
 _REQUIRED = {
     "images": ("id", "file_name"),
@@ -249,8 +249,8 @@ def _to_columns(path: Path, content: dict[str, Any], as_mmdet: bool) -> CocoJson
         [annotation.area for annotation in annotations],
         [annotation.id for annotation in annotations],
     )
-    objects.is_crowd = np.array([_is_set(entry.iscrowd) for entry in annotations], bool)
-    objects.is_ignored = np.array([_is_set(entry.ignore) for entry in annotations], bool)
+    objects.is_crowd = np.array([is_set(entry.iscrowd) for entry in annotations], bool)
+    objects.is_ignored = np.array([is_set(entry.ignore) for entry in annotations], bool)
     is_rotated = np.array([is_rotation(entry.rotation) for entry in annotations], bool)
     has_mask = np.array([bool(mask) for mask in objects.masks], bool)
     unknown = []
@@ -285,11 +285,6 @@ def _check_numbers(annotation: _Annotation, as_mmdet: bool) -> None:
     if not is_valid:
         problem = f"the bbox of annotation {annotation.id} is {box}"
         raise ValueError(f"{problem}, not [x, y, width, height]")
-
-
-def _is_set(value: Any) -> bool:
-    """Return whether a number, which may be a text, is not 0."""
-    return bool(value) and to_number(value) != 0
 
 
 def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:

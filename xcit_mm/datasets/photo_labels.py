@@ -106,6 +106,11 @@ def stated_size(width: Any, height: Any) -> Size | None:
     return (int(sides[0]), int(sides[1])) if all(0 < side < inf for side in sides) else None
 
 
+def is_set(value: Any) -> bool:
+    """Return whether a number, which may be a text, is not 0."""
+    return bool(value) and to_number(value) != 0
+
+
 def is_rotation(value: Any) -> bool:
     """Return whether an angle in degrees, which may be a text, turns a box."""
     return to_number(value or 0) % 360 > 0

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from ..utils.texts import class_name
 from .dataset import Dataset, NewObject
 from .inventory import Inventory
-from .photo_labels import PhotoLabels, is_rotation, read_folder, stated_size
+from .photo_labels import PhotoLabels, is_rotation, is_set, read_folder, stated_size
 
 
 def read(inventory: Inventory) -> Dataset | None:
@@ -28,7 +28,8 @@ def _is_voc(path: Path) -> bool:
 
 
 def read_xml(path: Path) -> PhotoLabels:
-    """Read objects. Pixels count from 1, and the last pixel of a box belongs to it.
+    """Read objects. Pixels count from 1, and the last pixel of a box belongs to it. Difficult
+    objects neither train nor score, as in mmdet.
 
     Raises:
         ValueError: If the file cannot be read, or an object has no box.
@@ -49,7 +50,8 @@ def read_xml(path: Path) -> PhotoLabels:
                 array("d", [float(value.text or "") - 1 for value in polygon])
                 for polygon in element.iter("polygon")
             ]
-            objects.append(NewObject(name, box, outlines or None, f"object {number}"))
+            new = NewObject(name, box, outlines or None, f"object {number}")
+            objects.append(new._replace(is_crowd=is_set(element.findtext("difficult"))))
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected objects with boxes") from None
     size = stated_size(root.findtext("size/width"), root.findtext("size/height"))

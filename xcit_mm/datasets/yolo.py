@@ -43,7 +43,7 @@ def read(inventory: Inventory) -> Dataset | None:
     further += [path for path in lists if read_description(path).classes != description.classes]
     if further:
         problem = f"{inventory.data} is described by {first} and {further[0]}"
-        raise ValueError(f"{problem}: remove one, or give one by --data")
+        raise ValueError(f"{problem}: keep the one that describes all photos")
     left_out = LeftOut(inventory.root)
     sources = find_sources(first, description.entries, left_out)
     inventory = _with_folders_elsewhere(inventory, list(chain(*sources.values())))

@@ -125,7 +125,7 @@ def read_table(path: Path) -> tuple[Any, list[str]]:
 
 
 def read_origin(path: Path) -> dict[str, Any]:
-    """Return what a table was made from, {} if another program or an earlier version wrote it."""
+    """Return what a table was made from, or {} if another program wrote it."""
     import geopandas
     import pyogrio
 
@@ -133,10 +133,10 @@ def read_origin(path: Path) -> dict[str, Any]:
         metadata = geopandas.read_parquet(path).attrs
     else:
         metadata = pyogrio.read_info(path, layer=0)["layer_metadata"] or {}
-    try:
-        return dict(json.loads(metadata.get(ORIGIN) or metadata.get("DESCRIPTION", "{}")))
-    except (ValueError, TypeError):  # a description by another program
-        return {}
+    origin = None
+    with suppress(ValueError, TypeError):  # a description by another program
+        origin = json.loads(metadata.get(ORIGIN) or metadata.get("DESCRIPTION", "{}"))
+    return origin if isinstance(origin, dict) and "content" in origin else {}
 
 
 def add_layers(path: Path, layers: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, NoReturn
 
+_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 
 
@@ -33,6 +34,13 @@ class CommandParser(argparse.ArgumentParser):
         # Most options fit a line.
         formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
         super().__init__(formatter_class=formatter, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments as `ArgumentParser` does, where -3.4e38 is a number and not an option."""
+        arguments = sys.argv[1:] if args is None else args
+        # argparse takes what has a space for a value, and numbers may have one.
+        spaced = [f" {value}" if _NUMBER.fullmatch(value) else value for value in arguments]
+        return super().parse_known_args(spaced, namespace)
 
     def error(self, message: str) -> NoReturn:
         """End the program with the exit code 2 and a line that names the most similar option."""

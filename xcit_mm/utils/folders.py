@@ -79,12 +79,16 @@ def lock_folder(folder: Path, option: str) -> Iterator[None]:
 
     Raises:
         BlockingIOError: If another process has locked the folder.
+        NotADirectoryError: If it is a file, or below one.
     """
+    file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
+    if file is not None:
+        raise NotADirectoryError(f"{option} {folder}: {file} is a file, give a folder")
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _LOCK
-    with path.open("wb") as file:
-        if not _try_lock(file, path):
+    with path.open("wb") as lock:
+        if not _try_lock(lock, path):
             fix = f"wait for its end, or give another {option}"
             raise BlockingIOError(f"another process writes into {folder}: {fix}")
         try:

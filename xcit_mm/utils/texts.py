@@ -13,13 +13,16 @@ def read_text(path: Path) -> str:
     """Read a text in UTF-8, UTF-16 or UTF-32, with or without a byte order mark.
 
     Raises:
-        ValueError: If the text has another encoding.
+        ValueError: If the file has another encoding, or is not a text.
     """
     encoded = path.read_bytes()
     try:
-        return encoded.decode(json.detect_encoding(encoded))
+        text = encoded.decode(json.detect_encoding(encoded))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read ({error}): save it as UTF-8") from None
+    if "\0" in text:
+        raise ValueError(f"{path} is not a text: it has a zero byte")
+    return text
 
 
 def read_lines(path: Path) -> list[str]:
