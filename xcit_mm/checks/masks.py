@@ -80,7 +80,7 @@ def _find_fault(objects: CheckedObjects, row: int) -> str:
 def _lie_in_boxes(masks: Sequence[list[array]], corners: np.ndarray) -> np.ndarray:
     """Return which masks of polygons have an area and an extent that overlaps their box (n,)."""
     polygons = [polygon for mask in masks for polygon in mask]
-    points = np.concatenate([np.frombuffer(polygon) for polygon in polygons]).reshape(-1, 2)
+    points = np.frombuffer(b"".join(polygons)).reshape(-1, 2)
     ends = np.cumsum([len(polygon) // 2 for polygon in polygons])
     starts = np.concatenate([[0], ends[:-1]])
     following = np.arange(1, len(points) + 1)

@@ -30,8 +30,9 @@ def iter_real_files(
             searched.add(real_folder)
             folders.sort()
             for name in names:
-                path = Path(folder, name)
-                is_link = path.is_symlink()
-                yield path, os.path.realpath(path) if is_link else os.path.join(real_folder, name)
+                path = os.path.join(folder, name)
+                is_link = os.path.islink(path)
+                real_path = os.path.realpath(path) if is_link else os.path.join(real_folder, name)
+                yield Path(path), real_path
             paths = (Path(folder, name) for name in folders)
             pending += [path for path in paths if path.is_symlink()]
