@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from xcit_mm.datasets.coco_json import find_image_folder, read_coco, read_images
+from xcit_mm.datasets.coco import find_image_folder
+from xcit_mm.datasets.coco_json import read_coco, read_images
 
 
 def coco(**changes: object) -> dict:

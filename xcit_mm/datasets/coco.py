@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from .coco_json import CocoJson, find_image_folder, read_detections
+from .coco_json import CocoJson, read_detections
 from .dataset import Dataset, Image, Split
 from .inventory import Inventory, LeftOut
 from .pairs import split_of
 from .photo_labels import image_sizes, stated_size
+
+_SAMPLE = 100  # images of a json that are looked for in each folder
 
 
 def read(inventory: Inventory) -> Dataset | None:
@@ -143,3 +145,23 @@ def _to_split(
         coco.path,
         objects.select(is_used, images[is_used], labels[is_used]),
     )
+
+
+def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
+    """Find the folder to which the file names of a COCO json are relative.
+
+    It is the first folder with some of the images: the json's folder, `images` in it, a folder
+    named as the json without `instances_`, and that folder in `images`; then the same in the folder
+    above.
+    """
+    name = path.stem.removeprefix("instances_")
+    candidates = [
+        parent / folder
+        for parent in (path.parent, path.parent.parent)
+        for folder in ("", "images", name, f"images/{name}")
+    ]
+    sample = file_names[:: max(1, len(file_names) // _SAMPLE)]
+    for folder in candidates:
+        if any((folder / file_name).is_file() for file_name in sample):
+            return folder
+    return None

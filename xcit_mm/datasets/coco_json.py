@@ -29,7 +29,6 @@ _REQUIRED_BY_MMDET = {
     "categories": _REQUIRED["categories"],
     "annotations": (*_REQUIRED["annotations"], "area", "iscrowd"),
 }
-_SAMPLE = 100  # images of a json that are looked for in each folder
 
 
 class _Annotation(NamedTuple):
@@ -285,23 +284,3 @@ def _check_numbers(annotation: _Annotation, as_mmdet: bool) -> None:
     if not is_valid:
         problem = f"the bbox of annotation {annotation.id} is {box}"
         raise ValueError(f"{problem}, not [x, y, width, height]")
-
-
-def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
-    """Find the folder to which the file names of a COCO json are relative.
-
-    It is the first folder with some of the images: the json's folder, `images` in it, a folder
-    named as the json without `instances_`, and that folder in `images`; then the same in the folder
-    above.
-    """
-    name = path.stem.removeprefix("instances_")
-    candidates = [
-        parent / folder
-        for parent in (path.parent, path.parent.parent)
-        for folder in ("", "images", name, f"images/{name}")
-    ]
-    sample = file_names[:: max(1, len(file_names) // _SAMPLE)]
-    for folder in candidates:
-        if any((folder / file_name).is_file() for file_name in sample):
-            return folder
-    return None

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from ..datasets.coco_json import find_image_folder, read_images
+from ..datasets.coco import find_image_folder
+from ..datasets.coco_json import read_images
 from ..utils.errors import preview, reason
 from ..utils.folders import SETTINGS, check_output
 from ..utils.images import IMAGE_SUFFIXES, URL_PREFIXES

@@ -9,15 +9,8 @@ import numpy as np
 from ..utils.cli import print_line
 from ..utils.errors import preview
 from .gdal import gdal, open_raster
-from .labels import (
-    NO_CLASS,
-    UNKNOWN_CLASS,
-    UNLABELLED,
-    WITHOUT_CLASS,
-    DrawnClasses,
-    LabelFile,
-    StoredClasses,
-)
+from .labels import NO_CLASS, LabelFile
+from .pixel_labels import UNKNOWN_CLASS, UNLABELLED, WITHOUT_CLASS, DrawnClasses, StoredClasses
 from .polygons import covers, footprint, read_area, to_pixels
 from .tally import Tally
 

@@ -16,7 +16,7 @@ from ..datasets.inventory import LeftOut
 from ..datasets.photo_labels import to_split
 from ..utils.coco import encode_mask, from_corners
 from .gdal import open_raster
-from .labels import CutObject, StoredClasses
+from .pixel_labels import CutObject, StoredClasses
 from .polygons import covers
 from .raster import Raster, pad
 from .scenes import Scene
