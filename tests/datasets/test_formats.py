@@ -80,8 +80,8 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         (YAML | {"0.txt": "2 .1 .1 .2 .2"}, "line 1: expected a class of 0 to 1 with a box"),
         (YAML | {"0.jpg": "no image"}, "0.jpg cannot be read: it is not an image"),
         (
-            {"data.yaml": "names: [a]\ntrain: train.txt", "train.txt": "0.jpg", "a/0.jpg": ""},
-            "0.jpg may be ",
+            {"data.yaml": "names: [a]\ntrain: t.txt", "t.txt": "1.jpg", "a/1.jpg": "", "b/1.jpg": ""},
+            "1.jpg may be ",
         ),
         ({"labels/0.xml": VOC, "annotations/0.xml": VOC}, "0.jpg has the labels"),
         ({"0.xml": "<annotation>"}, "0.xml cannot be read"),

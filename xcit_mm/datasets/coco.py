@@ -9,6 +9,7 @@ import numpy as np
 from .coco_json import CocoJson, read_detections
 from .dataset import Dataset, Image, Split
 from .inventory import Inventory, LeftOut
+from .lookup import PhotoIndex, find_photos
 from .pairs import split_of
 from .photo_labels import image_sizes, stated_size
 
@@ -75,7 +76,6 @@ def _find_photos(
 ) -> tuple[dict[int, Path], dict[int, str]]:
     """Return the paths of photos, and why other images are left out, both by index in the json."""
     names = [image["file_name"] for image in coco.images]
-    folder = find_image_folder(coco.path, names) or coco.path.parent
     objects = coco.objects
     unread = dict.fromkeys(
         objects.images[objects.labels < 0].tolist(), "with objects of an unknown category"
@@ -84,9 +84,8 @@ def _find_photos(
     photos: dict[int, Path] = {}
     problems: dict[int, str] = {}
     is_found = False
-    for number, name in enumerate(names):
-        file = folder / name
-        path = file if file.is_file() else inventory.find_photo(name)
+    for number, path in enumerate(_locate(coco, names, inventory)):
+        name = names[number]
         is_found |= path is not None
         if path is None:
             left_out.add("image", f"of {coco.path.name} that is missing", name)
@@ -100,6 +99,29 @@ def _find_photos(
         problem = f"{names[0]} of {coco.path} is not below {inventory.root}"
         raise FileNotFoundError(f"{problem}: put the images there")
     return photos, problems
+
+
+def _locate(coco: CocoJson, names: Sequence[str], inventory: Inventory) -> list[Path | None]:
+    """Return the path of each image, or None: in the folder of the json's images, or else of a
+    photo in a folder below it. A photo in a folder of another split is none of the json's.
+    """
+    folder = find_image_folder(coco.path, names)
+    paths = [(folder or coco.path.parent) / name for name in names]
+    located = [path if path.is_file() else None for path in paths]
+    missing = [number for number, path in enumerate(located) if path is None]
+    if not missing:
+        return located
+    split = split_of(inventory.relative(coco.path).with_suffix(""))
+    root = folder or inventory.root
+    below = [photo for photo in inventory.photos if root in photo.parents]
+    rows = [(photo, photo.relative_to(root)) for photo in below]
+    if split is not None:
+        rows = [(photo, path) for photo, path in rows if split_of(path.parent) in (None, split)]
+    missing_names = [names[number] for number in missing]
+    photos = find_photos(missing_names, PhotoIndex(rows), is_whole=folder is not None)
+    for number, photo in zip(missing, photos, strict=True):
+        located[number] = photo
+    return located
 
 
 def _to_split(
@@ -150,18 +172,15 @@ def _to_split(
 def find_image_folder(path: Path, file_names: Sequence[str]) -> Path | None:
     """Find the folder to which the file names of a COCO json are relative.
 
-    It is the first folder with some of the images: the json's folder, `images` in it, a folder
-    named as the json without `instances_`, and that folder in `images`; then the same in the folder
-    above.
+    Of the json's folder, `images` in it, a folder named as the json without `instances_`, and that
+    folder in `images`, and of the same in the folder above, it is the one with most of the images;
+    of several, the last, beside the json before above. None if no folder has an image.
     """
     name = path.stem.removeprefix("instances_")
-    candidates = [
-        parent / folder
-        for parent in (path.parent, path.parent.parent)
-        for folder in ("", "images", name, f"images/{name}")
-    ]
     sample = file_names[:: max(1, len(file_names) // _SAMPLE)]
-    for folder in candidates:
-        if any((folder / file_name).is_file() for file_name in sample):
-            return folder
-    return None
+    counts = {}
+    for parent in (path.parent.parent, path.parent):
+        for folder in ("", "images", name, f"images/{name}"):
+            counts[parent / folder] = sum((parent / folder / file).is_file() for file in sample)
+    most = max(counts.values())
+    return [folder for folder, count in counts.items() if count == most][-1] if most else None

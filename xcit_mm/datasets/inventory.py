@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from pathlib import Path, PurePath, PureWindowsPath
+from pathlib import Path, PurePath
 
 from ..utils.errors import counted
 from ..utils.folders import SETTINGS
 from ..utils.images import PHOTO_SUFFIXES
-from ..utils.texts import compose
 from ..utils.walk import iter_real_files
 
 # Beginnings of names that systems give to their files beside those of the user.
@@ -124,9 +123,6 @@ class Inventory:
         for path in self.files:
             self._by_suffix[path.suffix.lower()].append(path)
         self.photos = self.with_suffix(*PHOTO_SUFFIXES)
-        self._by_name: dict[str, list[Path]] = defaultdict(list)
-        for photo in self.photos:
-            self._by_name[compose(photo.name)].append(photo)
 
     @classmethod
     def of(cls, data: Path) -> "Inventory":
@@ -201,20 +197,3 @@ class Inventory:
     def other_photos(self, used: Iterable[Path]) -> list[Path]:
         """List the photos that are not used, by whatever links."""
         return [path for path in self.without(used) if path.suffix.lower() in PHOTO_SUFFIXES]
-
-    def find_photo(self, name: str) -> Path | None:
-        """Return the photo whose path shares the longest end with `name`, or None. The path may be
-        that of another machine.
-
-        Raises:
-            ValueError: If several photos share the end.
-        """
-        parts = tuple(compose(part) for part in PureWindowsPath(name).parts)  # also reads slashes
-        paths = self._by_name.get(parts[-1], []) if parts else []
-        for length in range(2, len(parts) + 1):
-            end = parts[-length:]
-            longer = [path for path in paths if tuple(map(compose, path.parts[-length:])) == end]
-            paths = longer or paths
-        if len(paths) > 1:
-            raise ValueError(f"{name} may be {paths[0]} or {paths[1]}: write more of its path")
-        return paths[0] if paths else None

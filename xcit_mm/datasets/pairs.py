@@ -10,6 +10,7 @@ from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import compose, read_lines
 from .dataset import LAYOUTS
 from .inventory import Inventory, LeftOut
+from .lookup import Parts, PhotoIndex, path_parts
 
 SPLITS = {
     "train": "train",
@@ -41,11 +42,11 @@ LABEL_FOLDERS = {
 
 LABEL_ENDING = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
 """The end of the stem of a file that is a label, such as NAME_mask.png."""
+_LABEL_SUFFIXES = (".txt", ".xml", ".json")
 _LIST_STEMS = {"classes", "readme", *SPLITS}  # stems of texts that list classes or photos
 
 Pairs = dict[str, list[tuple[Path, Path | None]]]
 """The photos of each split, each with its label if it has one."""
-Parts = tuple[str, ...]  # of a path
 
 
 def split_of(path: PurePath) -> str | None:
@@ -120,23 +121,18 @@ def _choose_lists(lists: Sequence[Path], task: str) -> list[Path]:
 def _read_lists(
     lists: Sequence[Path], photos: Sequence[Path], inventory: Inventory
 ) -> dict[Path, dict[Path, list[Path]]]:
-    """Return of each list its names, and the photos that each name means by an end of their path.
-    A list may be of another machine: its names lose the first folders that no photo has.
-    """
-    by_end_in: dict[Path, dict[Parts, list[Path]]] = {}
+    """Return of each list its names, and the photos that each name means."""
+    index_of: dict[Path, PhotoIndex] = {}  # by folder
     listed = {}
     for path in lists:
         image_sets = _image_sets(path)
         folder = image_sets.parent if image_sets else inventory.root  # the former is of a year
-        if folder not in by_end_in:
-            by_end_in[folder] = _index_ends(photos, folder)
-        by_end = by_end_in[folder]
+        if folder not in index_of:
+            inside = [photo for photo in photos if folder in photo.parents]
+            paths = [photo.relative_to(folder).with_suffix("") for photo in inside]
+            index_of[folder] = PhotoIndex(zip(inside, paths, strict=True))
         lines = [_possible_names(line) for line in read_lines(path)]
-        named: list[list[Path]] = [[] for _ in lines]
-        for start in range(max((len(name) for names in lines for name in names), default=0)):
-            named = [_find_named(names, start, by_end) for names in lines]
-            if any(named):
-                break
+        named = index_of[folder].find(lines)
         listed[path] = {
             folder.joinpath(*names[0]): photos_of_name
             for names, photos_of_name in zip(lines, named, strict=True)
@@ -144,35 +140,16 @@ def _read_lists(
     return listed
 
 
-def _find_named(
-    names: Sequence[Parts], start: int, by_end: Mapping[Parts, list[Path]]
-) -> list[Path]:
-    """Return the photos of the first name that any photo has, without its first folders."""
-    ends = [name[start:] for name in names]
-    return next((by_end[end] for end in ends if end in by_end), [])
-
-
-def _index_ends(photos: Sequence[Path], folder: Path) -> dict[Parts, list[Path]]:
-    """Return the photos below a folder by each end of their path, without its suffix."""
-    by_end: dict[Parts, list[Path]] = defaultdict(list)
-    for photo in photos:
-        if folder in photo.parents:
-            parts = tuple(map(compose, photo.relative_to(folder).with_suffix("").parts))
-            for start in range(len(parts)):
-                by_end[parts[start:]].append(photo)
-    return by_end
-
-
 def _possible_names(line: str) -> list[Parts]:
-    """Return the paths of a photo, without its suffix, that a line of a list may mean."""
+    """Return the paths, without a suffix, that a line of a list of photos or labels may mean."""
     # The list of a class adds 1, 0 or -1, others the label file. CVAT quotes names with spaces.
     candidates = [line, re.sub(r"\s+-?[01]$", "", line), re.sub(r"(\.\w+)[\s,].*", r"\1", line)]
     names = []
     for candidate in dict.fromkeys(candidates):
-        name = compose(candidate.strip('"')).replace("\\", "/")
-        if name.lower().endswith(PHOTO_SUFFIXES):
+        name = candidate.strip('"')
+        if name.lower().endswith((*PHOTO_SUFFIXES, *_LABEL_SUFFIXES)):
             name = name.rpartition(".")[0]
-        names.append(tuple(part for part in name.split("/") if part not in ("", ".", "..")))
+        names.append(path_parts(name))
     return names
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from ..utils.texts import read_lines
 from .dataset import Dataset, NewObject
 from .inventory import Inventory, LeftOut
+from .lookup import PhotoIndex, find_photos
 from .pairs import PHOTO_FOLDERS, divide_photos, pair_labels, split_of
 from .photo_labels import PhotoLabels, Size, box_around, read_photo_labels
 from .yolo_descriptions import (
@@ -88,11 +89,15 @@ def _find_photos(sources: Sequence[Path], inventory: Inventory) -> list[Path]:
     photos: list[Path] = []
     for source in sources:
         names = read_lines(source) if source.is_file() else []
-        listed = [inventory.find_photo(name) for name in names]
+        if not names:
+            photos += inventory.photos_in(source)
+            continue
+        index = PhotoIndex((photo, inventory.relative(photo)) for photo in inventory.photos)
+        listed = find_photos(names, index)
         if None in listed:
             missing = names[listed.index(None)]
             raise FileNotFoundError(f"{source} lists {missing}, which is not found")
-        photos += filter(None, listed) if names else inventory.photos_in(source)
+        photos += filter(None, listed)
     return list(dict.fromkeys(photos))
 
 
