@@ -232,7 +232,7 @@ def test_a_written_copy_names_the_file_of_the_user(doctors_place):
     shutil.rmtree("data")
     write_data("YOLO", [[("thing", CUT_OFF)], [("thing", GOOD)]])
     label = Path("data/train/0.txt").resolve()
-    write_dataset(read_objects(Path("data").resolve()), Path("copies").resolve())
+    write_dataset(read_objects(Path("data").resolve()), Path("data"), Path("copies").resolve())
     options = ["metainfo.classes=(thing,)", "data_root=''", "data_prefix.img=''"]
     options.append(f"ann_file={Path('copies/train.json').resolve()}")
     found = findings(MASK_RCNN, *[f"train_dataloader.dataset.{option}" for option in options])

@@ -33,7 +33,7 @@ def test_results_in_the_folder_of_the_data_are_no_data(source, folder):
     """A user trains in the folder of the data, and predicts there."""
     write_files(folder, "0.jpg 0.txt" if "classes.txt" in source else "0.jpg", source)
     first = read_objects(folder)
-    write_dataset(first, folder / "a-coco")
+    write_dataset(first, folder, folder / "a-coco")
     log = {"a.py": "", "work_dirs/a/1/scalars.json": "{}", "other/last_checkpoint": ""}
     results = {
         "out/run.json": "{}",
@@ -50,7 +50,7 @@ def test_results_in_the_folder_of_the_data_are_no_data(source, folder):
     ]
     assert second.describe().startswith(first.describe())
     state = read_state(folder / "a-coco")
-    assert state is not None and is_current(state)
+    assert state is not None and is_current(state, str(folder))
 
 
 def test_photos_named_as_files_of_results_are_data(folder):

@@ -80,7 +80,12 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         (YAML | {"0.txt": "2 .1 .1 .2 .2"}, "line 1: expected a class of 0 to 1 with a box"),
         (YAML | {"0.jpg": "no image"}, "0.jpg cannot be read: it is not an image"),
         (
-            {"data.yaml": "names: [a]\ntrain: t.txt", "t.txt": "1.jpg", "a/1.jpg": "", "b/1.jpg": ""},
+            {
+                "data.yaml": "names: [a]\ntrain: t.txt",
+                "t.txt": "1.jpg",
+                "a/1.jpg": "",
+                "b/1.jpg": "",
+            },
             "1.jpg may be ",
         ),
         ({"labels/0.xml": VOC, "annotations/0.xml": VOC}, "0.jpg has the labels"),
@@ -147,6 +152,6 @@ def test_a_json_that_would_be_misread_is_read_as_it_is_meant(change: Callable, d
     edit_json(data / "annotations/instances_validation.json", change)
     dataset, changed = read()
     assert changed == meant
-    copy = write_dataset(dataset, folder)["val"]["ann_file"]
+    copy = write_dataset(dataset, folder, folder)["val"]["ann_file"]
     ids = [annotation["id"] for annotation in json.loads(Path(copy).read_text())["annotations"]]
     assert len(set(ids)) == len(ids) and all(type(value) is int and value > 0 for value in ids)

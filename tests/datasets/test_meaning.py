@@ -1,6 +1,7 @@
 """Labels keep their meaning, whatever their format."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 from helpers.layouts import POSE, SHAPE, VOC, YOLO, annotated, coco, shape, with_name, write_files
@@ -10,8 +11,26 @@ from xcit_mm.datasets import read_objects
 DIAMOND = [[12, 16], [16, 12], [20, 16], [16, 20]]
 
 
+def with_ids(*ids: str) -> Callable[[dict], None]:
+    """Return a change of a COCO json that gives its images, each with an object, other ids."""
+
+    def change(content: dict) -> None:
+        for name, image, annotation in zip(
+            ids, content["images"], content["annotations"], strict=True
+        ):
+            image["id"] = name
+            annotation["image_id"] = name
+
+    return change
+
+
 def with_rotated_box(content: dict) -> None:
     content["annotations"][1]["attributes"] = dict(rotation=45.0)
+
+
+def with_all_rotated(content: dict) -> None:
+    for annotation in content["annotations"]:
+        annotation["attributes"] = dict(rotation=45.0)
 
 
 def with_one_photo_twice(content: dict) -> None:
@@ -266,6 +285,100 @@ MEANT = {
         "1 photo with objects of an unknown category (1.jpg), "
         "1 object of photos with objects of an unknown category (id 2 of a.json)",
     ),
+    "a photo of another split has the name of a missing one": (
+        "train/0.jpg val/1.jpg",
+        {"train.json": coco("0.jpg", "1.jpg")},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 image of train.json that is missing (1.jpg), "
+        "1 object of an image that is missing (id 2 of train.json), "
+        "1 photo that no json lists (val/1.jpg)",
+    ),
+    "a photo of another folder and machine has the name of a missing one": (
+        "cam1/0.jpg",
+        {"a.json": coco("D:\\data\\cam1\\0.jpg", "D:\\data\\cam2\\0.jpg")},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 image of a.json that is missing "
+        "(D:\\data\\cam2\\0.jpg), 1 object of an image that is missing (id 2 of a.json)",
+    ),
+    "a preview in the folder of the data has the name of a photo": (
+        "0.jpg train/{0,1}.jpg",
+        {"annotations/instances_train.json": coco("0.jpg", "1.jpg")},
+        ("thing",),
+        "2 photos, 2 objects of 1 class; left out: 1 photo that no json lists (0.jpg)",
+    ),
+    "text ids that Python would read as one number": (
+        "{0,1}.jpg",
+        {"a.json": annotated(with_ids("1_11", "11_1"), "0.jpg", "1.jpg")},
+        ("thing",),
+        "2 photos, 2 objects of 1 class",
+    ),
+    "instances of one split beside another json": (
+        "{0,1,2}.jpg",
+        {
+            "person_keypoints_train.json": coco("0.jpg"),
+            "instances_val.json": coco("1.jpg"),
+            "captions_val.json": coco("1.jpg"),
+            "instances_default.json": coco("2.jpg"),
+        },
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo; left out: "
+        "1 other file (captions_val.json), 1 json of no split (instances_default.json), "
+        "1 photo that no json lists (2.jpg)",
+    ),
+    "results of Ultralytics": (
+        "images/0.jpg labels/0.txt runs/{detect,train}/exp/{0.jpg,labels/0.txt}",
+        {"classes.txt": "a", "runs/train/exp/opt.yaml": "epochs: 3"},
+        ("a",),
+        "1 photo, 1 object of 1 class; left out: 2 folders of results (such as runs/detect/exp)",
+    ),
+    "lists of label files": (
+        "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
+        {"train.txt": "Annotations/0.xml", "val.txt": "Annotations/1.xml"},
+        ("thing",),
+        "1 photo, 1 object of 1 class; held out 1 photo",
+    ),
+    "labelme's ignored label, and empty groups": (
+        "0.jpg",
+        {
+            "0.json": json.dumps(
+                dict(
+                    shapes=[
+                        dict(SHAPE, group_id=""),
+                        dict(SHAPE, group_id=""),
+                        dict(SHAPE, label="__ignore__"),
+                    ]
+                )
+            )
+        },
+        ("thing",),
+        "1 photo, 2 objects of 1 class; left out: 1 shape of the label __ignore__ (0.json)",
+    ),
+    "a folder of photos whose name has the word segmentation": (
+        "cell-segmentation/0.jpg cell-segmentation/0.json",
+        {},
+        ("thing",),
+        "1 photo, 1 object of 1 class",
+    ),
+    "a split whose photos are all left out": (
+        "{0,1}.jpg",
+        {"train.json": coco("0.jpg"), "val.json": annotated(with_all_rotated, "1.jpg")},
+        ("thing",),
+        "1 photo, 1 object of 1 class; left out: 1 photo with rotated boxes (1.jpg), "
+        "1 object of photos with rotated boxes (id 1 of val.json), "
+        "1 json of val whose photos are all left out (val.json)",
+    ),
+    "photos of one name, each beside its label": (
+        "{photos,images}/0.jpg {photos,images}/0.json",
+        {},
+        ("thing",),
+        "2 photos, 2 objects of 1 class",
+    ),
+    "a photo whose name ends as that of a label": (
+        "man.jpg man_mask.jpg man_mask.txt",
+        {"classes.txt": "a"},
+        ("a",),
+        "2 photos, 1 without objects, 1 object of 1 class",
+    ),
     "a stray description": (
         "0.jpg",
         {"a.json": coco("0.jpg"), "data.yaml": "train: .\nnames: [car]\n"},
@@ -285,8 +398,9 @@ def test_labels_keep_their_meaning(patterns, texts, classes, description, folder
     assert (dataset.classes, dataset.describe()) == (classes, description)
 
 
-def test_difficult_objects_of_voc_neither_train_nor_score(folder):
+@pytest.mark.parametrize("value, is_crowd", [("1", True), ("0", False), ("False", False)])
+def test_difficult_objects_of_voc_neither_train_nor_score(value, is_crowd, folder):
     """As in mmdet: COCO's crowds are ignored by both."""
-    difficult = VOC.replace("</bndbox>", "</bndbox><difficult>1</difficult>")
+    difficult = VOC.replace("</bndbox>", f"</bndbox><difficult>{value}</difficult>")
     write_files(folder, "{0,1}.jpg 0.xml", {"1.xml": difficult})
-    assert read_objects(folder).training.objects.is_crowd.tolist() == [False, True]
+    assert read_objects(folder).training.objects.is_crowd.tolist() == [False, is_crowd]

@@ -1,6 +1,7 @@
 """Labels whose meaning is uncertain are refused in one line."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,6 +134,41 @@ UNCERTAIN = {
         {"classes.txt": "a", "0.jpg": b"\0\0\0\x18ftypheic" + bytes(64), "0.txt": YOLO},
         ("0.jpg cannot be read: it is HEIC or AVIF: convert it to JPEG",),
     ),
+    "photos that another split has": (
+        "images/train/0.jpg",
+        {"train.json": coco("0.jpg"), "val.json": coco("0.jpg")},
+        ("0.jpg of", "val.json is not below"),
+    ),
+    "two names of one photo": (
+        "x/0.jpg",
+        {"a.json": coco("cam1/0.jpg", "cam2/0.jpg")},
+        ("cam1/0.jpg and cam2/0.jpg may both be", "keep the photos in the folders"),
+    ),
+    "two names of one number": (
+        "0.jpg 0.txt",
+        {"data.yaml": "train: .\nnames: {0: a, '00': b}\n"},
+        ("data.yaml cannot be read (two names have one number)",),
+    ),
+    "a name that is not UTF-8": (
+        "0.jpg 0.txt",
+        {"classes.txt": "a", os.fsdecode(b"caf\xe9.jpg"): b""},
+        ("caf\\udce9.jpg' is not UTF-8: rename the file",),
+    ),
+    "labels of other names than the photos": (
+        "0.jpg 0.jpg.txt",
+        {"classes.txt": "a"},
+        ("none of its labels, such as", "0.jpg.txt, is of a photo, such as"),
+    ),
+    "lists that name no photo": (
+        "JPEGImages/0.jpg Annotations/0.xml",
+        {"ImageSets/Main/train.txt": "0;1"},
+        ("no photos for training, but 1 photo of a list that is missing (0;1), 1 photo in no",),
+    ),
+    "only photos of a test": (
+        "test/0.jpg test/0.xml",
+        {},
+        ("no photos for training, but 1 photo of test: docs",),
+    ),
     "only photos with unread shapes": (
         "0.jpg",
         {"0.json": json.dumps(dict(shapes=[shape("circle")]))},
@@ -220,3 +256,11 @@ def test_a_colour_of_several_labels_says_nothing_about_the_palette(folder):
     with_palette(folder / "masks/0.png", labels, [0, 0, 0, 255, 0, 0, 0, 0, 0])
     with_palette(folder / "masks/1.png", np.full_like(labels, 2), [9, 9, 9, 255, 0, 0, 0, 0, 0])
     assert len(read_maps(folder).training.images) == 2
+
+
+def test_gray_photos_beside_their_maps_are_photos(folder):
+    for name, values in {"0.png": 99, "0_mask.png": LABELS}.items():
+        Image.fromarray(np.zeros_like(LABELS) + values).save(folder / name)
+    dataset = read_maps(folder)
+    assert [image.path.name for image in dataset.training.images] == ["0.png"]
+    assert dataset.training.maps == [folder / "0_mask.png"]

@@ -13,17 +13,23 @@ from .lookup import PhotoIndex, find_photos
 from .pairs import split_of
 from .photo_labels import image_sizes, stated_size
 
+_KINDS = ("captions", "person_keypoints", "stuff", "panoptic")
 _SAMPLE = 100  # images of a json that are looked for in each folder
 
 
 def read(inventory: Inventory) -> Dataset | None:
     """Read the jsons of splits, whose images are in the inventory or where the jsons say."""
     annotated = [path for path, keys in inventory.keys_of_jsons.items() if "annotations" in keys]
-    # COCO also has captions and keypoints.
-    preferred = [path for path in annotated if path.name.startswith("instances")] or annotated
     if inventory.data in annotated:
-        preferred = [inventory.data]
-    jsons = list(filter(None, map(read_detections, preferred)))
+        annotated = [inventory.data]
+    # COCO also has captions and keypoints of the same images.
+    instances = {path for path in annotated if path.name.startswith("instances_")}
+    others = {
+        path.with_name(f"{kind}_{path.name.partition('_')[2]}")
+        for path in instances
+        for kind in _KINDS
+    }
+    jsons = list(filter(None, map(read_detections, sorted({*annotated} - others))))
     if not jsons:
         return None
     left_out = LeftOut(inventory.root)
@@ -37,8 +43,12 @@ def read(inventory: Inventory) -> Dataset | None:
         counts = f"{len(classes)} categories and {len(training.objects)} annotations"
         raise ValueError(f"{training.path} has {counts}: annotate it")
     splits = {}
-    for split, coco in json_of_split.items():
-        splits[split] = _to_split(coco, classes, inventory, left_out)
+    for name, coco in json_of_split.items():
+        split = _to_split(coco, classes, inventory, left_out)
+        if split.images or name == "train":
+            splits[name] = split
+        else:
+            left_out.add_files("json", f"of {name} whose photos are all left out", [coco.path])
     listed = [path for split in splits.values() for path in split.files]
     unlisted = inventory.other_photos([*listed, *left_out.files])
     left_out.add_files("photo", "that no json lists", unlisted)

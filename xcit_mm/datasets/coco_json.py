@@ -225,10 +225,10 @@ def _read_id(value: Any, as_mmdet: bool) -> Any:
     """Return an id as it is for mmdet, or else the same number for the ids 1, 1.0 and '1'."""
     if as_mmdet or type(value) is int:
         return value
-    try:
-        return int(value) if float(value).is_integer() else str(value)
-    except (ValueError, TypeError, OverflowError):
-        return str(value)
+    text = str(value)
+    digits = text.removesuffix(".0")
+    is_number = digits.isdecimal() and str(int(digits)) == digits  # unlike 01
+    return int(digits) if is_number else text
 
 
 def _to_columns(path: Path, content: dict[str, Any], as_mmdet: bool) -> CocoJson:

@@ -12,10 +12,14 @@ from pathlib import Path, PurePath
 from ..utils.errors import counted
 from ..utils.folders import SETTINGS
 from ..utils.images import PHOTO_SUFFIXES
+from ..utils.texts import is_unicode
 from ..utils.walk import iter_real_files
 
 # Beginnings of names that systems give to their files beside those of the user.
-_HIDDEN = (".", "Thumbs.db", "desktop.ini", "__MACOSX")
+_HIDDEN = (".", "Thumbs.db", "desktop.ini", "__MACOSX", "Icon\r")
+_RESULT_FILES = ("last_checkpoint", "args.yaml", "opt.yaml")  # of mmengine and Ultralytics
+_TASKS = ("detect", "segment", "pose", "obb", "classify")  # of Ultralytics, with runs/TASK/NAME
+LABEL_SUFFIXES = (".txt", ".json", ".xml", ".yaml", ".yml", ".names", ".data")
 STATE = "source.json"
 """The file of a folder of copies, see writing.py, that says what was copied."""
 
@@ -67,7 +71,7 @@ class LeftOut:
 
 def _find_results(paths: Iterable[Path], roots: Sequence[Path]) -> set[Path]:
     """Return the folders of results below the data that they were made from: of trainings, of
-    predictions, and of copies.
+    predictions, and of copies; also those of Ultralytics.
     """
     journals = {path.parents[1] for path in paths if path.parent.name == "journal"}
     results = set()
@@ -75,7 +79,8 @@ def _find_results(paths: Iterable[Path], roots: Sequence[Path]) -> set[Path]:
         folder = path.parent
         is_of_copies = path.name == STATE and folder.name.endswith(("-coco", "-maps"))
         is_of_predictions = path.name == SETTINGS and folder in journals
-        if path.name == "last_checkpoint" or is_of_copies or is_of_predictions:
+        is_of_task = folder.parent.parent.name == "runs" and folder.parent.name in _TASKS
+        if path.name in _RESULT_FILES or is_of_copies or is_of_predictions or is_of_task:
             results.add(folder)
         elif "work_dirs" in path.parts[:-1]:
             results |= {folder for folder in path.parents if folder.name == "work_dirs"}
@@ -123,6 +128,9 @@ class Inventory:
         for path in self.files:
             self._by_suffix[path.suffix.lower()].append(path)
         self.photos = self.with_suffix(*PHOTO_SUFFIXES)
+        for path in [*self.photos, *self.with_suffix(*LABEL_SUFFIXES)]:
+            if not is_unicode(str(path)):
+                raise ValueError(f"the name of {str(path)!a} is not UTF-8: rename the file")
 
     @classmethod
     def of(cls, data: Path) -> "Inventory":

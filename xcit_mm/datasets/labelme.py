@@ -15,6 +15,7 @@ from .inventory import Inventory
 from .photo_labels import PhotoLabels, box_around, read_folder, stated_size
 
 _WITH_AREA = ("polygon", "rectangle")
+_IGNORED = "__ignore__"  # the label that labelme's own converters leave out
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
@@ -43,11 +44,16 @@ def read_shapes(path: Path, content: dict[str, Any]) -> PhotoLabels:
             shape_type = shape.get("shape_type") or "polygon"
             if "label" not in shape or not shape.get("points"):
                 raise ValueError(f"shape {number} has no label or no points")
-            if shape_type == "rectangle" and _is_rotated(shape["points"]):
+            if shape["label"] == _IGNORED:
+                without_area[f"of the label {_IGNORED}"] += 1
+            elif shape_type == "rectangle" and _is_rotated(shape["points"]):
                 unread["rotated boxes"] += 1
             elif shape_type in _WITH_AREA:
                 group = shape.get("group_id")
-                key = (class_name(shape["label"]), number if group is None else f"group {group}")
+                key = (
+                    class_name(shape["label"]),
+                    number if group in (None, "") else f"group {group}",
+                )
                 parts.setdefault(key, []).append(shape)
             elif shape_type in _WITHOUT_AREA:
                 without_area[f"of the type {shape_type}"] += 1

@@ -74,6 +74,8 @@ def _find_maps(inventory: Inventory) -> list[Path]:
             maps.append(path)
         elif not named:
             unnamed.append(path)
+    with_map = {(path.parent, LABEL_ENDING.sub("", path.stem)) for path in maps}
+    unnamed = [path for path in unnamed if (path.parent, path.stem) not in with_map]
     image_sizes(unnamed)  # raises if a file is not an image
     infos = read_infos([str(path) for path in unnamed])
     maps += [Path(path) for path, info in infos.items() if info.channels == 1 and not info.is_lossy]

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path, PurePath
 
+from ..utils.errors import counted
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import compose, read_lines
 from .dataset import LAYOUTS
-from .inventory import Inventory, LeftOut
+from .inventory import LABEL_SUFFIXES, Inventory, LeftOut
 from .lookup import Parts, PhotoIndex, path_parts
 
 SPLITS = {
@@ -42,7 +43,6 @@ LABEL_FOLDERS = {
 
 LABEL_ENDING = re.compile("[_-](masks?|seg|labels?|gt|gtfine_labelids|leftimg8bit)$", re.IGNORECASE)
 """The end of the stem of a file that is a label, such as NAME_mask.png."""
-_LABEL_SUFFIXES = (".txt", ".xml", ".json")
 _LIST_STEMS = {"classes", "readme", *SPLITS}  # stems of texts that list classes or photos
 
 Pairs = dict[str, list[tuple[Path, Path | None]]]
@@ -147,7 +147,7 @@ def _possible_names(line: str) -> list[Parts]:
     names = []
     for candidate in dict.fromkeys(candidates):
         name = candidate.strip('"')
-        if name.lower().endswith((*PHOTO_SUFFIXES, *_LABEL_SUFFIXES)):
+        if name.lower().endswith((*PHOTO_SUFFIXES, *LABEL_SUFFIXES)):
             name = name.rpartition(".")[0]
         names.append(path_parts(name))
     return names
@@ -162,15 +162,18 @@ def pair_labels(
     """Return the photos of each split with their labels.
 
     A label has the stem of its photo, or adds an ending such as _mask. It is beside the photo, or
-    its path below the root differs only by a folder such as labels/ in place of images/. Labels
-    without a photo and photos of the split '' are left out.
+    beside none and its path below the root differs only by a folder such as labels/ in place of
+    images/. Labels without a photo and photos of the split '' are left out.
 
     Raises:
-        ValueError: If a photo has several labels, or no photo is in the split 'train'.
+        ValueError: If a photo has several labels, no label is of a photo, or no photo is in the
+            split 'train'.
     """
     labels_by_key: dict[tuple, list[Path]] = defaultdict(list)
+    beside = {(photo.parent, compose(photo.stem)) for photo in chain(*splits.values())}
     for label in labels:
-        for key in _pairing_keys(label, inventory):
+        first, *others = _pairing_keys(label, inventory)
+        for key in [first] if first in beside else [first, *others]:
             labels_by_key[key].append(label)
     pairs: Pairs = {}
     for split, photos in splits.items():
@@ -180,11 +183,14 @@ def pair_labels(
         other = photo_of_label.setdefault(path, photo) if path else photo
         if other != photo:
             raise ValueError(f"{other} and {photo} share the label {path}: rename one")
-    unused = set(inventory.without(photo_of_label)).intersection(labels)
-    for label in sorted(unused):
-        is_list = label.suffix.lower() == ".txt" and label.stem.split(".")[0].lower() in _LIST_STEMS
-        noun, reason = ("other file", "") if is_list else ("label", "without a photo")
-        left_out.add_files(noun, reason, [label])
+    unused = sorted(set(inventory.without(photo_of_label)).intersection(labels))
+    without_photo = [label for label in unused if not _is_list(label)]
+    left_out.add_files("other file", "", filter(_is_list, unused))
+    left_out.add_files("label", "without a photo", without_photo)
+    first_photo = next(chain(*splits.values()), None)
+    if without_photo and first_photo and not photo_of_label:
+        problem = f"none of its labels, such as {without_photo[0]}, is of a photo"
+        raise ValueError(f"{_no_training(inventory)}: {problem}, such as {first_photo}; {LAYOUTS}")
     in_no_split = dict(pairs.pop("", []))
     in_splits = [photo for photo, _ in chain(*pairs.values())]
     unlisted = set(inventory.without(in_splits)).intersection(in_no_split)
@@ -192,8 +198,19 @@ def pair_labels(
     unlisted_labels = filter(None, (in_no_split[photo] for photo in sorted(unlisted)))
     left_out.add_files("label", "of photos in no split", unlisted_labels)
     if not pairs.get("train"):
-        raise ValueError(f"{inventory.root} has no photos for training: {LAYOUTS}")
+        counts = [f"{counted(len(rows), 'photo')} of {split}" for split, rows in pairs.items()]
+        found = ", ".join(filter(None, [*counts, str(left_out)]))
+        raise ValueError(f"{inventory.root} has no photos for training, but {found}: {LAYOUTS}")
     return pairs
+
+
+def _no_training(inventory: Inventory) -> str:
+    return f"{inventory.root} has no training images with labels"
+
+
+def _is_list(path: Path) -> bool:
+    """Return whether a file is named as a list of classes or photos."""
+    return path.suffix.lower() == ".txt" and path.stem.split(".")[0].lower() in _LIST_STEMS
 
 
 def _find_label(
@@ -244,8 +261,6 @@ def pair_labelled(
         if labelled:
             splits[split] = labelled
     if "train" not in splits:
-        problem = f"none of its labels, such as {labels[0]}, is of a photo, such as {photos[0]}"
-        raise ValueError(
-            f"{inventory.root} has no training images with labels: {problem}; {LAYOUTS}"
-        )
+        problem = f"its labels are of photos of {' and '.join(splits) or 'no split'}"
+        raise ValueError(f"{_no_training(inventory)}: {problem}; {LAYOUTS}")
     return splits, lists

@@ -16,6 +16,8 @@ from .inventory import Inventory, LeftOut
 from .pairs import pair_labelled
 
 Size = tuple[int, int]  # width and height
+_VOC_MAPS = ("segmentationclass", "segmentationobject")  # folders of Pascal VOC's maps
+_NO = ("", "none", "false", "no", "unspecified")
 
 
 @dataclass
@@ -107,8 +109,8 @@ def stated_size(width: Any, height: Any) -> Size | None:
 
 
 def is_set(value: Any) -> bool:
-    """Return whether a number, which may be a text, is not 0."""
-    return bool(value) and to_number(value) != 0
+    """Return whether a number or a word, such as 1 and yes, does not mean no."""
+    return str(value).strip().lower() not in _NO and to_number(value) != 0
 
 
 def is_rotation(value: Any) -> bool:
@@ -189,8 +191,7 @@ def read_folder(
     left_out = LeftOut(inventory.root)
     unread = set(inventory.with_suffix(labels[0].suffix.lower())).difference(labels)
     left_out.add_files("other file", "", sorted(unread))
-    # Pascal VOC's SegmentationClass and SegmentationObject hold maps.
-    maps = [path for path in inventory.photos if "segmentation" in path.parent.name.lower()]
+    maps = [path for path in inventory.photos if path.parent.name.lower() in _VOC_MAPS]
     left_out.add_files("segmentation map", "", maps)
     photos = sorted(set(inventory.photos).difference(maps))
     labelled, lists = pair_labelled(photos, labels, inventory, left_out)

@@ -18,14 +18,14 @@ from ..utils.atomic import atomic_write
 from ..utils.images import PHOTO_SUFFIXES
 from .coco_json import without_collection
 from .dataset import Dataset, Split
-from .inventory import STATE, Inventory
+from .inventory import LABEL_SUFFIXES, STATE, Inventory
 
 _CHUNK = 10_000  # entries of a json that are encoded together
-_LABEL_SUFFIXES = (".txt", ".json", ".xml", ".yaml", ".yml", ".names", ".data")
 
 
-def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
-    """Write a data set for its library, and the state of the files that it was read from.
+def write_dataset(dataset: Dataset, source: Path, folder: Path) -> dict[str, dict[str, Any]]:
+    """Write a data set for its library into a folder, and the state of its source: the file or
+    folder that it was read from.
 
     Returns:
         The arguments by which the library reads 'train' and, if photos are held out, 'val'.
@@ -49,8 +49,7 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
         if inventory is None or not inventory.covers(path)
     ]
     state = dict(
-        classes=list(dataset.classes),
-        held_out=bool(dataset.held_out),
+        source=str(source),
         roots=list(map(str, inventory.roots if inventory else ())),
         elsewhere=elsewhere,
         content=_fingerprint(inventory, elsewhere),
@@ -146,10 +145,10 @@ def _fingerprint(inventory: Inventory | None, elsewhere: Sequence[str]) -> str:
     of photos. Other files, such as a config beside them, do not count.
     """
     total = blake2b()
-    suffixes = (*_LABEL_SUFFIXES, *PHOTO_SUFFIXES)
+    suffixes = (*LABEL_SUFFIXES, *PHOTO_SUFFIXES)
     for path in [*(inventory.with_suffix(*suffixes) if inventory else ()), *map(Path, elsewhere)]:
         total.update(f"{path} ".encode())
-        if path.suffix.lower() in _LABEL_SUFFIXES:
+        if path.suffix.lower() in LABEL_SUFFIXES:
             with path.open("rb") as file:
                 total.update(file_digest(file, blake2b).digest())
         else:
@@ -164,8 +163,12 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     return json.loads(path.read_bytes()) if path.is_file() else None
 
 
-def is_current(state: dict[str, Any]) -> bool:
-    """Return whether the files of a data set are as they were when its state was written."""
+def is_current(state: dict[str, Any], source: str) -> bool:
+    """Return whether a state is of this source, and its files are as they were when the state was
+    written.
+    """
+    if state.get("source") != source:
+        return False
     roots = [Path(root) for root in state["roots"]]
     try:
         inventory = Inventory(roots[0], *roots) if roots else None

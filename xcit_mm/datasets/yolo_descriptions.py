@@ -72,6 +72,8 @@ def read_description(path: Path) -> Description:
         names, named_files = _read_names(path, entries["names"])
         numbered = list(names.items() if isinstance(names, dict) else enumerate(names))
         classes = {int(number): class_name(name) for number, name in numbered}
+        if len(classes) < len(numbered):
+            raise ValueError("two names have one number")
         count = int(_entry(entries, "nc") or len(classes))
         if count != len(classes):
             raise ValueError(f"nc is {count}, and there are {len(classes)} names")

@@ -9,6 +9,7 @@ from ..datasets.writing import write_dataset
 from ..models.build import has_pyramid
 from ..utils.atomic import atomic_write
 from ..utils.scripts import shipped_folder
+from ..utils.texts import printable
 from .model import Adapted, difference
 from .rasters import has_other_bands
 
@@ -44,11 +45,11 @@ def write_finetuning_config(
         source: What the data were read from.
         tiles: The tiles that were cut from `source`, if it is rasters.
     """
-    description = f"{name_of(source)}: {data.describe()}"
+    description = printable(f"{name_of(source)}: {data.describe()}")
     ending = "coco" if adapted.is_detector else "maps"
     copies = config.resolve().with_name(f"{config.stem}-{ending}")
     origin = dict(path=str(source), copies=str(copies), is_cut=tiles is not None)
-    arguments = write_dataset(data, copies)
+    arguments = write_dataset(data, source, copies)
     has_bands = tiles is not None and has_other_bands(adapted.cfg, tiles)
     raster = ""
     if tiles is not None:
@@ -87,7 +88,7 @@ def _describe_model(adapted: Adapted) -> dict[str, Any]:
     test_loader = {key: value for key, value in cfg.test_dataloader.items() if key != "dataset"}
     pipelines = ["".join(f"\n    {to_code(step)}," for step in part) for part in adapted.pipelines]
     return dict(
-        model=adapted.name,
+        model=printable(adapted.name),
         base=repr(f"xcit_mm::{shipped}" if shipped else str(base.resolve())),
         checkpoint=repr(checkpoint),
         imports=list(dict.fromkeys(["xcit_mm", *imports])),

@@ -24,7 +24,8 @@ def finetune(options: argparse.Namespace) -> int:
         options: Options of `xcit-mm train` with `model` and `data`.
     """
     data = options.data.resolve()
-    config = options.new_config or Path(re.sub(r"\W+", "-", name_of(data)) + ".py")
+    name = re.sub(r"\W+", "-", name_of(data)).strip("-") or "data"
+    config = options.new_config or Path(f"{name}.py")
 
     def prepare() -> None:
         check_is_new(config)

@@ -35,7 +35,7 @@ from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
 from .report import report
 from .source import refresh_dataset_copies
-from .state import find_state, training_length
+from .state import compare_source, find_state, training_length
 
 
 class Run(NamedTuple):
@@ -208,6 +208,8 @@ def _prepare_training(run: Run) -> ModuleType | None:
                 complete = f"the run is complete: {checkpoint} has all {end} {unit}"
                 run.say(f"{complete}; raise max_{unit} to extend it")
                 return None
+            if run.is_first:
+                compare_source(checkpoint, saved, cfg)
     start = checkpoint or cfg.get("load_from") or "the config's initial weights"
     config = run.config
     flags, changes = _make_arguments(run)

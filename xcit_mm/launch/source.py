@@ -7,6 +7,7 @@ from mmengine.config import Config
 
 from ..datasets import Dataset, read_maps, read_objects
 from ..datasets.writing import is_current, read_state, write_dataset
+from ..weights.classes import configured_classes
 
 
 def read_data(path: Path, cfg: Config) -> Dataset:
@@ -28,18 +29,24 @@ def refresh_dataset_copies(cfg: Config) -> None:
     path = Path(source["path"])
     copies = Path(source["copies"])
     state = read_state(copies)
-    is_outdated = not (state and is_current(state))
+    is_outdated = not (state and is_current(state, source["path"]))
     if is_outdated and source.get("is_cut"):
         problem = f"{path}, its labels or its tiles have changed since the tiles were cut"
         print(f"{problem}: to cut them again, write another config by --from", file=sys.stderr)
     elif is_outdated:
         dataset = read_data(path, cfg)
-        for key, now in (("classes", list(dataset.classes)), ("held_out", bool(dataset.held_out))):
-            if state and state[key] != now:
-                problem = f"{path} has {key}={now}, and the config was written for {state[key]}"
+        found = dict(classes=dataset.classes, held_out=bool(dataset.held_out))
+        classes = configured_classes(cfg, "train")
+        expected = dict(classes=classes, held_out=cfg.get("held_out") != cfg.get("training"))
+        for key, value in expected.items():
+            if found[key] != value:
+                problem = f"{path} has {key}={found[key]}, and the config was written for {value}"
                 raise ValueError(f"{problem}: write another config by --from")
-        write_dataset(dataset, copies)
-        reason = f"{path} has changed" if state else f"{copies} is missing"
+        write_dataset(dataset, path, copies)
+        reason = f"{copies} is missing"
+        if state:
+            is_of_source = state.get("source") == source["path"]
+            reason = f"{path} has changed" if is_of_source else f"{copies} is of other data"
         print(f"{reason}; {copies} is written again: {dataset.describe()}", file=sys.stderr)
         state = read_state(copies)
     if state:

@@ -15,8 +15,7 @@ from ..weights.zoo import load_checkpoint
 
 
 def find_state(checkpoint: str, work_dir: Path, cfg: Config) -> tuple[str, dict[str, Any]] | None:
-    """Return path and content of the checkpoint from which a run resumes. Print a line if the data
-    of `train --from` have changed since.
+    """Return path and content of the checkpoint from which a run resumes.
 
     Args:
         checkpoint: A path or URL, or '' for the last checkpoint of the work folder, if it has one.
@@ -43,7 +42,6 @@ def find_state(checkpoint: str, work_dir: Path, cfg: Config) -> tuple[str, dict[
     if not checkpoint:
         fix = f"give another --work-dir, or --resume {path}"
         check_same_data(path, saved, cfg.to_dict(), fix)
-    _compare_source(path, saved, cfg)
     return path, saved
 
 
@@ -101,7 +99,7 @@ def _check_state(path: str, saved: Any) -> None:
         raise ValueError(f"cannot resume from {path}: {problem}")
 
 
-def _compare_source(path: str, saved: dict[str, Any], cfg: Config) -> None:
+def compare_source(path: str, saved: dict[str, Any], cfg: Config) -> None:
     """Print a line if the data that `train --from` copied are not those of a checkpoint's run."""
     try:
         trained = plain_values(saved["meta"].get("cfg") or "").get("source") or {}

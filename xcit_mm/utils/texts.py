@@ -49,6 +49,24 @@ def compose(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
+def is_unicode(name: str) -> bool:
+    """Return whether a path can be written into a text: a zip may hold names in other encodings."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def printable(text: str) -> str:
+    """Return a text as one line that any file can hold, with escapes such as `\\n`."""
+    escaped = (letter.encode("unicode_escape").decode() for letter in text)
+    return "".join(
+        letter if letter.isprintable() else escape
+        for letter, escape in zip(text, escaped, strict=True)
+    )
+
+
 def class_name(value: Any) -> str:
     """Return the name of a class as it was written: `null`, `1` and `true` are texts too.
 
