@@ -129,6 +129,21 @@ def test_names_and_drawings_are_unique(folder):
     assert len(set(names(folder / "a.jpg", *urls))) == 3
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_results_of_one_item_are_no_folder_of_another_s(is_reversed, tmp_path):
+    """Tiles or frames often lie in a folder named after their photo or video."""
+    files = ("p/a.jpg", "t/a.jpg/0.jpg", "t/a.jpg.png/0.jpg", "v/b.mp4", "f/b.mp4/1.jpg")
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    sources = [tmp_path / folder for folder in "ptvf"]
+    unique = names(*(sources[::-1] if is_reversed else sources))
+    maps = [name if name.endswith(".mp4") else f"{name}.png" for name in unique]
+    for results in (list(map(drawing_name, unique)), maps):
+        folders = {str(parent) for name in results for parent in Path(name).parents}
+        assert len(set(results)) == len(files) and folders.isdisjoint(results)
+
+
 @pytest.mark.parametrize(("name", "encoding"), [("list.txt", "utf-8"), ("LIST.TXT", "utf-16")])
 def test_a_text_list_may_have_urls_and_missing_files(name, encoding, folder, tmp_path, monkeypatch):
     lines = "in/a.jpg\r\n\r\nin/none.jpg\nhttps://host/über/b.jpg\nin/a.jpg\n"

@@ -137,21 +137,63 @@ def make_unique(items: Sequence[Item], taken: Iterable[str] = ()) -> list[Item]:
     Args:
         taken: Names of other items.
     """
-    used = set(map(drawing_name, taken))  # a and a.jpg have one drawing
+    used = _Names()
+    for other in taken:
+        used.add(other)
     renamed = []
     for item in items:
         folder, file = os.path.split(posixpath.normpath("/" + item.name).lstrip("/"))
         stem, suffix = os.path.splitext(file)
         if len(os.fsencode(file)) > MAX_NAME:
             stem = f"{stem[:40]}-{_digest(file)}"
+        folder = used.free_folder(folder)
         name = os.path.join(folder, stem + suffix)
         count = 1
-        while drawing_name(name) in used:
+        while used.has(name):
             count += 1
             name = os.path.join(folder, f"{stem}-{count}{suffix}")
-        used.add(drawing_name(name))
+        used.add(name)
         renamed.append(item._replace(name=name))
     return renamed
+
+
+class _Names:
+    """Names of items, and the files and folders of their results."""
+
+    def __init__(self) -> None:
+        self._files: set[tuple[str, str]] = set()
+        self._folders: set[str] = set()
+
+    def add(self, name: str) -> None:
+        self._files.update(self._results(name))
+        folder = os.path.dirname(name)
+        while folder and folder not in self._folders:
+            self._folders.add(folder)
+            folder = os.path.dirname(folder)
+
+    def has(self, name: str) -> bool:
+        """Return whether a result of this name is taken, or is a folder of others."""
+        results = self._results(name)
+        is_folder = any(path in self._folders for _, path in results)
+        return is_folder or not results.isdisjoint(self._files)
+
+    def free_folder(self, folder: str) -> str:
+        """Return a folder, renamed if a part of it is a result of an item."""
+        free = ""
+        for part in filter(None, folder.split("/")):
+            path = os.path.join(free, part)
+            count = 1
+            while {("drawing", path), ("map", path)} & self._files:
+                count += 1
+                path = os.path.join(free, f"{part}-{count}")
+            free = path
+        return free
+
+    @staticmethod
+    def _results(name: str) -> set[tuple[str, str]]:
+        """Return the paths of a drawing, and of a map or the folder of a video's maps."""
+        is_video = _suffix(name) in VIDEO_SUFFIXES
+        return {("drawing", drawing_name(name)), ("map", name if is_video else f"{name}.png")}
 
 
 def drawing_name(name: str) -> str:

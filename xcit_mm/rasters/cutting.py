@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,7 +91,7 @@ def cut_rasters(
         _report(labelled, writer)
         dataset = writer.finish(folder)
         write_held_out(unfinished, parts)
-    sources = [*(grid.path for grid in grids), Path(labels.path)]
+    sources = [*chain(*(grid.files for grid in grids)), *labels.files]
     dataset.descriptions = [path.resolve() for path in sources]
     stated = dict(tile=settings.tile, overlap=settings.overlap) | options
     del stated["channels"], stated["raw"]

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import logging
+import re
 import sys
 import warnings
 import zlib
@@ -11,6 +12,7 @@ from functools import partial
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import numpy as np
 
@@ -23,6 +25,19 @@ from .files import ORIGIN
 SUFFIXES = (*TIFF_SUFFIXES, ".jp2", ".j2k", ".vrt", ".img", ".ntf", ".nitf")
 """Suffixes of the rasters in a folder."""
 
+_INDEXES = ("GTI", "WMS", "WMTS", "WCS", "STACIT", "STACTA")  # drivers whose files are elsewhere
+_GDAL_TYPES = {
+    "uint8": "Byte",
+    "int8": "Int8",
+    "uint16": "UInt16",
+    "int16": "Int16",
+    "uint32": "UInt32",
+    "int32": "Int32",
+    "uint64": "UInt64",
+    "int64": "Int64",
+    "float32": "Float32",
+    "float64": "Float64",
+}
 _MAX_FINER = 100  # how many times smaller than a stored pixel a resampled pixel may be
 _OPTIONS = dict(
     # In bytes, for the blocks that neighbouring tiles share.
@@ -89,12 +104,14 @@ def gdal(path: str | Path) -> Iterator[None]:
     """
     require_rasterio(path)
     import rasterio
+    from rasterio.errors import NodataShadowWarning
 
     warned = BufferingHandler(capacity=sys.maxsize)
     log = logging.getLogger("rasterio")
     log.addHandler(warned)
     try:
-        with rasterio.Env(**_OPTIONS):
+        with rasterio.Env(**_OPTIONS), warnings.catch_warnings():
+            warnings.simplefilter("ignore", NodataShadowWarning)  # both nodata and alpha are used
             yield
     except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())
@@ -134,6 +151,68 @@ def pixel_size(raster: Any) -> np.ndarray:
     return np.array(metres)
 
 
+def local_files(file: Any) -> list[Path]:
+    """List the local files that hold the content of an open file of rasterio: with masks,
+    overviews, archives and the parts of mosaics, but without the statistics of a GIS. None if a
+    part lies elsewhere.
+    """
+    files: list[Path] = []
+    for name in file.files:
+        path = _local_file(name)
+        if path is None:
+            return []
+        if name.endswith(".aux.xml") or path in files:
+            continue
+        files.append(path)
+        if path.suffix.lower() == ".vrt" and name != file.name:
+            with open_raster(path) as part:
+                files += [other for other in local_files(part) if other not in files]
+    return [] if file.driver in _INDEXES else files
+
+
+def _local_file(name: str) -> Path | None:
+    """Return the local file that GDAL names, or that it names a part of, as /vsizip/a.zip/b.tif."""
+    path = Path(re.sub(r"^(/vsi\w+/|\w+:\d+:)+", "", name))
+    return next((part for part in (path, *path.parents) if part.is_file()), None)
+
+
+def _can_store(dtypes: Sequence[str], value: float) -> bool:
+    """Return whether bands of these types can have a value."""
+    for dtype in map(np.dtype, dtypes):
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            if not (limits.min <= value <= limits.max and value == int(value)):
+                return False
+    return True
+
+
+def _unite_nodata(file: Any, nodata: float, overview_levels: Sequence[int]) -> Any:
+    """Return an open file with one value in all pixels that have no data by the file itself. GDAL
+    resamples without the pixels of one such value only.
+
+    Args:
+        overview_levels: The level of an overview that `file` is, or nothing.
+    """
+    name = escape(file.files[0] if "://" in file.name else file.name)
+    options = "".join(f'<OOI key="OVERVIEW_LEVEL">{level}</OOI>' for level in overview_levels)
+    source = f'<SourceFilename relativeToVRT="0">{name}</SourceFilename>'
+    source = f"{source}<OpenOptions>{options}</OpenOptions><UseMaskBand>true</UseMaskBand>"
+    size = f'xOff="0" yOff="0" xSize="{file.width}" ySize="{file.height}"'
+    bands = [
+        f'<VRTRasterBand dataType="{_GDAL_TYPES[dtype]}" band="{band}">'
+        f"<NoDataValue>{nodata:.17g}</NoDataValue><ComplexSource>{source}"
+        f"<SourceBand>{band}</SourceBand><SrcRect {size}/><DstRect {size}/>"
+        "</ComplexSource></VRTRasterBand>"
+        for band, dtype in zip(file.indexes, file.dtypes, strict=True)
+    ]
+    place = ", ".join(f"{number:.17g}" for number in file.transform.to_gdal())
+    return open_raster(
+        f'<VRTDataset rasterXSize="{file.width}" rasterYSize="{file.height}">'
+        f"<SRS>{escape(file.crs.to_wkt())}</SRS><GeoTransform>{place}</GeoTransform>"
+        f"{''.join(bands)}</VRTDataset>"
+    )
+
+
 class StoredRaster:
     """A file of GDAL that is read by windows: the stored values, and which of them are valid.
 
@@ -154,9 +233,7 @@ class StoredRaster:
         crs = self._source.crs
         # Engineering systems have no place on the earth.
         self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
-        # With masks, overviews and the parts of a mosaic, but without the statistics of a GIS.
-        paths = [Path(name) for name in self._source.files if not name.endswith(".aux.xml")]
-        self.files = [path for path in paths if path.is_file()]
+        self.files = local_files(self._source)
         self._stored_blocks = self._find_stored_blocks()
 
     def _check_place(self) -> None:
@@ -194,17 +271,23 @@ class StoredRaster:
         width, height = (max(round(side), 1) for side in (file.width, file.height) / factors)
         # An overview that is finer than the result is quicker to read than the file.
         levels = [n for n, factor in enumerate(file.overviews(1)) if factor <= 1.02 * factors.min()]
-        has_mask = MaskFlags.per_dataset in file.mask_flag_enums[0]
+        source = open_raster(file.name, overview_level=levels[-1]) if levels else file
+        nodata: dict[str, float] = {}
+        has_alpha = "alpha" in self._colors  # beside which GDAL changes a nodata value
+        if self.nodata is not None and not has_alpha and _can_store(file.dtypes, self.nodata):
+            nodata = dict(src_nodata=self.nodata, nodata=self.nodata)
+            source = _unite_nodata(source, self.nodata, levels[-1:])
+        has_mask = MaskFlags.per_dataset in source.mask_flag_enums[0]
         scale = file.transform.scale(file.width / width, file.height / height)
         return WarpedVRT(
-            open_raster(file.name, overview_level=levels[-1]) if levels else file,
+            source,
             crs=file.crs,
             transform=file.transform * scale,
             width=width,
             height=height,
             resampling=Resampling.average if factors.min() > 1 else Resampling.bilinear,
-            add_alpha=has_mask and "alpha" not in self._colors,
-            **({} if self.nodata is None else dict(src_nodata=self.nodata, nodata=self.nodata)),
+            add_alpha=has_mask and not has_alpha,
+            **nodata,
         )
 
     def checksum(self) -> str:
@@ -215,6 +298,14 @@ class StoredRaster:
                 for block in iter(partial(file.read, 2**24), b""):
                     total = zlib.crc32(block, total)
         return f"{total:08x}"
+
+    @property
+    def validity(self) -> list[str]:
+        """What tells in the file which pixels of each band have data, such as nodata 0."""
+        flags = self._source.mask_flag_enums
+        values = self._source.nodatavals
+        rows = zip(flags, values, self._colors, strict=True)
+        return [f"{[flag.name for flag in names]} {value} {color}" for names, value, color in rows]
 
     @property
     def _colors(self) -> list[str]:
@@ -255,12 +346,19 @@ class StoredRaster:
         return bool(self._stored_blocks[tuple(spans)].any())
 
     def read_stored(
-        self, bands: Sequence[int], rows: slice, columns: slice, dtype: str, is_masked: bool
+        self,
+        bands: Sequence[int],
+        rows: slice,
+        columns: slice,
+        dtype: str,
+        is_masked: bool,
+        alpha: int | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values of n bands, and whether they are valid, both (n, h, w).
 
         Args:
             is_masked: Whether the mask of the file tells what is valid.
+            alpha: Band that also tells what is valid, by values above 0.
         """
         if not self.stores(rows, columns):
             shape = len(bands), rows.stop - rows.start, columns.stop - columns.start
@@ -271,6 +369,8 @@ class StoredRaster:
         valid = ~np.ma.getmaskarray(stored) & np.isfinite(pixels)
         if self.nodata is not None:
             valid &= pixels != self.nodata
+        if alpha is not None:
+            valid &= self._file.read(alpha, window=(rows, columns)) > 0
         if self._stored_blocks is not None:
             valid &= self._stored_blocks[np.ix_(*self._blocks(rows, columns))]
         return pixels, valid

@@ -10,7 +10,7 @@ import shapely
 
 from ..utils.cli import print_line
 from ..utils.errors import preview
-from .gdal import open_raster
+from .gdal import SUFFIXES, local_files, open_raster
 from .polygons import list_layers, place_polygons, read_polygons
 from .tally import Tally
 
@@ -18,6 +18,7 @@ CLASS_COLUMNS = ("class", "label", "name", "category", "type")
 ONE_CLASS = "object"
 NO_CLASS = ""
 """Class of a polygon that is neither an object nor background."""
+_PARTS = (".shp", ".shx", ".dbf", ".prj", ".cpg", ".tab", ".dat", ".map", ".id", ".mif", ".mid")
 _MAX_LISTED = 9  # classes in a line
 _FEW_CLASSES = 5  # above which a column that is almost unique holds names of objects
 
@@ -53,6 +54,18 @@ class LabelFile(NamedTuple):
         """How a user gave the file, for messages."""
         return f"--labels {self.path}"
 
+    @property
+    def files(self) -> list[Path]:
+        """The local files that hold the labels, such as the parts of a Shapefile."""
+        path = Path(self.path)
+        if path.suffix.lower() in SUFFIXES:
+            with open_raster(path) as file:
+                return local_files(file)
+        if path.is_dir():
+            return sorted(file for file in path.iterdir() if file.is_file())
+        parts = [path.with_suffix(suffix) for suffix in _PARTS if path.suffix.lower() in _PARTS]
+        return [file for file in dict.fromkeys([path, *parts]) if file.is_file()]
+
     def is_raster(self, is_detector: bool) -> bool:
         """Return whether the labels are a raster of classes, and not polygons.
 
@@ -87,7 +100,8 @@ class LabelFile(NamedTuple):
 
         Args:
             area: Polygon in this coordinate system, or None for all polygons.
-            by_centre: Whether the centre of a polygon must lie in the area, not any part.
+            by_centre: Whether the centre of a polygon with a class must lie in the area, not any
+                part.
             prefix: What counts the labels, as the start of a line.
 
         Raises:
@@ -98,7 +112,8 @@ class LabelFile(NamedTuple):
         tally = Tally("labels", len(labels), prefix)
         copies = labels.assign(shape=labels.normalize().to_wkb()).duplicated(["shape", "class"])
         labels = tally.keep(labels, ~copies, "drawn twice")
-        placed = place_polygons(labels, crs, area, self.option, by_centre)
+        has_class = labels["class"] != NO_CLASS
+        placed = place_polygons(labels, crs, area, self.option, has_class if by_centre else None)
         tally.left_out["outside of the area"] = len(labels) - len(placed)
         tally.left_out["without a class"] = int((placed["class"] == NO_CLASS).sum())
         return PlacedLabels(placed, tally, are_boxes(labels.geometry[labels["class"] != NO_CLASS]))

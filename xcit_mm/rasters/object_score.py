@@ -33,6 +33,9 @@ def score_objects(
     """
     source.is_raster(is_detector=True)  # which raises an error
     table, _ = objects.read_table(out)
+    crs = table.crs
+    if raster is not None:  # in whose system its footprint is a rectangle
+        table = to_crs(table, raster.crs, str(out))
     area = _find_area(table.crs, aoi, raster)
     placed, label_tally, _ = source.place(table.crs, area, by_centre=True)
     has_class = placed["class"] != NO_CLASS
@@ -58,7 +61,7 @@ def score_objects(
         is_scored = (matches >= 0) | ~_lie_on(table, polygons)
         table = tally.keep(table, is_scored, f"on labels {reason}")
         matches = matches[is_scored]
-    scores = _score_matches(out, table, labels, matches)
+    scores = _score_matches(out, table, labels, matches, crs)
     print_line(f"{out}: {label_tally}")
     print_line(f"{out}: {tally}")
     scores.attrs.update(labels=label_tally.counts, objects=tally.counts)
@@ -105,16 +108,18 @@ def _lie_on(table: Any, ignored: Any) -> np.ndarray:
     """Return whether at least half of each object lies on ignored labels, as on COCO's crowds."""
     shapes = repair(np.array(table.geometry))
     union = ignored.union_all()
-    return shapely.area(shapely.intersection(shapes, union)) >= MIN_IOU * shapely.area(shapes)
+    shared = shapely.area(shapely.intersection(shapes, union))
+    return (shared > 0) & (shared >= MIN_IOU * shapely.area(shapes))
 
 
-def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray) -> Any:
+def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray, crs: Any) -> Any:
     """Return the scores of each class and of all, and add what is matched, missed and false as
     layers to a GeoPackage.
 
     Args:
         table: In descending order of scores.
         matches: Position of each object's label, or -1.
+        crs: Coordinate system of the layers.
     """
     import pandas
 
@@ -125,7 +130,8 @@ def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray) -> A
         good = table[table["is_good"]].drop(columns="is_good")
         is_matched = good["is_matched"]
         layers = good[is_matched], labels[is_missed], good[~is_matched]
-        objects.add_layers(out, dict(zip(objects.ERROR_LAYERS, layers, strict=True)))
+        placed = [layer if crs is None else layer.to_crs(crs) for layer in layers]
+        objects.add_layers(out, dict(zip(objects.ERROR_LAYERS, placed, strict=True)))
     names = sorted({*table["class"], *labels["class"]})
     rows = []
     for name in names:

@@ -1,6 +1,7 @@
 """Objects of rasters: a file of each row of tiles, and the table of all objects for a GIS."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -103,10 +104,17 @@ def _write_table(path: Path, table: Any, origin: Mapping[str, Any]) -> None:
             table.to_parquet(unfinished)
         else:
             options["geometry_type"] = "Polygon" if table.empty else None
-            table.to_file(unfinished, layer=path.stem, engine="pyogrio", **options)
-        count = len(read_layer(unfinished, path.stem))
+            table.to_file(unfinished, layer=_layer_name(path), engine="pyogrio", **options)
+        count = len(read_layer(unfinished, list_layers(unfinished)[0]))
         if count != len(table):
             raise OSError(f"{count} of {len(table)} objects were read back")
+
+
+def _layer_name(path: Path) -> str:
+    """Return the name of a file as that of a layer that a GeoPackage may have."""
+    name = re.sub(r"[^\w-]", "_", path.stem).strip("_-")
+    is_other = name in ERROR_LAYERS or name.lower().startswith(("gpkg", "sqlite"))
+    return f"objects_{name}" if is_other or not name else name
 
 
 def read_table(path: Path) -> tuple[Any, list[str]]:
@@ -121,6 +129,9 @@ def read_table(path: Path) -> tuple[Any, list[str]]:
         return table.reindex(columns=[*_COLUMNS, "geometry"]), added_layers
     if not set(_COLUMNS) <= set(table.columns):
         raise ValueError(f"{path} is not a table of objects: it lacks {', '.join(_COLUMNS)}")
+    incomplete = int(table[["class", "score"]].isna().any(axis=1).sum())
+    if incomplete:
+        raise ValueError(f"{path} has {incomplete} objects without class or score: remove them")
     return table, added_layers
 
 

@@ -99,7 +99,7 @@ class DrawnClasses:
 class StoredClasses:
     """A raster of class numbers on a grid of pixels, by the nearest pixel.
 
-    Its nodata, 255 and negative numbers are UNLABELLED.
+    Its nodata, negative numbers and, of at most 255 classes, 255 are UNLABELLED.
 
     Args:
         grid: Raster or open file of rasterio that has the grid.
@@ -108,8 +108,8 @@ class StoredClasses:
         names: Names of the classes, if the raster is a map of `predict_raster`.
 
     Raises:
-        ValueError: If the raster has several bands; or if one of both has no place, and their sizes
-            differ.
+        ValueError: If the raster has several bands; or if one of both has no coordinate system, and
+            their sizes or transforms differ.
     """
 
     def __init__(self, path: str | Path, grid: Any) -> None:
@@ -125,9 +125,15 @@ class StoredClasses:
         if self._file.crs is None or grid.crs is None:
             if self._file.shape != (grid.height, grid.width):
                 raise ValueError(f"--labels {path} has no place on the raster, and another size")
+            if _lie_apart(self._file, grid):
+                fix = "assign the coordinate system of the raster to both in a GIS"
+                raise ValueError(f"--labels {path} lies elsewhere than the raster: {fix}")
             return
         pixels = dict(crs=grid.crs, transform=grid.transform, width=grid.width, height=grid.height)
-        add_alpha = self._file.nodata is None and "alpha" not in colors
+        nodata = self._file.nodata
+        add_alpha = nodata is None and "alpha" not in colors
+        if nodata is not None:  # which is lost of 64 bits
+            pixels |= dict(src_nodata=nodata, nodata=nodata)
         self._file = WarpedVRT(self._file, add_alpha=add_alpha, **pixels)
 
     def cut(self, area: Any) -> list[CutObject]:
@@ -142,11 +148,21 @@ class StoredClasses:
         """
         window = (rows.start, rows.stop), (columns.start, columns.stop)
         stored = self._file.read(1, window=window, masked=True, out_dtype="float64")
-        stored = stored.filled(IGNORED)
-        stored[~np.isfinite(stored) | (stored == IGNORED) | (stored < 0)] = UNLABELLED
+        stored = stored.filled(np.nan)
+        is_ignored = (stored == IGNORED) & (len(self.names) <= IGNORED)
+        stored[~np.isfinite(stored) | is_ignored | (stored < 0)] = UNLABELLED
         numbers = stored.astype(np.int32)
         is_fraction = numbers != stored
         if is_fraction.any():
             problem = f"has a value {stored[is_fraction][0]:g}, which is not the number of a class"
             raise ValueError(f"--labels {self._path} {problem}: round the values first")
         return numbers
+
+
+def _lie_apart(file: Any, grid: Any) -> bool:
+    """Return whether two grids of one size have transforms that place them otherwise."""
+    if file.transform.is_identity or grid.transform.is_identity:
+        return False
+    corners = [(0, 0), (grid.width, grid.height)]
+    placed = [~file.transform * (grid.transform * corner) for corner in corners]
+    return not np.allclose(placed, corners, rtol=0, atol=0.5)  # pixels

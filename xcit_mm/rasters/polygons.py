@@ -110,6 +110,8 @@ def to_crs(polygons: Any, crs: Any, option: str) -> Any:
     Raises:
         ValueError: If one has a coordinate system and the other has none.
     """
+    if polygons.crs is not None and polygons.crs.is_engineering:  # as in `StoredRaster`
+        polygons = polygons.set_crs(None, allow_override=True)
     if (polygons.crs is None) != (crs is None):
         lacking = "the raster" if crs is None else "the file"
         raise ValueError(f"{option}: {lacking} has no coordinate system: assign one in a GIS")
@@ -120,14 +122,15 @@ def to_crs(polygons: Any, crs: Any, option: str) -> Any:
     return converted.set_geometry(repair(converted.geometry), crs=crs)
 
 
-def place_polygons(polygons: Any, crs: Any, area: Any, option: str, by_centre: bool = False) -> Any:
+def place_polygons(polygons: Any, crs: Any, area: Any, option: str, by_centre: Any = None) -> Any:
     """Convert polygons to a coordinate system, and select those in an area. A line counts those
     outside.
 
     Args:
         area: Polygon in this coordinate system, or None for all polygons.
         option: Option that the user gave the polygons by, for messages.
-        by_centre: Whether the centre of a polygon must lie in the area. Default: any part of it.
+        by_centre: Series that tells whether the centre of each polygon must lie in the area.
+            Default: any part of it.
 
     Raises:
         ValueError: If no polygon lies in the area. The message has both extents.
@@ -135,7 +138,10 @@ def place_polygons(polygons: Any, crs: Any, area: Any, option: str, by_centre: b
     placed = to_crs(polygons, crs, option)
     if area is None:
         return placed
-    placed = placed[has_centre_in(area, placed) if by_centre else placed.intersects(area)]
+    is_inside = placed.intersects(area)
+    if by_centre is not None:
+        is_inside &= has_centre_in(area, placed) | ~by_centre[placed.index]
+    placed = placed[is_inside]
     outside = len(polygons) - len(placed)
     if placed.empty:
         extent = _describe_extent(polygons.total_bounds, polygons.crs)

@@ -42,7 +42,7 @@ class Raster(StoredRaster):
         transform: affine.Affine from pixels (column, row) to coordinates, (0, 0) at the outer
             corner of the first pixel.
         dtype: Name of the type of the stored values.
-        files: The local files that hold the pixels, none of a URL.
+        files: The local files that hold the content. None if a part lies elsewhere, as of a URL.
         notes: Lines that a user should read before the raster is used.
 
     Raises:
@@ -66,6 +66,9 @@ class Raster(StoredRaster):
         self._raw = raw
         with gdal(path):
             super().__init__(path, gsd, nodata)
+            if not self.files:
+                problem = "its content is not in files of this machine"
+                self.notes.append(f"{problem}: a result is kept even if the raster has changed")
             _, *pages = self._source.subdatasets or [None]
             if pages and self._source.count:
                 self.notes.append(f"its first page is read, and not {preview(pages)}")
@@ -73,7 +76,7 @@ class Raster(StoredRaster):
             self._check_bands(is_chosen=bool(bands))
             types = [self._source.dtypes[band - 1] for band in self.bands]
             self.dtype = np.result_type(*types).name
-            self._is_masked = self._has_mask()
+            self._is_masked, self._alpha = self._find_masks()
             self.bounds = self._find_bounds(bounds, percentiles)
 
     def _default_bands(self) -> list[int]:
@@ -113,29 +116,37 @@ class Raster(StoredRaster):
             command = f"gdal_translate -expand rgb {self.path} OUT.tif"
             raise ValueError(f"{self.path} has a palette: convert it by `{command}`")
 
-    def _has_mask(self) -> bool:
-        """Return whether the file's mask tells which pixels have data.
+    def _find_masks(self) -> tuple[bool, int | None]:
+        """Return whether GDAL's mask tells which pixels have data, and the alpha band that tells it
+        too, which GDAL does not use beside a nodata value.
+        """
+        from rasterio.enums import MaskFlags
+
+        alpha = self._find_alpha()
+        if MaskFlags.alpha in self._file.mask_flag_enums[self.bands[0] - 1]:
+            return alpha is not None, None
+        return True, alpha
+
+    def _find_alpha(self) -> int | None:
+        """Return the number of the alpha band that tells which pixels have data, if there is one.
 
         Writers mark the fourth of four bands as alpha, whatever it shows. A mask has two values,
         and few between them where its edges were resampled. An image varies: a note names it.
         """
-        from rasterio.enums import MaskFlags
-
-        if MaskFlags.alpha not in self._file.mask_flag_enums[self.bands[0] - 1]:
-            return True  # nodata or a mask of its own tells, or all pixels have data
-        alpha = [color.name for color in self._file.colorinterp].index("alpha") + 1
-        if alpha in self.bands:
-            return False
+        colors = [color.name for color in self._file.colorinterp]
+        alpha = colors.index("alpha") + 1 if "alpha" in colors else None
+        if alpha is None or alpha in self.bands:
+            return None
         windows = self._sample_windows(_FEW_WINDOWS)
         samples = [[self._file.read(alpha, window=window) for window in row] for row in windows]
         opacity = np.block(samples)
         opacity = opacity[opacity > 0]
         is_image = opacity.size and (opacity < opacity.max()).mean() > _MAX_PARTLY_OPAQUE
         if not is_image:
-            return True
+            return alpha
         problem = f"its band {alpha} is marked as alpha, but varies as an image does"
         self.notes.append(f"{problem}: it is neither used nor a mask")
-        return False
+        return None
 
     def _find_bounds(
         self, bounds: Sequence[float] | None, percentiles: Sequence[float] | None
@@ -212,7 +223,8 @@ class Raster(StoredRaster):
 
     def _read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values and their validity, both (n, h, w)."""
-        return self.read_stored(self.bands, rows, columns, self.dtype, self._is_masked)
+        options = self.dtype, self._is_masked, self._alpha
+        return self.read_stored(self.bands, rows, columns, *options)
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window and the validity of its pixels.

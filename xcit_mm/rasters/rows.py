@@ -100,6 +100,7 @@ class Rows:
             overlap=self._settings.overlap,
             gsd=raster.gsd,
             nodata=nodata,
+            validity=raster.validity,
             bands=list(raster.bands),
             bounds=None if raster.bounds is None else raster.bounds.tolist(),
             raster=Path(raster.path).name,

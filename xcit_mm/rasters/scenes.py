@@ -30,6 +30,7 @@ class Grid(NamedTuple):
     width: int
     transform: Any
     crs: Any
+    files: Sequence[Path]
 
     def to_pixels(self, shapes: Any) -> Any:
         """Return the union of a GeoSeries in pixels."""
@@ -107,7 +108,8 @@ def open_alike(paths: Sequence[Path], options: dict[str, Any]) -> tuple[list[Gri
         raster = Raster(path, **options)
         for note in raster.notes:
             print_line(f"{path}: {note}")
-        grids.append(Grid(path, raster.height, raster.width, raster.transform, raster.crs))
+        pixels = raster.height, raster.width, raster.transform, raster.crs
+        grids.append(Grid(path, *pixels, raster.files))
         bounds[path] = raster.bounds
     if len(grids) > 1 and any(grid.transform.is_identity for grid in grids):
         raise ValueError(f"{paths[0].parent} has rasters without a place: cut each by itself")

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..utils.cli import print_line
 from . import maps, objects
 from .labels import LabelFile
@@ -63,6 +61,9 @@ def score_raster(
     if predicted is not None and origin and predicted.checksum() != origin["content"]:
         problem = f"{raster} has changed since {out} was made from {origin['raster']}"
         print_line(f"{problem}: --overwrite predicts it again")
+    if origin.get("aoi") and aoi is None:
+        fix = "give the same aoi, as what lies outside would count as missed"
+        raise ValueError(f"{out} was made within an aoi: {fix}")
     source = LabelFile(labels, class_column, layer)
     if not is_table:
         return score_map(out, source, aoi)
@@ -74,7 +75,6 @@ def _open_predicted(path: str | Path, origin: dict[str, Any]) -> Raster:
     if not origin:
         return Raster(path, raw=True)
     bands = origin["bands"]
-    bounds = np.ravel(origin["bounds"] or (0, 1)).tolist()  # any, so that none are estimated
     nodata = None if origin["nodata"] is None else float(origin["nodata"])
-    options = dict(bands=bands, bounds=bounds, gsd=origin["gsd"], nodata=nodata)
-    return Raster(path, channels=len(bands), **options)
+    options = dict(bands=bands, gsd=origin["gsd"], nodata=nodata)
+    return Raster(path, channels=len(bands), raw=True, **options)  # values do not matter
