@@ -18,8 +18,10 @@ from helpers.cut_tiles import (
     write_labels,
 )
 from helpers.labelled_scene import CLASSES, make_scene, rasterized
-from helpers.raster_files import UTM, noise, save
+from helpers.raster_files import UTM, noise, save, write_shapes
 from pycocotools import mask as rle
+
+from xcit_mm.datasets.writing import is_current, read_state, write_dataset
 
 
 class TestObjects:
@@ -57,6 +59,16 @@ class TestObjects:
         assert [len(numbers) for numbers in shown] == [len(shapes) for shapes in scene.shapes]
         # What has no class is ignored in every class.
         assert ignored == {(index, number) for index in (0, 1) for number in (1, 2, 3)}
+
+    @pytest.mark.parametrize("suffix", ["gpkg", "shp"])
+    def test_corrected_classes_are_noticed(self, suffix, raster, tmp_path):
+        labels = write_shapes(tmp_path / f"l.{suffix}", [shapely.box(9, 9, 60, 60)], name=["oak"])
+        dataset = cut(raster, labels).dataset
+        write_dataset(dataset, raster, tmp_path / "copies")
+        state = read_state(tmp_path / "copies")
+        assert is_current(state, str(raster))
+        write_shapes(labels, [shapely.box(9, 9, 60, 60)], name=["fir"])
+        assert not is_current(state, str(raster))
 
     def test_boxes_have_no_masks(self, raster, tiles, tmp_path):
         labels = write_labels(tmp_path, *(shapely.box(x, 20, x + 30, 60) for x in (0, 110, 220)))

@@ -40,7 +40,8 @@ def write_polygons(out: Path, classes: np.ndarray, shift: int = 0) -> Path:
 
 def write_classes(out: Path, classes: np.ndarray, **profile: Any) -> Path:
     """Write a raster of classes with pixels of half the size and a margin."""
-    fine = np.pad(classes, 3, constant_values=1).repeat(2, 0).repeat(2, 1).astype(np.uint8)
+    dtype = profile.pop("dtype", np.uint8)
+    fine = np.pad(classes, 3, constant_values=1).repeat(2, 0).repeat(2, 1).astype(dtype)
     place = ROTATED * Affine.translation(-3, -3) * Affine.scale(0.5)
     return save(out.with_name("l.tif"), fine, crs="EPSG:32633", transform=place, **profile)
 
@@ -92,6 +93,43 @@ def test_negative_numbers_in_a_raster_of_classes_do_not_count(dtype, predicted, 
         "without a label": without_label,
     }
     assert scores.loc["mean", "pixels"] == scores.attrs["pixels"]["scored"]
+
+
+def test_nodata_of_64_bits_does_not_count(predicted, tmp_path):
+    out, classes = predicted
+    labels = write_classes(out, np.where(classes == 0, 9, classes), dtype=np.int64, nodata=9)
+    assert score_raster(out, labels).loc["background", "pixels"] == 0
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.float32])
+def test_pixels_beyond_a_raster_of_classes_do_not_count(dtype, predicted, tmp_path):
+    out, classes = predicted
+    part = classes[: len(classes) // 2]
+    numbers = np.where(part == 255, 0, part).astype(dtype)
+    labels = save(tmp_path / "l.tif", numbers, crs="EPSG:32633", transform=ROTATED)
+    counted = int((part != 255).sum())
+    assert score_raster(out, labels).loc["mean", "pixels"] == counted
+
+
+def test_of_more_than_255_classes_255_is_one(tmp_path):
+    names = [str(number) for number in range(300)]
+    raster = save(tmp_path / "a.tif", noise(6, 64, 64, high=1000, dtype=np.uint16))
+    out = predict_raster(raster, PixelSegmentor(names, bands=6), tmp_path / "map.tif", tile=64)
+    with rasterio.open(out) as file:
+        count = int((file.read() == 255).sum())
+    assert count and score_raster(out, out).loc["255", "pixels"] == count
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_labels_without_a_system_lie_on_the_raster_by_their_transforms(moved, predicted, tmp_path):
+    out, classes = predicted
+    place = ROTATED * Affine.translation(1000 if moved else 0, 0)
+    labels = save(tmp_path / "l.tif", classes.astype(np.uint8), transform=place)
+    if moved:
+        with pytest.raises(ValueError, match=r"l\.tif lies elsewhere than the raster: assign"):
+            score_raster(out, labels)
+    else:
+        assert score_raster(out, labels).loc["mean", "IoU"] == 1
 
 
 def test_an_area_limits_the_pixels(predicted, tmp_path):

@@ -97,6 +97,43 @@ def test_gaps_between_the_sources_of_a_mosaic_are_no_data_or_noted_as_zeros(noda
         assert not valid[:, : gap - 1].any() and raster.notes == []
 
 
+class TestSeveralSignsOfNoData:
+    """The left fifth has no data by the file, the right tenth by --nodata."""
+
+    DATA = slice(40, 180)
+
+    @pytest.mark.parametrize("gsd", [None, 1.0, 0.25])
+    @pytest.mark.parametrize("sign", ["nodata", "mask", "alpha", "alpha and nodata"])
+    @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+    @pytest.mark.parametrize("nodata", [0, None])
+    def test_all_count(self, nodata, dtype, sign, gsd, path):
+        bands = noise(3, 100, 200, high=200, dtype=dtype) + 20
+        bands[:, :, : self.DATA.start] = 255 if "alpha" in sign else 250
+        bands[:, :, self.DATA.stop :] = 0
+        is_data = np.arange(200) >= self.DATA.start
+        opacity = np.broadcast_to(np.where(is_data, 255, 0), (100, 200)).astype(dtype)
+        profile = dict(UTM)
+        if "nodata" in sign:
+            profile["nodata"] = 250
+        if "alpha" in sign:
+            bands = np.concatenate([bands, opacity[None]])
+            profile |= dict(photometric="RGB", alpha="YES")
+        save(path, bands, **profile)
+        if sign == "mask":
+            with rasterio.open(path, "r+") as file:
+                file.write_mask(opacity.astype(np.uint8))
+        _, valid = read_raster(path, gsd=gsd, nodata=nodata, bounds=[0, 255])
+        pixel = (gsd or 0.5) / 0.5
+        left, right = (round(column / pixel) for column in (self.DATA.start, self.DATA.stop))
+        assert not valid[:, : left - 1].any()
+        assert valid[:, right + 1 :].any() == valid[:, right + 1 :].all() == (nodata is None)
+        assert valid[:, left + 1 : right - 1].all()
+
+    def test_a_value_that_the_type_cannot_have_is_of_no_pixel(self, path):
+        save(path, noise(3, 40, 40), **UTM)
+        assert read_raster(path, gsd=1.0, nodata=-9999)[1].all()
+
+
 class TestGroundResolution:
     NOISE = noise(3, 240, 320)
 

@@ -3,6 +3,7 @@ another run is mixed in.
 """
 
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import geopandas
 import pytest
 import rasterio
 import shapely
+from helpers.perfect_detector import PerfectDetector
 from helpers.pixel_segmentor import PixelSegmentor
-from helpers.raster_files import write_shapes
+from helpers.raster_files import noise, save, save_image, write_shapes
 from helpers.raster_runs import TILES, RasterRun
 from rasterio.crs import CRS
 from rasterio.shutil import copy
 
+from xcit_mm import predict_raster, score_raster
 from xcit_mm.rasters.gdal import list_rasters
 
 AREA = [shapely.box(-9, -9, 300, 300)]
@@ -147,6 +150,64 @@ class TestResults:
         notes.write_text("text")
         table.predict(overwrite=True)
         assert notes.read_text() == "text" and len(list(notes.parent.iterdir())) == 1
+
+
+def mosaic(path: Path, source: str) -> str:
+    """Write a VRT of three bands of a raster of 40 pixels a side, and return its path."""
+    size = 'xOff="0" yOff="0" xSize="40" ySize="40"'
+    bands = [
+        f'<VRTRasterBand dataType="Byte" band="{band}"><SimpleSource>'
+        f'<SourceFilename relativeToVRT="0">{source}</SourceFilename>'
+        f"<SourceBand>{band}</SourceBand><SrcRect {size}/><DstRect {size}/>"
+        "</SimpleSource></VRTRasterBand>"
+        for band in (1, 2, 3)
+    ]
+    header = '<VRTDataset rasterXSize="40" rasterYSize="40">'
+    path.write_text(f"{header}{''.join(bands)}</VRTDataset>")
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["nested mosaic", "archive", "page", "nodata beside it"])
+def test_a_result_is_not_kept_if_a_part_of_the_raster_has_changed(kind, tmp_path):
+    tif = save(tmp_path / "a.tif", noise(3, 40, 40))
+    archive = tmp_path / "a.zip"
+
+    def change() -> None:
+        save(tif, noise(3, 40, 40)[::-1])
+        with zipfile.ZipFile(archive, "w") as file:
+            file.write(tif, "a.tif")
+
+    change()
+    save(tif, noise(3, 40, 40))
+    raster = {
+        "nested mosaic": mosaic(tmp_path / "b.vrt", mosaic(tmp_path / "a.vrt", str(tif))),
+        "archive": f"/vsizip/{archive}/a.tif",
+        "page": f"GTIFF_DIR:1:{tif}",
+        "nodata beside it": str(save(tmp_path / "a.png", noise(3, 40, 40), driver="PNG")),
+    }[kind]
+    if kind == "archive":
+        with zipfile.ZipFile(archive, "w") as file:
+            file.write(tif, "a.tif")
+    out = tmp_path / "map.tif"
+    predict_raster(raster, PixelSegmentor(["a", "b"]), out, tile=32)
+    change()
+    if kind == "nodata beside it":
+        band = '<PAMRasterBand band="1"><NoDataValue>9</NoDataValue></PAMRasterBand>'
+        Path(f"{raster}.aux.xml").write_text(f"<PAMDataset>{band}</PAMDataset>")
+    name = "validity" if kind == "nodata beside it" else "content"
+    with pytest.raises(ValueError, match=f"has results of another run: {name} was"):
+        predict_raster(raster, PixelSegmentor(["a", "b"]), out, tile=32)
+
+
+@pytest.mark.parametrize("name", ["missed", "-12_34", "[x]", "gpkg_x", "matched"])
+def test_a_table_of_any_name_is_written_and_scored_again(name, few, tmp_path):
+    """A GeoPackage has names that no layer may have, and the score adds layers."""
+    raster = save_image(tmp_path / "a.tif", few.image)
+    out = predict_raster(raster, PerfectDetector(), tmp_path / f"{name}.gpkg", tile=128)
+    labels = tmp_path / "labels.geojson"
+    geopandas.read_file(out)[["class", "geometry"]].to_file(labels)
+    scores = [score_raster(out, labels).loc["all"] for _ in range(2)]
+    assert [score["matched"] for score in scores] == [5, 5]
 
 
 def test_options_of_other_spelling_are_the_same(table, tmp_path):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import shapely
 from helpers.perfect_detector import CLASSES, PerfectDetector, Scene
-from helpers.raster_files import UTM, in_pixels, noise, save, save_image, write_shapes
+from helpers.raster_files import NORTH_UP, UTM, in_pixels, noise, save, save_image, write_shapes
+from rasterio.transform import Affine
 from shapely.affinity import translate
 
 from xcit_mm import predict_raster, score_raster
@@ -127,6 +128,50 @@ class TestObjects:
         scores = score_raster(out, labels, **places).loc["all"]
         assert scores[["objects", "matched", "missed", "false"]].tolist() == counts
         assert f"{4 - counts[0]} of 4 polygons lie outside of the area" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("place", ["UTM", "across 180 degrees", "pole"])
+    def test_tables_in_degrees_are_scored_on_the_raster(self, place, few, tmp_path):
+        transform = {
+            "UTM": NORTH_UP,
+            "across 180 degrees": Affine(3000, 0, 100000, 0, -3000, 5400000),
+            "pole": Affine(3000, 0, -150000, 0, -3000, 150000),
+        }[place]
+        crs = "EPSG:3413" if place == "pole" else "EPSG:32601"
+        raster = save_image(tmp_path / "a.tif", few.image, crs=crs, transform=transform)
+        out = predict_raster(raster, PerfectDetector(), tmp_path / "o.geojson", tile=128)
+        table = predict_raster(raster, PerfectDetector(), tmp_path / "l.gpkg", tile=128)
+        scores = score_raster(out, table, raster=raster).loc["all"]
+        assert scores[["AP50", "matched", "missed"]].tolist() == [1, 5, 0]
+
+    def test_a_label_without_a_class_protects_objects_wherever_its_centre_lies(self, tmp_path):
+        out = write_objects(tmp_path / "o.gpkg", boxes(0, 20, 40), ["oak"] * 3)
+        shapes = [*boxes(0), shapely.box(15, 0, 500, 20)]
+        labels = write_shapes(tmp_path / "labels.gpkg", shapes, **{"class": ["oak", None]})
+        raster = save_image(tmp_path / "r.tif", np.ones((60, 60, 3), np.uint8))
+        scores = score_raster(out, labels, raster=raster)
+        assert scores.loc["all", ["AP50", "false"]].tolist() == [1, 0]
+        assert scores.attrs["objects"]["on labels without a class"] == 2
+
+    def test_a_table_made_within_an_area_needs_the_area(self, few, tmp_path):
+        raster = save_image(tmp_path / "a.tif", few.image)
+        area = write_shapes(tmp_path / "area.gpkg", [shapely.box(0, 0, 50, 100)])
+        out = predict_raster(raster, PerfectDetector(), tmp_path / "o.gpkg", aoi=area, tile=128)
+        with pytest.raises(ValueError, match="was made within an aoi: give the same aoi"):
+            score_raster(out, out, raster=raster)
+        assert score_raster(out, out, area, raster=raster).loc["all", "F1"] == 1
+
+    @pytest.mark.parametrize("column", ["class", "score"])
+    def test_an_edited_table_without_a_value_is_one_line(self, column, result, tmp_path):
+        table = geopandas.read_file(result)
+        table.loc[0, column] = None
+        table.to_file(result, layer="o")
+        with pytest.raises(ValueError, match="has 1 objects without class or score: remove them"):
+            score_raster(result, write_shapes(tmp_path / "labels.geojson", boxes(0, 20)))
+
+    def test_labels_that_a_gis_has_dissolved_are_noted(self, result, tmp_path, capsys):
+        dissolved = shapely.MultiPolygon(boxes(0, 20, 40))
+        score_raster(result, write_shapes(tmp_path / "labels.geojson", [dissolved], name=["oak"]))
+        assert "1 labels have up to 3 parts" in capsys.readouterr().err
 
     def test_labels_without_a_column_of_classes_are_of_any_class(self, result, tmp_path, capsys):
         labels = write_shapes(tmp_path / "labels.geojson", boxes(0, 20), height=[9, 8])

@@ -19,6 +19,7 @@ ONE_CLASS = "object"
 NO_CLASS = ""
 """Class of a polygon that is neither an object nor background."""
 _PARTS = (".shp", ".shx", ".dbf", ".prj", ".cpg", ".tab", ".dat", ".map", ".id", ".mif", ".mid")
+_MANY_PARTS = 3  # of a polygon that is hardly one object
 _MAX_LISTED = 9  # classes in a line
 _FEW_CLASSES = 5  # above which a column that is almost unique holds names of objects
 
@@ -167,6 +168,15 @@ class LabelFile(NamedTuple):
         if empty:
             effect = "they are neither objects nor background"
             print_line(f"{self.option}: {empty} polygons have no {column}: {effect}")
+
+    def note_parts(self, labels: Any) -> None:
+        """Print a line if labels have many parts, as those that a GIS has dissolved by class."""
+        counts = shapely.get_num_geometries(np.array(labels.geometry))
+        divided = counts >= _MANY_PARTS
+        if divided.any():
+            problem = f"{divided.sum()} labels have up to {counts.max()} parts"
+            fix = "divide them in a GIS (Multipart to singleparts) if these are several"
+            print_line(f"{self.option}: {problem}, and count as one object each: {fix}")
 
     def are_known(self, labels: Any, classes: Sequence[str]) -> np.ndarray:
         """Return whether the class of each label is a model's. A line names the other classes.

@@ -41,6 +41,7 @@ def score_objects(
     has_class = placed["class"] != NO_CLASS
     ignored = {"without a class": placed[~has_class]}
     labels = placed[has_class]
+    source.note_parts(labels)
     if set(labels["class"]) == {ONE_CLASS}:
         table["class"] = ONE_CLASS
     elif classes is not None:

@@ -13,7 +13,7 @@ import shapely
 
 from ..prediction.seams import Objects, concatenate, merge_objects
 from .files import ORIGIN, rows_folder, written_file
-from .polygons import list_layers, read_layer
+from .polygons import list_layers, read_layer, write_layer
 from .raster import Raster
 
 SUFFIXES = (".gpkg", ".geojson", ".parquet")
@@ -104,7 +104,7 @@ def _write_table(path: Path, table: Any, origin: Mapping[str, Any]) -> None:
             table.to_parquet(unfinished)
         else:
             options["geometry_type"] = "Polygon" if table.empty else None
-            table.to_file(unfinished, layer=_layer_name(path), engine="pyogrio", **options)
+            write_layer(table, unfinished, _layer_name(path), **options)
         count = len(read_layer(unfinished, list_layers(unfinished)[0]))
         if count != len(table):
             raise OSError(f"{count} of {len(table)} objects were read back")
@@ -163,6 +163,6 @@ def add_layers(path: Path, layers: dict[str, Any]) -> None:
         shutil.copyfile(path, unfinished)
         for name, layer in layers.items():
             options = dict(geometry_type="MultiPolygon", promote_to_multi=True)
-            layer.to_file(unfinished, layer=name, engine="pyogrio", driver="GPKG", **options)
+            write_layer(layer, unfinished, name, driver="GPKG", **options)
     with suppress(OSError):  # it may hold rows of a run that was stopped
         folder.rmdir()

@@ -117,11 +117,13 @@ class StoredClasses:
 
         self._path = path
         self._file = open_raster(path)
+        self._nodata = self._file.nodata  # which a VRT of 64 bits does not mask
         self.names: list[str] = json.loads(self._file.tags().get("CLASSES", "[]"))
         colors = [color.name for color in self._file.colorinterp]
         if len(colors) - colors.count("alpha") != 1:
             fix = "give a raster of one band, whose values are the numbers of the classes"
             raise ValueError(f"--labels {path} has {len(colors)} bands: {fix}")
+        self._alpha = colors.index("alpha") + 1 if "alpha" in colors else None
         if self._file.crs is None or grid.crs is None:
             if self._file.shape != (grid.height, grid.width):
                 raise ValueError(f"--labels {path} has no place on the raster, and another size")
@@ -130,11 +132,10 @@ class StoredClasses:
                 raise ValueError(f"--labels {path} lies elsewhere than the raster: {fix}")
             return
         pixels = dict(crs=grid.crs, transform=grid.transform, width=grid.width, height=grid.height)
-        nodata = self._file.nodata
-        add_alpha = nodata is None and "alpha" not in colors
-        if nodata is not None:  # which is lost of 64 bits
-            pixels |= dict(src_nodata=nodata, nodata=nodata)
+        add_alpha = self._file.nodata is None and self._alpha is None
         self._file = WarpedVRT(self._file, add_alpha=add_alpha, **pixels)
+        if add_alpha:
+            self._alpha = 2
 
     def cut(self, area: Any) -> list[CutObject]:
         """Return no polygons, as a raster has none."""
@@ -149,8 +150,11 @@ class StoredClasses:
         window = (rows.start, rows.stop), (columns.start, columns.stop)
         stored = self._file.read(1, window=window, masked=True, out_dtype="float64")
         stored = stored.filled(np.nan)
+        if self._alpha is not None:  # which GDAL takes as a mask in files of 8 bits alone
+            stored[self._file.read(self._alpha, window=window) == 0] = np.nan
         is_ignored = (stored == IGNORED) & (len(self.names) <= IGNORED)
-        stored[~np.isfinite(stored) | is_ignored | (stored < 0)] = UNLABELLED
+        is_ignored |= (stored == self._nodata) | (stored < 0) | ~np.isfinite(stored)
+        stored[is_ignored] = UNLABELLED
         numbers = stored.astype(np.int32)
         is_fraction = numbers != stored
         if is_fraction.any():

@@ -1,5 +1,6 @@
 """Polygons of vector files, in the coordinate system of a raster."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from shapely.errors import GEOSException
 from ..utils.cli import print_line
 from ..utils.errors import reason
 
+_PARQUET = (".parquet", ".geoparquet")
 _POLYGONS = (shapely.GeometryType.POLYGON, shapely.GeometryType.MULTIPOLYGON)
 
 
@@ -22,7 +24,7 @@ def list_layers(path: str | Path) -> list[str]:
     """
     import pyogrio
 
-    if Path(path).suffix == ".parquet":
+    if Path(path).suffix.lower() in _PARQUET:
         return [Path(path).stem]
     return pyogrio.list_layers(path)[:, 0].tolist()
 
@@ -36,13 +38,20 @@ def read_layer(path: str | Path, layer: str) -> Any:
     """
     import geopandas
 
-    if Path(path).suffix == ".parquet":
+    if Path(path).suffix.lower() in _PARQUET:
         return geopandas.read_parquet(path)
     try:
         return geopandas.read_file(path, layer=layer, engine="pyogrio")
     except (GEOSException, UnicodeDecodeError) as error:
         fix = "save it with flat polygons and texts in UTF-8"
         raise ValueError(f"{path} cannot be read ({reason(error)}): {fix}") from None
+
+
+def write_layer(table: Any, path: Path, layer: str, **options: Any) -> None:
+    """Write a GeoDataFrame as a layer, without pyogrio's warning if it has no coordinate system."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'crs' was not provided")
+        table.to_file(path, layer=layer, engine="pyogrio", **options)
 
 
 def read_polygons(path: str | Path, option: str, layer: str | None = None) -> Any:
@@ -216,10 +225,13 @@ def check_crs(raster: Any, crs: str | None) -> None:
     import pyproj
 
     try:
-        pyproj.CRS(crs or "EPSG:4326")
+        system = pyproj.CRS(crs or "EPSG:4326")
+        is_of_places = system.is_projected or system.is_geographic
     except pyproj.exceptions.CRSError:
-        problem = "PROJ knows no such coordinate system"
-        raise ValueError(f"--crs {crs}: {problem}, give a code such as EPSG:4326") from None
+        is_of_places = False
+    if not is_of_places:
+        problem = "PROJ knows no such coordinate system of places"
+        raise ValueError(f"--crs {crs}: {problem}, give a code such as EPSG:4326")
     if raster.crs is None:
         fix = "write .gpkg or .parquet without --crs"
         raise ValueError(f"{raster.path} has no coordinate system: {fix}")

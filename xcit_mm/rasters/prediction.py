@@ -10,7 +10,7 @@ import torch
 from ..prediction.cluster import rank_and_size, wait_for_ranks
 from ..prediction.predictor import Predictor
 from ..utils.cli import print_line
-from ..utils.errors import reason
+from ..utils.errors import preview, reason
 from ..utils.folders import SETTINGS, check_output, check_settings, open_folder
 from ..utils.images import TIFF_SUFFIXES
 from . import maps, objects
@@ -135,10 +135,11 @@ def _read_origin(out: Path, is_detector: bool, overwrite: bool) -> dict[str, Any
         origin = (objects if is_detector else maps).read_origin(out)
     except Exception:  # a library cannot read it
         origin = None
-    if origin is None or (overwrite and not layers.issubset(objects.ERROR_LAYERS)):
-        raise ValueError(
-            f"--out {out} exists and is not a result of such a run: give another --out"
-        )
+    added = sorted(layers.difference(objects.ERROR_LAYERS))
+    if origin is None or (overwrite and added):
+        with_layers = f" with the layers {preview(added)}" if added else ""
+        problem = f"exists{with_layers} and is not a result of such a run"
+        raise ValueError(f"--out {out} {problem}: give another --out")
     return None if overwrite else origin
 
 
@@ -147,6 +148,8 @@ def _check_format(out: Path, is_detector: bool, crs: str | None) -> None:
     if out.suffix not in suffixes:
         model = "detector" if is_detector else "segmentor"
         raise ValueError(f"--out {out}: a {model} writes {', '.join(suffixes)}, give such a name")
+    if is_detector and {"!", ";"}.intersection(str(out)):
+        raise ValueError(f"--out {out}: GDAL writes no tables into such paths, leave out ! and ;")
     if crs is not None and not is_detector:
         raise ValueError(f"--crs {crs}: a map has the raster's, use gdalwarp -t_srs")
     if crs is not None and out.suffix == ".geojson":

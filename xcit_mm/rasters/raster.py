@@ -154,8 +154,7 @@ class Raster(StoredRaster):
         """Return the values of each band that become 0 and 255, (n, 2), or None without a scale."""
         if percentiles is not None:
             option = f"--percentiles {_join(percentiles)}"
-            low, high = percentiles
-            if not 0 <= low < high <= 100:
+            if len(percentiles) != 2 or not 0 <= percentiles[0] < percentiles[1] <= 100:
                 raise ValueError(f"{option}: give two from 0 to 100, the lower one first")
             if bounds is not None:
                 raise ValueError(f"{option}: leave them out, or leave out --bounds")

@@ -167,7 +167,9 @@ def label_rasters(
     classes = sorted(set(named["class"]))
     if not classes:
         raise ValueError(f"{source.option}: no polygon in the area has a class")
-    if not is_detector:
+    if is_detector:
+        source.note_parts(named)
+    else:
         classes = [BACKGROUND, *(name for name in classes if name != BACKGROUND)]
     if set(classes) == set(model_classes):
         classes = list(model_classes)
