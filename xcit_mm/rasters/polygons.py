@@ -225,7 +225,7 @@ def check_crs(raster: Any, crs: str | None) -> None:
     import pyproj
 
     try:
-        system = pyproj.CRS(crs or "EPSG:4326")
+        system = pyproj.CRS("EPSG:4326" if crs is None else crs)
         is_of_places = system.is_projected or system.is_geographic
     except pyproj.exceptions.CRSError:
         is_of_places = False
