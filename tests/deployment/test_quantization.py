@@ -12,7 +12,7 @@ pytest.importorskip("onnxscript")
 
 
 IN_INT8 = ("shared_fcs.0", "mask_head.convs.0.conv", "rpn_conv", "fpn_convs.1.conv", "mlp.fc1")
-IN_FLOAT32 = ("attn", "local_mp.conv1", "rpn_cls", "rpn_reg", "fc_cls", "fc_reg", "conv_logits")
+IN_FLOAT32 = ("blocks.0", "local_mp.conv1", "rpn_cls", "rpn_reg", "fc_cls", "fc_reg", "conv_logits")
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ QUICK = (
     "train_dataloader.num_workers=0 train_dataloader.persistent_workers=False "
     "default_hooks.checkpoint.interval=1"
 )
+SMALL = "--cfg-options test_dataloader.dataset.pipeline.1.scale=(320,200)"
 # Arguments appended to the commands with a prefix.
 SHORTER = {
     "python tools/get_data.py nuts": "--from clones/nuts",
@@ -33,7 +34,8 @@ SHORTER = {
     "python tools/get_data.py trees": "--from clones/trees",
     "python tools/train.py": f"{QUICK} default_hooks.checkpoint.filename_tmpl=iter_300.pth",
     "xcit-mm train --from": QUICK,
-    "python tools/test.py": "--cfg-options test_dataloader.dataset.pipeline.1.scale=(320,200)",
+    "python tools/test.py configs/mask_rcnn": SMALL,
+    "python tools/test.py work_dirs/mask-rcnn": SMALL,
 }
 SKIPPED = ("pip install", "make demo")
 

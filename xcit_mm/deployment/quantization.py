@@ -12,11 +12,13 @@ from ..prediction.listing import find_items
 from ..prediction.preprocessing import Preprocessing
 
 OPERATORS = ["Conv", "Gemm", "MatMul"]  # operators with an int8 kernel on CPUs
-# Modules that stay in float32: attention, whose products of channels weigh all tokens; positions,
-# which are computed once; the stem and depthwise convolutions, which take little time; and the last
-# layers, whose outputs are logits and offsets of boxes.
+# Modules that stay in float32: attention, whose products of channels weigh all tokens, and which a
+# prepared block computes itself; positions, which are computed once; the stem and depthwise
+# convolutions, which take little time; and the last layers, whose outputs are logits and offsets of
+# boxes.
 FLOAT32_NODES = re.compile(
-    r"\.(attn|pos_embeder|patch_embed|local_mp)\b|\.(conv_seg|conv_logits|(rpn|fc|retina)_(cls|reg))/"
+    r"\.(attn|pos_embeder|patch_embed|local_mp)\b|\bblocks\.\d+/"
+    r"|\.(conv_seg|conv_logits|(rpn|fc|retina)_(cls|reg))/"
 )
 
 
