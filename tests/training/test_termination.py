@@ -44,7 +44,12 @@ def whole(command, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "call, count", [("before_train_iter", 2), ("after_train_iter", 3), ("after_val_iter", 1)]
+    "call, count",
+    [
+        pytest.param("before_train_iter", 2, marks=pytest.mark.slow),
+        ("after_train_iter", 3),
+        ("after_val_iter", 1),
+    ],
 )
 def test_a_terminated_training_saves_and_resumes_bit_identically(
     call, count, command, whole, tmp_path
