@@ -134,7 +134,7 @@ def _read_lists(
         lines = [_possible_names(line) for line in read_lines(path)]
         named = index_of[folder].find(lines)
         listed[path] = {
-            folder.joinpath(*names[0]): photos_of_name
+            folder.joinpath(*(part for part in names[0] if not part.endswith("\\"))): photos_of_name
             for names, photos_of_name in zip(lines, named, strict=True)
         }
     return listed

@@ -37,9 +37,9 @@ def refresh_dataset_copies(cfg: Config) -> None:
         dataset = read_data(path, cfg)
         found = dict(classes=dataset.classes, held_out=bool(dataset.held_out))
         classes = configured_classes(cfg, "train")
-        expected = dict(classes=classes, held_out=cfg.get("held_out") != cfg.get("training"))
-        for key, value in expected.items():
-            if found[key] != value:
+        is_held_out = cfg["held_out"] != cfg["training"] if "held_out" in cfg else None
+        for key, value in dict(classes=classes, held_out=is_held_out).items():
+            if value is not None and found[key] != value:
                 problem = f"{path} has {key}={found[key]}, and the config was written for {value}"
                 raise ValueError(f"{problem}: write another config by --from")
         write_dataset(dataset, path, copies)
