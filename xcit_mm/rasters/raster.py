@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from ..utils.errors import preview
-from .gdal import StoredRaster, gdal
+from .gdal import gdal
+from .stored import StoredRaster
 
 _COLORS = ("red", "green", "blue")
 _PERCENTILES = (2.0, 98.0)
