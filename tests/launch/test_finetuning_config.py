@@ -7,7 +7,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from helpers.doctor_data import edit_annotations, edit_json
+from mmengine.registry import PARAM_SCHEDULERS
 from PIL import Image
 
 from xcit_mm.checks.run_config import RunConfig
@@ -32,6 +34,24 @@ def test_a_folder_gives_classes_splits_schedule_and_work_folder(trained, data, s
     assert cfg.load_from == find_model(str(trained))[1]
     assert cfg.train_cfg.max_iters == 1000
     assert cfg.default_hooks.checkpoint.save_best == "coco/segm_mAP"
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 20])
+def test_a_short_schedule_reaches_its_rate(length, trained, data, start, folder):
+    """A user edits max_iters in the file to try a training."""
+    start("--from", trained, "--data", data)
+    config = folder / "my-data.py"
+    config.write_text(config.read_text().replace("max_iters = 1000", f"max_iters = {length}"))
+    cfg = start(config)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedulers = [PARAM_SCHEDULERS.build(dict(s, optimizer=optimizer)) for s in cfg.param_scheduler]
+    rates = []
+    for _ in range(length):
+        rates.append(optimizer.param_groups[0]["lr"])
+        for scheduler in schedulers:
+            scheduler.step()
+    assert cfg.train_cfg.val_interval >= 1
+    assert length < 5 or max(rates) > 0.5
 
 
 def test_a_json_alone_is_trained_without_validation_then_its_model_on_a_folder(

@@ -25,7 +25,7 @@ class CheckedObjects:
     Attributes:
         owner: The file or folder of the split, for messages.
         needs_masks: Whether masks are trained or scored.
-        has_meant_crowds: Whether crowds are meant, as in COCO's own files.
+        has_meant_crowds: Whether crowds are meant, as in COCO's own files and in tiles of rasters.
         image_sizes: Width and height of their images (n, 2).
         corners: Left, top, right and bottom (n, 4).
         is_counted: Whether their class is among the classes (n,).
@@ -84,7 +84,8 @@ def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
     yield from report(is_fraction, "D408", problem, _XYWH)
     problem = "lie outside their image, have less than a pixel, no area, or ignore=1"
     fix = "correct or remove them: mmdet drops them, and a score counts them as missed"
-    yield from report(objects.is_dropped & ~is_fraction, "D408", problem, fix)
+    is_lost = objects.is_dropped & ~is_fraction & ~columns.is_crowd  # crowds are not trained anyway
+    yield from report(is_lost, "D408", problem, fix)
     if not objects.has_meant_crowds:
         problem = "are crowds (iscrowd) or difficult: they neither train nor score"
         fix = "set iscrowd or difficult to 0, unless they are"

@@ -124,7 +124,7 @@ def _write_tiles(
 ) -> Counter[str]:
     """Write tiles, and count those that are left out by their reasons."""
     left_out = Counter[str]()
-    with progress_bar(len(tiles), "tile") as bar:
+    with progress_bar(len(tiles), "tile", disable=not tiles) as bar:
         for path, tiles_of_raster in groupby(tiles, lambda tile: tile.scene.grid.path):
             raster = Raster(path, **options)
             for tile in tiles_of_raster:
