@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
+from ..utils.compat import stop_workers
 
 STOPPED = "stopped.pth"
 """Name of the checkpoint that a stopped training writes. The next stop replaces it."""
@@ -72,6 +73,8 @@ class TerminationHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         signal.signal(signal.SIGTERM, self._former_handler)
+        for loop in (runner.train_loop, runner.val_loop):
+            stop_workers(getattr(loop, "dataloader", None))
         stopped = _stopped_path(runner)
         pointer = stopped.with_name("last_checkpoint")
         if is_main_process() and pointer.is_file() and pointer.read_text() != str(stopped):

@@ -229,3 +229,13 @@ def without_resize_warning() -> Iterator[None]:
         yield
     finally:
         resize.__defaults__ = defaults
+
+
+def stop_workers(loader: Any) -> None:
+    """Stop the processes that a DataLoader keeps. Once it is garbage, torch waits 5 seconds for
+    each of them, because Python closes their queues first.
+    """
+    iterator = getattr(loader, "_iterator", None)
+    if iterator is not None:
+        iterator._shutdown_workers()
+        loader._iterator = None
