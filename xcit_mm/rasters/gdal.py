@@ -150,7 +150,10 @@ def local_files(file: Any) -> list[Path]:
         files.append(path)
         if path.suffix.lower() == ".vrt" and name != file.name:
             with open_raster(path) as part:
-                files += [other for other in local_files(part) if other not in files]
+                parts = local_files(part)
+            if not parts:
+                return []
+            files += [other for other in parts if other not in files]
     return [] if file.driver in _INDEXES else files
 
 
