@@ -14,6 +14,7 @@ from ..utils.folders import SETTINGS
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import is_unicode
 from ..utils.walk import iter_real_files
+from .lookup import PhotoIndex
 
 # Beginnings of names that systems give to their files beside those of the user.
 _HIDDEN = (".", "Thumbs.db", "desktop.ini", "__MACOSX", "Icon\r")
@@ -179,6 +180,11 @@ class Inventory:
                 if any(f'"{key}"'.encode(encoding) in encoded for encoding in encodings)
             }
         return keys
+
+    @cached_property
+    def photo_index(self) -> PhotoIndex:
+        """The photos by the ends of their paths."""
+        return PhotoIndex((photo, self.relative(photo)) for photo in self.photos)
 
     def real_path(self, path: Path) -> str:
         """Return the path of a file without links."""

@@ -38,8 +38,7 @@ class PhotoIndex:
         rows_of_root: dict[str, list[int]] = defaultdict(list)
         for row, paths in enumerate(names):
             first = paths[0][0] if paths and paths[0] else ""
-            is_relative = not first.endswith(("\\", ".."))
-            rows_of_root["" if is_relative else first].append(row)
+            rows_of_root[first if is_root(first) or first == ".." else ""].append(row)
         found: list[list[Path]] = [[] for _ in names]
         for root, rows in rows_of_root.items():
             length = max(len(parts) for row in rows for parts in names[row])
@@ -61,6 +60,11 @@ class PhotoIndex:
 def path_parts(name: str) -> Parts:
     """Return the parts of a path of any system."""
     return tuple(map(compose, PureWindowsPath(name).parts))  # which also reads slashes
+
+
+def is_root(part: str) -> bool:
+    """Return whether a part of `path_parts` is a root, which may be `\\` for / or `C:\\`."""
+    return part.endswith("\\")
 
 
 def find_photos(

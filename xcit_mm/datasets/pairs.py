@@ -11,7 +11,7 @@ from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import compose, read_lines
 from .dataset import LAYOUTS
 from .inventory import LABEL_SUFFIXES, Inventory, LeftOut
-from .lookup import Parts, PhotoIndex, path_parts
+from .lookup import Parts, PhotoIndex, is_root, path_parts
 
 SPLITS = {
     "train": "train",
@@ -134,7 +134,7 @@ def _read_lists(
         lines = [_possible_names(line) for line in read_lines(path)]
         named = index_of[folder].find(lines)
         listed[path] = {
-            folder.joinpath(*(part for part in names[0] if not part.endswith("\\"))): photos_of_name
+            folder.joinpath(*(part for part in names[0] if not is_root(part))): photos_of_name
             for names, photos_of_name in zip(lines, named, strict=True)
         }
     return listed

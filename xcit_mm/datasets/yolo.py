@@ -14,7 +14,7 @@ import numpy as np
 from ..utils.texts import read_lines
 from .dataset import Dataset, NewObject
 from .inventory import Inventory, LeftOut
-from .lookup import PhotoIndex, find_photos
+from .lookup import find_photos
 from .pairs import PHOTO_FOLDERS, divide_photos, pair_labels, split_of
 from .photo_labels import PhotoLabels, Size, box_around, read_photo_labels
 from .yolo_descriptions import (
@@ -92,8 +92,7 @@ def _find_photos(sources: Sequence[Path], inventory: Inventory) -> list[Path]:
         if not names:
             photos += inventory.photos_in(source)
             continue
-        index = PhotoIndex((photo, inventory.relative(photo)) for photo in inventory.photos)
-        listed = find_photos(names, index)
+        listed = find_photos(names, inventory.photo_index)
         if None in listed:
             missing = names[listed.index(None)]
             raise FileNotFoundError(f"{source} lists {missing}, which is not found")

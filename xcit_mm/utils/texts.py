@@ -60,11 +60,11 @@ def is_unicode(name: str) -> bool:
 
 def printable(text: str) -> str:
     """Return a text as one line that any file can hold, with escapes such as `\\n`."""
-    escaped = (letter.encode("unicode_escape").decode() for letter in text)
-    return "".join(
-        letter if letter.isprintable() else escape
-        for letter, escape in zip(text, escaped, strict=True)
-    )
+
+    def escape(letter: str) -> str:
+        return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+
+    return "".join(map(escape, text))
 
 
 def class_name(value: Any) -> str:
