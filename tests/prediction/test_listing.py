@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from helpers.runs import write_json
 
-from xcit_mm.prediction.listing import drawing_name, find_items
+from xcit_mm.prediction.items import drawing_name
+from xcit_mm.prediction.listing import find_items
 
 EXPECTED = ["a.jpg", "b.PNG", "c.jfif", "clip.m4v", "clip.mp4", "d.jpe", "sub/a.jpg", "sub/c.heic"]
 

@@ -2,7 +2,8 @@
 drawing; tiles.
 """
 
-from .listing import Item, Listing, find_items
+from .items import Item
+from .listing import Listing, find_items
 from .prediction import Prediction
 from .predictor import Predictor
 from .run import RunReport, predict_many

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from .engine import Engine
+from .items import Item
 from .journal import Journal, read_journals
-from .listing import Item
 from .predictor import Predictor
 from .results import Results
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 from itertools import islice
 
 from ..utils.errors import reason
+from .items import Item
 from .journal import file_stamp
-from .listing import Item
 from .prediction import Prediction
 from .reading import Reader, ReadImage
 from .results import Results

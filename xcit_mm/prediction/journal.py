@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from .listing import JOURNAL, Item, make_unique
+from .items import Item, make_unique
+from .listing import JOURNAL
 
 
 def file_stamp(path: str) -> list[int] | None:

@@ -1,49 +1,26 @@
 """Listing of images and videos: files, URLs, folders, globs, lists of paths and COCO jsons."""
 
 import glob
-import hashlib
 import os
-import posixpath
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..datasets.coco import find_image_folder
 from ..datasets.coco_json import read_images
 from ..utils.errors import preview, reason
 from ..utils.folders import SETTINGS, check_output
-from ..utils.images import IMAGE_SUFFIXES, URL_PREFIXES
+from ..utils.images import IMAGE_SUFFIXES
 from ..utils.texts import read_lines
 from ..utils.walk import iter_files
+from .items import VIDEO_SUFFIXES, Item, digest, is_url, lower_suffix, make_unique
 
-VIDEO_SUFFIXES = (".mp4", ".m4v", ".avi", ".mov", ".mkv", ".webm")
 JOURNAL = "journal"
 """Folder of the journals in a folder of predictions."""
-MAX_NAME = 200  # bytes, since results are named after it
-
-
-class Item(NamedTuple):
-    """An image or video to predict.
-
-    Attributes:
-        path: Absolute path, or URL.
-        name: Unique path of its results, with its suffix: relative to the folder that was given, or
-            COCO's `file_name`.
-        id: `id` in a COCO json. Default: given by the run.
-    """
-
-    path: str
-    name: str
-    id: int | str | None = None
-
-    @property
-    def is_video(self) -> bool:
-        return _suffix(self.path) in VIDEO_SUFFIXES
 
 
 @dataclass
@@ -89,16 +66,16 @@ def find_items(
     listings = []
     categories: dict[str, int] | None = None
     for name in names:
-        if _is_url(name):
+        if is_url(name):
             files.append(name)
         elif not os.path.isfile(name):
             listings.append(_search(name, out))
-        elif _suffix(name) == ".txt":
+        elif lower_suffix(name) == ".txt":
             lines = read_lines(Path(name))
             if not lines:
                 raise ValueError(f"{name} is empty: write a path or URL on each line")
             listings.append(_list_files(lines, root or ""))
-        elif _suffix(name) == ".json":
+        elif lower_suffix(name) == ".json":
             coco = _read_coco(Path(name), root)
             if categories and coco.categories and coco.categories != categories:
                 problem = f"{name} has other categories than the json before"
@@ -107,7 +84,7 @@ def find_items(
             listings.append(coco)
         else:
             files.append(name)
-    if root is not None and not any(_suffix(name) in (".txt", ".json") for name in names):
+    if root is not None and not any(lower_suffix(name) in (".txt", ".json") for name in names):
         raise ValueError(f"root {root} is for paths in a .txt or a COCO .json: leave it out")
     return _join([_list_files(files, root=""), *listings], categories)
 
@@ -119,8 +96,8 @@ def _join(listings: Sequence[Listing], categories: dict[str, int] | None) -> Lis
     count = 0
     for item in (item for listing in listings for item in listing.items):
         folder, name = os.path.split(item.path)
-        is_url = _is_url(item.path)
-        first.setdefault(item.path if is_url else os.path.join(real_folder(folder), name), item)
+        real_path = item.path if is_url(item.path) else os.path.join(real_folder(folder), name)
+        first.setdefault(real_path, item)
         count += 1
     notes = [note for listing in listings for note in listing.notes]
     failures = [failure for listing in listings for failure in listing.failures]
@@ -131,108 +108,25 @@ def _join(listings: Sequence[Listing], categories: dict[str, int] | None) -> Lis
     return Listing(make_unique(list(first.values())), notes, failures, categories)
 
 
-def make_unique(items: Sequence[Item], taken: Iterable[str] = ()) -> list[Item]:
-    """Give items short and unique names of results, which do not lead out of their folder.
-
-    Args:
-        taken: Names of other items.
-    """
-    used = _Names()
-    for other in taken:
-        used.add(other)
-    renamed = []
-    for item in items:
-        folder, file = os.path.split(posixpath.normpath("/" + item.name).lstrip("/"))
-        stem, suffix = os.path.splitext(file)
-        if len(os.fsencode(file)) > MAX_NAME:
-            stem = f"{stem[:40]}-{_digest(file)}"
-        folder = used.free_folder(folder)
-        name = os.path.join(folder, stem + suffix)
-        count = 1
-        while used.has(name):
-            count += 1
-            name = os.path.join(folder, f"{stem}-{count}{suffix}")
-        used.add(name)
-        renamed.append(item._replace(name=name))
-    return renamed
-
-
-class _Names:
-    """Names of items, and the files and folders of their results."""
-
-    def __init__(self) -> None:
-        self._files: set[tuple[str, str]] = set()
-        self._folders: set[str] = set()
-
-    def add(self, name: str) -> None:
-        self._files.update(self._results(name))
-        folder = os.path.dirname(name)
-        while folder and folder not in self._folders:
-            self._folders.add(folder)
-            folder = os.path.dirname(folder)
-
-    def has(self, name: str) -> bool:
-        """Return whether a result of this name is taken, or is a folder of others."""
-        results = self._results(name)
-        is_folder = any(path in self._folders for _, path in results)
-        return is_folder or not results.isdisjoint(self._files)
-
-    def free_folder(self, folder: str) -> str:
-        """Return a folder, renamed if a part of it is a result of an item."""
-        free = ""
-        for part in filter(None, folder.split("/")):
-            path = os.path.join(free, part)
-            count = 1
-            while {("drawing", path), ("map", path)} & self._files:
-                count += 1
-                path = os.path.join(free, f"{part}-{count}")
-            free = path
-        return free
-
-    @staticmethod
-    def _results(name: str) -> set[tuple[str, str]]:
-        """Return the paths of a drawing, and of a map or the folder of a video's maps."""
-        is_video = _suffix(name) in VIDEO_SUFFIXES
-        return {("drawing", drawing_name(name)), ("map", name if is_video else f"{name}.png")}
-
-
-def drawing_name(name: str) -> str:
-    """Return the file name of an item's drawing: a.jpg of a.jpg, b.png.jpg of b.png."""
-    suffix = ".mp4" if _suffix(name) in VIDEO_SUFFIXES else ".jpg"
-    return name if name.endswith(suffix) else name + suffix
-
-
-def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()[:12]
-
-
-def _is_url(path: str) -> bool:
-    return path.startswith(URL_PREFIXES)
-
-
-def _suffix(path: str) -> str:
-    return os.path.splitext(urlsplit(path).path if _is_url(path) else path)[1].lower()
-
-
 def _locate(path: str, root: str | Path) -> str:
-    return path if _is_url(path) else os.path.abspath(os.path.join(root, path))
+    return path if is_url(path) else os.path.abspath(os.path.join(root, path))
 
 
 def _name(path: str, folder: str | Path) -> str:
     """Return a file's path relative to a folder, or a URL's host and path, with a digest of the URL
     if it has a query.
     """
-    if not _is_url(path):
+    if not is_url(path):
         return os.path.relpath(path, folder)
     parts = urlsplit(path)
     stem, suffix = os.path.splitext(f"{parts.netloc}{parts.path}")
-    return f"{stem}-{_digest(path)}{suffix}" if parts.query else stem + suffix
+    return f"{stem}-{digest(path)}{suffix}" if parts.query else stem + suffix
 
 
 def _list_files(paths: Sequence[str], root: str | Path) -> Listing:
     """List files and URLs. Names of files are relative to the folder that all share."""
     located = [_locate(path, root) for path in paths]
-    folders = [os.path.dirname(path) for path in located if not _is_url(path)]
+    folders = [os.path.dirname(path) for path in located if not is_url(path)]
     shared_folder = os.path.commonpath(folders) if folders else ""
     return Listing([Item(path, _name(path, shared_folder)) for path in located])
 
@@ -287,7 +181,7 @@ def _why_left_out(path: Path, name: Path, out: Path | None) -> str | None:
         return "no regular file"
     if out is not None and path.resolve().is_relative_to(out.resolve()):
         return f"below the results' folder {out}"
-    suffix = _suffix(path.name)
+    suffix = lower_suffix(path.name)
     if suffix not in IMAGE_SUFFIXES + VIDEO_SUFFIXES:
         return suffix or "without a suffix"
     return None
@@ -298,7 +192,7 @@ def _read_coco(path: Path, root: str | Path | None) -> Listing:
     coco = read_images(path)
     names = [image["file_name"] for image in coco["images"]]
     folder = root or find_image_folder(path, names)
-    if folder is None and not _is_url(names[0]):
+    if folder is None and not is_url(names[0]):
         raise FileNotFoundError(
             f"{names[0]} of {path} is not found beside it: give the folder of images by --root"
         )

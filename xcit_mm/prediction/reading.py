@@ -10,8 +10,8 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from ..utils.errors import reason
+from .items import Item
 from .journal import file_stamp
-from .listing import Item
 from .preprocessing import Preprocessing
 
 TIMEOUT = 600  # seconds without an image from the processes that read

@@ -9,8 +9,8 @@ import cv2
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
+from .items import Item, drawing_name
 from .journal import Journal
-from .listing import Item, drawing_name
 from .prediction import Prediction
 from .predictor import Predictor
 from .videos import write_video

@@ -14,8 +14,9 @@ from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, open_folder
 from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
 from .engine import Engine
+from .items import Item
 from .journal import Entry, Journal, Progress, read_journals
-from .listing import JOURNAL, Item, Listing
+from .listing import JOURNAL, Listing
 from .predictor import Predictor
 from .results import LABELS, VISUALIZATIONS, Results, result_paths
 
