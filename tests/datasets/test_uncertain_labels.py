@@ -186,6 +186,16 @@ def test_labels_of_uncertain_meaning_are_one_line(patterns, texts, parts, folder
     assert "\n" not in message and [part for part in parts if part not in message] == []
 
 
+@pytest.mark.parametrize("name", ["1.jpg", "1.txt", "data.yaml"])
+def test_a_link_to_a_missing_file_is_named_with_its_target(name, folder):
+    write_files(folder, "{0,1}.jpg {0,1}.txt", {"classes.txt": "a"})
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(folder.parent / "disk" / name)
+    missing = rf"{name} is a link to .*/disk/{name}, which does not exist: restore that file"
+    with pytest.raises(FileNotFoundError, match=missing):
+        read_objects(folder)
+
+
 def soft_edges(path: Path) -> None:
     """Write a disc of 255 on 0, with edges of values between."""
     y, x = np.mgrid[:32, :32]

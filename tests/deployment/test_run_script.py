@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import pytest
 from helpers.small_models import synthetic_photo
+from PIL import Image
 
 onnx = pytest.importorskip("onnx")
 run = pytest.importorskip("xcit_mm.deployment.run")
@@ -136,6 +137,21 @@ def test_several_photos_and_folders_are_predicted_each_once(main, segmentor_file
     assert main(segmentor_file, "photos/a.png", "more", "link", "--out", "drawn") == 0
     assert sorted(os.listdir("drawn")) == ["a.png-2.png", "a.png.png"]
     assert "more: 1 entries are not photos and left out\n" in capsys.readouterr().err
+
+
+def test_drawings_replace_only_drawings_of_the_script(main, segmentor_file):
+    call = segmentor_file, "photos", "--out", "maps"
+    os.mkdir("maps")
+    drawn = Path("maps/a.png.png")  # also the name of a map of `xcit-mm predict`
+    drawn.write_bytes(b"labels")
+    with pytest.raises(ValueError, match=r"a\.png\.png is not a drawing .* move it"):
+        main(*call)
+    assert drawn.read_bytes() == b"labels"
+    drawn.unlink()
+    assert main(*call) == 0
+    first = drawn.stat().st_mtime_ns
+    assert main(*call) == 0 and drawn.stat().st_mtime_ns > first
+    assert Image.open(drawn).text == {"Software": "run.py of xcit_mm"}
 
 
 def test_drawing_of_an_image_whose_name_is_not_utf8(main, segmentor_file, capsys):

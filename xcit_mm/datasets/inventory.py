@@ -106,14 +106,19 @@ class Inventory:
         self.root = roots[0]
         self.roots = roots
         self._real_paths: dict[Path, str] = {}
+        missing = set()  # links to files that do not exist
         errors: list[OSError] = []  # of folders that cannot be read
         for root in roots:
             for path, real_path in iter_real_files(root, errors.append):
                 parts = path.parts[len(root.parts) :]
                 is_hidden = any(part.startswith(_HIDDEN) for part in parts)
-                # A link to no file is named later. The reader of a pipe would wait for ever.
-                if not is_hidden and (os.path.isfile(real_path) or not os.path.exists(real_path)):
+                if is_hidden:
+                    continue
+                if os.path.isfile(real_path):
                     self._real_paths[path] = real_path
+                elif not os.path.exists(real_path):  # else a pipe, whose reader would wait for ever
+                    self._real_paths[path] = real_path
+                    missing.add(path)
         if errors:
             raise errors[0]
         self.results = _find_results(self._real_paths, roots)
@@ -132,6 +137,9 @@ class Inventory:
         for path in [*self.photos, *self.with_suffix(*LABEL_SUFFIXES)]:
             if not is_unicode(str(path)):
                 raise ValueError(f"the name of {str(path)!a} is not UTF-8: rename the file")
+            if path in missing:
+                problem = f"{path} is a link to {self._real_paths[path]}, which does not exist"
+                raise FileNotFoundError(f"{problem}: restore that file, or remove the link")
 
     @classmethod
     def of(cls, data: Path) -> "Inventory":

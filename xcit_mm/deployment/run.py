@@ -14,7 +14,9 @@ The exit code is 3 if an image failed, and 1 if there is none, or the model or a
 import argparse
 import json
 import os
+import struct
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,12 @@ BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
 """Bands of a photo by the photometric interpretation of its TIFF, tag 262: RGB, CMYK, YCbCr and
 CIELab. Others have one.
 """
+
+_TEXT = b"tEXtSoftware\0run.py of xcit_mm"
+MARK = struct.pack(">I", len(_TEXT) - 4) + _TEXT + struct.pack(">I", zlib.crc32(_TEXT))
+"""The chunk of a PNG that tells drawings, which a later run replaces, from other files."""
+HEADER_BYTES = 33
+"""Bytes of a PNG before its second chunk."""
 
 
 def read_image(path: str | Path) -> np.ndarray:
@@ -271,11 +279,23 @@ def draw(image: np.ndarray, prediction: Arrays, classes: list[str]) -> np.ndarra
     return drawn
 
 
-def write_png(path: Path, image: np.ndarray) -> None:
-    """Write an image, whole or not at all. `cv2.imwrite` hides errors and crashes at some names."""
+def check_replaceable(path: Path) -> None:
+    """Raise ValueError if a file exists that is not a drawing of this script."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        start = file.read(HEADER_BYTES + len(MARK))
+    if not start.endswith(MARK):
+        fix = "move it, or give another --out"
+        raise ValueError(f"{path} is not a drawing of this script and would be replaced: {fix}")
+
+
+def write_drawing(path: Path, image: np.ndarray) -> None:
+    """Write a PNG, whole or not at all. `cv2.imwrite` hides errors and crashes at some names."""
+    encoded = cv2.imencode(".png", image)[1].tobytes()
     unfinished = path.with_name(f".{os.getpid()}.png")
     try:
-        unfinished.write_bytes(cv2.imencode(".png", image)[1].tobytes())
+        unfinished.write_bytes(encoded[:HEADER_BYTES] + MARK + encoded[HEADER_BYTES:])
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -363,19 +383,23 @@ def main() -> int:
             if path.resolve().is_relative_to(args.out.resolve()):
                 raise ValueError(f"--out {args.out} is or holds the input {path}: give another")
     photos = list_photos(args.images)
+    names = drawing_names(photos)
+    if args.out:
+        for name in names:
+            check_replaceable(args.out / name)
     model = Model(args.model, providers=list_providers(args.provider))
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
     print(f"provider: {model.session.get_providers()[0]}", file=sys.stderr)
     code = 0
-    for path, name in zip(photos, drawing_names(photos), strict=True):
+    for path, name in zip(photos, names, strict=True):
         try:
             image = read_image(path)
             prediction = model(image, args.score_thr)
             for _, caption, box in list_rows(prediction, model.classes):
                 print(path, caption, *(f"{side:.1f}" for side in box))
             if args.out:
-                write_png(args.out / name, draw(image, prediction, model.classes))
+                write_drawing(args.out / name, draw(image, prediction, model.classes))
         except BrokenPipeError:
             raise
         except Exception as error:  # onnxruntime's classes share no base
