@@ -30,8 +30,9 @@ def test_a_detector_ends_with_the_score_of_each_class_and_a_drawing(
     start("--from", trained, "--data", data, "--boxes")
     assert train.main([str(folder / "my-data.py"), "--cfg-options", *QUICK]) == 0
     lines = capsys.readouterr().err.splitlines()
-    score, *classes = lines[-6:-3]
+    score, heading, *classes = lines[-7:-3]
     assert score.startswith("score of the best checkpoint: bbox_mAP 0")
+    assert heading == "AP of the boxes of each class:"
     assert [line.split()[0] for line in classes] == ["circle", "square"]
     left, right = read_columns(folder / "work_dirs" / "my-data")
     assert np.abs(left - right).mean() > 1

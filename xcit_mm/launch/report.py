@@ -56,8 +56,8 @@ def report(work_dir: Path, cfg: Config) -> Iterator[str]:
 def _describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
     """Yield lines with the scores that a run had when it saved its best checkpoint.
 
-    The scores of a detector's classes are COCO's average precisions, of masks if it predicts masks.
-    mmseg itself prints the scores of a segmentor's classes.
+    The scores of a detector's classes are COCO's average precisions (AP), those of masks if it
+    predicts masks. mmseg itself prints the scores of a segmentor's classes.
     """
     scalars = load_from_file(checkpoint)["message_hub"]["log_scalars"]
     scores = {
@@ -71,6 +71,8 @@ def _describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
         return
     yield f"score of the best checkpoint: {', '.join(validated)}"
     classes = [name for name in cfg.metainfo.classes if f"{name}_precision" in scores]
+    if classes:
+        yield f"AP of the {'masks' if 'segm_mAP' in scores else 'boxes'} of each class:"
     width = max(map(len, classes), default=0)
     for name in classes:
         yield f"    {name:{width}}  {scores[f'{name}_precision']:.3f}"
