@@ -1,5 +1,6 @@
 """Models from weights or from a config: the file or the config is checked first and not changed."""
 
+import warnings
 from copy import deepcopy
 
 import pytest
@@ -104,6 +105,11 @@ class TestModelOfConfig:
         with pytest.raises(FileNotFoundError):
             load_model(beside, "none.pth")
         assert beside.to_dict() == before
+
+    def test_what_the_library_says_on_losses_is_not_shown(self, checkpoint):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            load_model(small(), checkpoint)
 
     @pytest.mark.parametrize(
         "remove, message",

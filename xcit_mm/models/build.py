@@ -1,6 +1,7 @@
 """Models with their weights: a backbone by its name, a model of a config."""
 
 import copy
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,9 @@ def _build_part(cfg: Config, part: ConfigDict) -> Any:
     """Build a model or a backbone in the scope of its config, which becomes the default scope."""
     init_default_scope(cfg.get("default_scope") or "mmengine")
     try:
-        return MODELS.build(part)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="mmseg.models")  # on losses of trainings
+            return MODELS.build(part)
     except Exception as error:  # a wrong config makes the libraries raise nearly anything
         fix = "correct the model in the config"
         if not cfg.get("default_scope"):
