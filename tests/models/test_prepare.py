@@ -1,5 +1,6 @@
 """A model prepared for inference gives the results of the model, and cannot be trained."""
 
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -118,6 +119,16 @@ def test_prepared_model_cannot_be_trained():
     model.eval()(images)
 
 
+def test_weights_of_a_prepared_and_a_plain_model_load_only_in_their_own_kind():
+    """Without BatchNorm in stem and pyramid, LayerScale alone is folded."""
+    options = dict(patch_embed="linear", strides=(8, 16, 32), out_indices=(0, 1, 2))
+    plain = fill(XCiT(TRUNK, 16, norm_cfg=dict(type="BN"), **options)).eval()
+    prepared = prepare_for_inference(deepcopy(plain))
+    for model, other in ((plain, prepared), (prepared, plain)):
+        with pytest.raises(RuntimeError, match="gamma1"):
+            model.load_state_dict(other.state_dict())
+
+
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_linear_layers_give_the_same_by_onednn_and_by_mkl(is_slow, monkeypatch):
     monkeypatch.setattr(products, "has_slow_mkl", lambda: is_slow)
@@ -219,3 +230,28 @@ def test_a_block_with_a_changed_layer_acts_as_before(layer, change):
     change(model.backbone.blocks[1].get_submodule(layer))
     expected = outputs(model)
     assert_equal(outputs(prepare_for_inference(model)), expected)
+
+
+@pytest.mark.parametrize("layer", ["attn", "local_mp", "mlp", "mlp.fc1", "norm2", "drop_path"])
+def test_a_hook_of_a_prepared_block_acts_as_before(layer):
+    plain = build(small_models.semantic_fpn())
+    prepared = prepare_for_inference(deepcopy(plain))
+    for model in (plain, prepared):
+        CHANGES["hook"](model.backbone.blocks[1].get_submodule(layer))
+    assert_equal(outputs(prepared)[2:], outputs(plain)[2:])
+
+
+@pytest.mark.parametrize("layer", ["attn.proj_drop", "mlp.drop", "drop_path"])
+def test_layers_of_a_prepared_block_drop_as_before(layer):
+    """Monte Carlo dropout: the mean of many passes is that without dropout."""
+    rates = dict(drop_rate=0.3, drop_path_rate=0.3)
+    options = dict(out_indices=(0,), strides=(16,), norm_cfg=dict(type="BN"))
+    model = prepare_for_inference(fill(XCiT(TRUNK, 16, **rates, **options)).eval())
+    images = synthetic_images(1, 64, 64)
+    with torch.inference_mode():
+        (expected,) = model(images)
+        model.blocks[0].get_submodule(layer).train()
+        passes = torch.stack([model(images)[0] for _ in range(300)])
+    spread = passes.std(dim=0).mean()
+    assert spread > 1e-3 * expected.std()
+    assert (passes.mean(dim=0) - expected).abs().mean() < 0.2 * spread

@@ -78,21 +78,33 @@ def _refuse_training(model: nn.Module, inputs: object = None) -> None:
 class FoldedBlock(Block):
     """A block in inference whose LayerScale is part of the last layer of each branch.
 
-    The residual is added inside that layer's product.
+    The residual is added inside that layer's product, unless a layer has since been changed, or
+    drops values (Monte Carlo dropout): the residual must be spared.
     """
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         normed = self.norm1(x)
-        drops = self.attn.proj_drop.training  # Monte Carlo dropout, which must spare the residual
-        if fast.uses_covariance(self.attn, normed) and not drops:
+        keeps_all = self._keeps_paths() and not self.attn.proj_drop.training
+        if keeps_all and fast.uses_covariance(self.attn, normed):
             x = fast.covariance_attention(self.attn, normed, x)
         else:
-            x = x + self.attn(normed)
-        if not fast.uses_rows(self.local_mp, x):
-            x = x + self.local_mp(self.norm3(x), height, width)
-            return x + self.mlp(self.norm2(x))
-        x = fast.add_lpi(self.local_mp, self.norm3, x.unflatten(1, (height, width)))
-        return fast.add_mlp(self.mlp, self.norm2, x.flatten(1, 2))
+            x = x + self.drop_path(self.attn(normed))
+        if self._uses_rows(self.local_mp, self.norm3, x):
+            grid = x.unflatten(1, (height, width))
+            x = fast.add_lpi(self.local_mp, self.norm3, grid).flatten(1, 2)
+        else:
+            x = x + self.drop_path(self.local_mp(self.norm3(x), height, width))
+        if self._uses_rows(self.mlp, self.norm2, x):
+            return fast.add_mlp(self.mlp, self.norm2, x)
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+    def _keeps_paths(self) -> bool:
+        """Return whether stochastic depth passes all branches, and no hook asks for it."""
+        return not self.drop_path.training and not has_hooks(self.drop_path)
+
+    def _uses_rows(self, branch: nn.Module, norm: nn.Module, x: Tensor) -> bool:
+        is_plain = self._keeps_paths() and has_own_parameters(norm)
+        return is_plain and fast.uses_rows(branch, x)
 
 
 class GELUConv(nn.Conv2d):
@@ -126,6 +138,8 @@ def _fold_layer_scale(block: Any) -> None:
         gamma_of_rows = gamma.detach().reshape(-1, *[1] * (layer.weight.ndim - 1))
         layer.weight = nn.Parameter(layer.weight * gamma_of_rows, requires_grad=False)
         layer.bias = nn.Parameter(layer.bias * gamma.detach(), requires_grad=False)
+    # Without these names, no weights of a plain model load here, nor these in a plain model.
+    del block.gamma1, block.gamma2, block.gamma3
     block.__class__ = FoldedBlock
 
 
