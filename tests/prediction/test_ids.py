@@ -3,10 +3,11 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from helpers.runs import read_images, write_json
 
-from xcit_mm.prediction import Predictor
+from xcit_mm.prediction import Prediction, Predictor, find_items, predict_many
 
 
 def test_coco_ids_and_names_are_kept(models, command, photos, call, refusal, tmp_path, out):
@@ -55,3 +56,25 @@ def test_ids_and_names_stay_and_ids_of_a_json_are_not_given_twice(
     assert (ids["00.png"], ids["01.png"], ids["02.png"]) == (1, 2, 4)
     assert sorted(ids) == ["00-2.png", "00.png", "01.png", "02.png", "03.png"]
     assert sorted(ids.values()) == [1, 2, 3, 4, 5]
+
+
+def test_a_photo_takes_no_id_of_a_json_that_an_interrupted_command_lists(
+    models, photos, tmp_path, monkeypatch
+):
+    path = write_json(tmp_path / "images.json", {1: "01.png"}, {})
+    listing = find_items([photos / "00.png", path], root=photos)
+    predictor = Predictor.from_config(*models["seg"], batch_size=1)
+    results = iter([predictor(photos / "00.png"), KeyboardInterrupt])
+
+    def predict_one(self: Predictor, images: list[np.ndarray]) -> list[Prediction]:
+        result = next(results)
+        if not isinstance(result, Prediction):
+            raise result
+        return [result]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Predictor, "__call__", predict_one)
+        predict_many(listing, predictor, tmp_path / "out")
+    predict_many(listing, predictor, tmp_path / "out")
+    ids = {image["file_name"]: image["id"] for image in read_images(tmp_path / "out")}
+    assert ids == {"00.png": 2, "01.png": 1}

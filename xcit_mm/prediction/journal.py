@@ -92,6 +92,8 @@ class Progress:
     def list_pending(self, items: Sequence[Item], retry_failed: bool) -> list[Item]:
         """Return the items without a record, changed or to retry, by the names of their results.
 
+        Items without an id get the next free numbers from 1, whoever is recorded first.
+
         Raises:
             ValueError: If the id of a COCO json differs from that of earlier results, or belongs
                 to another image.
@@ -101,13 +103,19 @@ class Progress:
         for item in items:
             if item.id is None:
                 continue
+            stated = f"{item.path} has the id {item.id!r} in its json"
+            recorded = ids.get(item.path, item.id)
             owner = owners.setdefault(item.id, item.path)
-            if ids.get(item.path, item.id) != item.id or owner != item.path:
-                raise ValueError(
-                    f"{item.path} has the id {item.id} in its json, and another image or id in the "
-                    "results: give another --out"
-                )
-        unknown = [item for item in items if item.path not in self.entries]
+            if recorded != item.id:
+                raise ValueError(f"{stated} and {recorded!r} in the results: give another --out")
+            if owner != item.path:
+                raise ValueError(f"{stated}, as has {owner}: give another --out")
+        free_ids = (number for number in count(1) if number not in owners)
+        unknown = []
+        for item in items:
+            if item.path in self.entries:
+                continue
+            unknown.append(item._replace(id=next(free_ids)) if item.id is None else item)
         pending = make_unique(unknown, [entry.item.name for entry in self.entries.values()])
         for item in items:
             entry = self.entries.get(item.path)
@@ -115,14 +123,9 @@ class Progress:
                 pending.append(entry.item)
         return pending
 
-    def ids(self) -> dict[str, int | str]:
-        """Return the id of each item by its path: that of its COCO json, or else the next free
-        number from 1. Later records change no id.
-        """
-        ids = {path: entry.item.id for path, entry in self.entries.items()}
-        json_ids = set(ids.values())
-        free_ids = (number for number in count(1) if number not in json_ids)
-        return {path: next(free_ids) if id_ is None else id_ for path, id_ in ids.items()}
+    def ids(self) -> dict[str, Any]:
+        """Return the id of each item by its path."""
+        return {path: entry.item.id for path, entry in self.entries.items()}
 
     def read(self, journal: Path) -> None:
         """Add the records of a journal, and the deaths of items that its process left in flight.
