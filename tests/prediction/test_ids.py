@@ -78,3 +78,20 @@ def test_a_photo_takes_no_id_of_a_json_that_an_interrupted_command_lists(
     predict_many(listing, predictor, tmp_path / "out")
     ids = {image["file_name"]: image["id"] for image in read_images(tmp_path / "out")}
     assert ids == {"00.png": 2, "01.png": 1}
+
+
+def test_the_annotated_of_two_categories_of_one_name_gives_the_id(tmp_path):
+    """As in exports of Roboflow, whose first category is that of no object."""
+    path = write_json(tmp_path / "a.json", {1: "0.png"}, {})
+    (tmp_path / "0.png").touch()
+    content = json.loads(path.read_text())
+    content["categories"] = [
+        dict(id=id_, name=name) for id_, name in enumerate(["fig", "b ", "fig"])
+    ]
+    content["annotations"] = [dict(id=1, image_id=1, category_id=0)]
+    path.write_text(json.dumps(content))
+    assert find_items([path]).categories == {"fig": 0, "b": 1}
+    content["annotations"] = []
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"a\.json: the ids 0, 2 have one name, fig"):
+        find_items([path])

@@ -179,12 +179,14 @@ def read_images(path: Path) -> dict[str, Any]:
     """Read a COCO json whose annotations, if it has any, do not matter.
 
     Raises:
-        ValueError: If it lists no images, an image has no `id` or `file_name`, or two images share
-            one of these.
+        ValueError: If it lists no images, an image has no `id` or `file_name`, two images share
+            one of these, or a category has no `id` or `name`.
     """
     content = load_json(path)
     try:
         _check(content, {"images": _REQUIRED["images"]}, as_mmdet=True)
+        if content.get("categories"):
+            _check(content, {"categories": _REQUIRED["categories"]}, as_mmdet=True)
         _check_unique("images", "file_name", [image["file_name"] for image in content["images"]])
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not in COCO's format: {error}") from None

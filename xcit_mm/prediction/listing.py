@@ -2,12 +2,13 @@
 
 import glob
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..datasets.coco import find_image_folder
@@ -15,7 +16,7 @@ from ..datasets.coco_json import read_images
 from ..utils.errors import preview, reason
 from ..utils.folders import SETTINGS, check_output
 from ..utils.images import IMAGE_SUFFIXES
-from ..utils.texts import read_lines
+from ..utils.texts import class_name, read_lines
 from ..utils.walk import iter_files
 from .items import VIDEO_SUFFIXES, Item, digest, is_url, lower_suffix, make_unique
 
@@ -201,5 +202,29 @@ def _read_coco(path: Path, root: str | Path | None) -> Listing:
     for image in coco["images"]:
         location = _locate(image["file_name"], folder)
         items.append(Item(location, _name(location, folder), image["id"]))
-    categories = {category["name"]: category["id"] for category in coco.get("categories") or []}
-    return Listing(items, categories=categories)
+    try:
+        return Listing(items, categories=_category_ids(coco))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _category_ids(coco: dict[str, Any]) -> dict[str, Any]:
+    """Return the ids of the categories of a COCO json by their names.
+
+    Of two categories with one name, as Roboflow writes them, the one with annotations counts.
+
+    Raises:
+        ValueError: If both or none of them have annotations.
+    """
+    annotations = coco.get("annotations") or []
+    annotated = {getattr(annotation, "category_id", None) for annotation in annotations}
+    ids: dict[str, list[Any]] = defaultdict(list)
+    for category in coco.get("categories") or []:
+        ids[class_name(category["name"])].append(category["id"])
+    for name, ids_of_name in ids.items():
+        used = [id_ for id_ in ids_of_name if id_ in annotated]
+        if len(ids_of_name) > 1 and len(used) != 1:
+            problem = f"the ids {preview(ids_of_name)} have one name, {name}"
+            raise ValueError(f"{problem}, and {len(used)} of them annotations: keep one")
+        ids[name] = used or ids_of_name
+    return {name: ids_of_name[0] for name, ids_of_name in ids.items()}

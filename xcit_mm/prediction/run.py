@@ -12,6 +12,7 @@ from ..utils.atomic import atomic_write
 from ..utils.cli import print_line, progress_bar
 from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, open_folder
+from ..utils.texts import class_name
 from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
 from .engine import Engine
 from .items import Item
@@ -112,13 +113,14 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
         return list(range(len(names)))  # the values of the maps
     if categories is None:
         return list(range(1, len(names) + 1))
-    missing = [name for name in names if name not in categories]
+    plain = [class_name(name) for name in names]  # as the categories are
+    missing = [name for name in plain if name not in categories]
     if missing:
         raise ValueError(
             f"the json has no category {preview(missing)}, a class of the model, but "
             f"{preview(categories)}"
         )
-    return [categories[name] for name in names]
+    return [categories[name] for name in plain]
 
 
 @contextmanager
