@@ -63,6 +63,21 @@ def test_a_test_prints_the_classes_and_all_scores(trained, options):
     assert len(run.stderr.splitlines()) == 2
 
 
+@pytest.mark.parametrize("tool", ["test", "train"])
+def test_a_test_or_a_refused_training_leaves_the_config_of_the_folder(tool, trained, options):
+    folder, _ = trained
+    path = folder / "w" / CONFIG.name
+    config = path.read_text()
+    arguments = ["w", *options, "default_hooks.logger.interval=7"]
+    if tool == "train":
+        edits = ["optim_wrapper.optimizer.lr=0.5", f"train_cfg.max_iters={END + 2}"]
+        arguments = [CONFIG, "--work-dir", "w", "--resume", *arguments[1:], *edits]
+    run = run_tool(tool, *arguments, cwd=folder)
+    assert run.returncode == (tool == "train"), run.stderr
+    assert path.read_text() == config
+    assert f"max_iters={END}" in config
+
+
 def test_verbose_prints_the_log_of_the_library(options, tmp_path):
     run = run_tool("train", CONFIG, *options, "train_cfg.max_iters=1", "--verbose", cwd=tmp_path)
     assert run.returncode == 0, run.stderr

@@ -19,6 +19,7 @@ from mmengine.registry import OPTIM_WRAPPERS
 from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
 from ..training.console import console_of_run
+from ..training.folder_config import FolderConfigHook
 from ..training.resuming import NotSaved
 from ..training.schedule import CannotResume, is_complete
 from ..training.termination import TerminationHook
@@ -165,7 +166,7 @@ def _train(options: argparse.Namespace) -> None:
             script = _prepare_training(run)
         if script is None:
             return
-        _run_script(script, TerminationHook())
+        _run_script(script, TerminationHook(), FolderConfigHook())
         if run.is_writer:
             for line in report(run.work_dir, run.cfg):
                 print(line, file=sys.stderr)
@@ -219,8 +220,8 @@ def _prepare_training(run: Run) -> ModuleType | None:
         flags += ["--resume"] if has_path_in_config else ["--resume", checkpoint]
     if has_path_in_config:
         # The --resume of mmseg takes no path, and a value of --cfg-options no spaces: the path goes
-        # into a config with all changes, in the file in which the run stores its config anyway.
-        config = str(run.work_dir / f"{Path(config).stem}.py")
+        # into a config with all changes.
+        config = str(run.work_dir / "resumed" / f"{Path(config).stem}.py")
         changes = []
     script = run.load_script(config, flags, changes)
     length = f"{end} {'iterations' if unit == 'iters' else unit}"

@@ -154,6 +154,11 @@ class ScriptRunner(Runner):
         finally:
             self.logger.handlers = handlers
 
+    def dump_config(self) -> None:
+        """Write no config into the folder of a training: a hook calls `write_config` later."""
+
+    write_config = Runner.dump_config
+
     def register_hooks(self, *args: Any, **options: Any) -> None:
         super().register_hooks(*args, **options)
         for hook in self.added_hooks:
