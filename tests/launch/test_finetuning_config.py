@@ -149,6 +149,7 @@ def test_bands_and_bits_that_would_be_lost_are_named(
         (["--data", "none"], "no folder or file at"),
         (["--from", "maskrcnn_xcit_smal_12_p16"], "try maskrcnn_xcit_small_12_p16"),
         (["--from", "xcit_small_12_p16_384_dist"], "is neither a config"),
+        (["--config", "{{fileDirname}}.py"], "-coco' has {{, which mmengine replaces"),
         (["--config", "taken.py"], "taken.py exists: resume by `xcit-mm train taken.py --resume`"),
     ],
 )

@@ -218,12 +218,14 @@ def test_averaged_weights_start_with_the_moved_rows():
         (("road", *LABELS[1:]), dict(), "keep 4 of 5 .* new: road; to fine-tune: strict"),
         (LABELS[::-1], dict(resume=True), "in another order: 0 is background, not star"),
         (LABELS[1:], dict(resume=True), "background instead of no others"),
+        (("a", "A", *LABELS[2:]), dict(resume=True), "in another order: 0 is A, not a"),
     ],
 )
 def test_a_checkpoint_of_other_classes_is_refused(classes, options, message):
     model = small_models.build(small_models.semantic_fpn())
+    learned = ("A", "a", *LABELS[2:]) if "a" in classes else LABELS
     with pytest.raises(CheckpointMismatch, match=message):
-        load_in_runner(model, saved(model, LABELS), classes=classes, **options)
+        load_in_runner(model, saved(model, learned), classes=classes, **options)
 
 
 def write_checkpoint(model: tuple[str, str], folder: Path, classes: Sequence[str]) -> Path:

@@ -44,10 +44,16 @@ def write_finetuning_config(
             it.
         source: What the data were read from.
         tiles: The tiles that were cut from `source`, if it is rasters.
+
+    Raises:
+        ValueError: If a name has what mmengine replaces in a config.
     """
     description = printable(f"{name_of(source)}: {data.describe()}")
     ending = "coco" if adapted.is_detector else "maps"
     copies = config.resolve().with_name(f"{config.stem}-{ending}")
+    for text in (str(source), str(copies), *data.classes):
+        if "{{" in text:
+            raise ValueError(f"{text!r} has {{{{, which mmengine replaces in a config: rename it")
     origin = dict(path=str(source), copies=str(copies), is_cut=tiles is not None)
     arguments = write_dataset(data, source, copies)
     has_bands = tiles is not None and has_other_bands(adapted.cfg, tiles)

@@ -141,15 +141,17 @@ def _choose_masks(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
         model["type"] = "FasterRCNN"
 
 
-def _set_class_counts(name: str, part: Any, classes: int) -> int:
+def _set_class_counts(name: str, part: Any, classes: int, is_loss_cls: bool = False) -> int:
     """Set the number of classes in all heads of a part, and options that depend on it. Return how
     many numbers were set.
     """
     if isinstance(part, list | tuple):
-        return sum(_set_class_counts(name, stage, classes) for stage in part)
+        return sum(_set_class_counts(name, stage, classes, is_loss_cls) for stage in part)
     if not isinstance(part, dict):
         return 0
-    count = sum(_set_class_counts(name, value, classes) for value in part.values())
+    count = 0
+    for key, value in part.items():
+        count += _set_class_counts(name, value, classes, key == "loss_cls")
     for key in ("num_classes", "num_things_classes"):
         if key in part:
             count += 1
@@ -161,12 +163,15 @@ def _set_class_counts(name: str, part: Any, classes: int) -> int:
     if "ignore_index" in part:
         part["ignore_index"] = IGNORED
     weights = part.get("class_weight")
-    if isinstance(weights, list):
-        # Mask2Former's last weight is that of no object.
-        if set(weights[:-1]) != {1.0}:
-            problem = f"{name} weights its classes by {weights[:3]}..."
+    if isinstance(weights, list | tuple | str):  # a text names a file of weights
+        # The last weight of a softmax over detected objects is that of no object.
+        has_no_object = is_loss_cls and not part.get("use_sigmoid")
+        of_classes = weights[:-1] if has_no_object else weights
+        if len(set(of_classes)) != 1:
+            problem = f"{name} weights its classes by {weights}"
             raise ValueError(f"{problem}: set class_weight=None")
-        part["class_weight"] = [1.0] * classes + weights[-1:]
+        no_object = weights[-1:] if has_no_object else []
+        part["class_weight"] = [of_classes[0]] * classes + list(no_object)
     return count
 
 

@@ -88,12 +88,12 @@ def check_same_classes(
         return
     pairs = zip(learned, classes, strict=False)
     name, other = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
-    if [name.casefold() for name in learned] == [name.casefold() for name in classes]:
-        print(f"{checkpoint} names a class {name}, the config {other}", file=sys.stderr)
-        return
     if sorted(learned) == sorted(classes):
         number = list(learned).index(name)
         problem = f"the config's classes in another order: {number} is {name}, not {other}"
+    elif [name.casefold() for name in learned] == [name.casefold() for name in classes]:
+        print(f"{checkpoint} names a class {name}, the config {other}", file=sys.stderr)
+        return
     else:
         lacking = preview([name for name in learned if name not in classes])
         unknown = preview([name for name in classes if name not in learned])
