@@ -187,6 +187,12 @@ def test_photo_that_opencv_would_darken_or_cut_is_refused(name, pixels, message,
         run.read_image(tmp_path / name)
 
 
+def test_photo_whose_orientation_opencv_ignores_is_refused(tmp_path):
+    PHOTO.save(tmp_path / "a.avif", exif=UPRIGHT)
+    with pytest.raises(ValueError, match=r"a\.avif is HEIC or AVIF, which may lie on its side"):
+        run.read_image(tmp_path / "a.avif")
+
+
 def test_array_of_another_shape_is_refused(segmentor_file):
     with pytest.raises(ValueError, match=r"\(5, 5\).*\(H, W, 3\)"):
         run.Model(segmentor_file)(np.zeros((5, 5), np.uint8))

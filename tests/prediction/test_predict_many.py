@@ -53,6 +53,19 @@ def test_a_run_from_python_gives_what_single_images_give(kind, models, photos, t
         assert (coco.annToMask(result) == mask).mean() > 0.999
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "drawing", [dict(score=0.5), dict(font=Path("a.ttf")), dict(font="a.ttf"), dict(labels=set())]
+)
+def test_a_wrong_option_of_drawings_is_refused_before_an_image_is_read(
+    drawing, kind, models, photos, out
+):
+    predictor = Predictor.from_config(*models[kind])
+    with pytest.raises((TypeError, ValueError)):
+        predict_many(find_items([photos]), predictor, out, drawing=drawing)
+    assert not out.exists()
+
+
 def test_earlier_drawings_stay_and_are_counted(command, photos, call, out, before_forward):
     arguments = command(photos / "00.png", kind="det")
     assert call(*arguments, "--score-thr", 0)[0] == 0

@@ -15,6 +15,7 @@ from torch.nn.utils import prune
 
 from xcit_mm import Predictor
 from xcit_mm.models.build import load_model
+from xcit_mm.prediction.preprocessing import Preprocessing
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,17 @@ def test_a_wrong_image_is_rejected_in_one_line(
     with pytest.raises(error, match=message) as raised:
         predictors["seg"](image)
     assert "\n" not in str(raised.value)
+
+
+def test_an_image_of_fewer_bands_than_the_model_takes_is_refused(models):
+    """The mean of the preprocessing would make four equal bands of it."""
+    cfg = Config.fromfile(models["seg"][0])
+    cfg.model.backbone.in_channels = 4
+    cfg.test_dataloader.dataset.pipeline[0].color_type = "unchanged"
+    preprocess = Preprocessing(cfg)
+    assert preprocess(np.zeros((40, 40, 4), np.uint8))["inputs"].shape[0] == 4
+    with pytest.raises(ValueError, match="image of 1 channel: the model takes 4"):
+        preprocess(np.zeros((40, 40), np.uint8))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

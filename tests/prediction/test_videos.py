@@ -13,6 +13,7 @@ from helpers.runs import read_images, read_records
 
 from xcit_mm.prediction.results import Results
 from xcit_mm.prediction.videos import iter_frames
+from xcit_mm.prediction.videos import write_video as write_mp4
 
 
 def write_video(path: Path, frames: list[np.ndarray], code: str = "MJPG") -> Path:
@@ -51,7 +52,7 @@ def test_a_frame_has_a_record_and_the_drawing_its_frames(kind, command, video, p
     assert code == 3 and "2 predicted, 2 failed" in printed
     assert "empty.mp4: ValueError: the file is empty" in errors and "text.mp4: " in errors
     images = read_images(out)
-    ids = [1, *(3 * 10**9 + frame for frame in range(6))]
+    ids = [2, *(2 * 10**9 + frame for frame in range(6))]
     assert [image["id"] for image in images] == ids
     assert [image.get("frame") for image in images] == [None, *range(6)]
     width = 160
@@ -146,3 +147,11 @@ def test_a_video_with_a_wrong_number_of_frames_in_its_header_is_complete(
 def test_a_video_that_cannot_be_opened_is_named(path, error, message):
     with pytest.raises(error, match=message):
         next(iter_frames(path))
+
+
+def test_frames_that_are_too_large_are_counted_and_not_drawn(video, tmp_path, capsys):
+    """A legend makes the frames of a large video wider than MPEG-4 can be."""
+    frames = (np.zeros((16, 8200, 3), np.uint8) for _ in range(3))
+    assert write_mp4(tmp_path / "a.mp4", frames, str(video), tmp_path / "b.mp4") == 3
+    assert "a.avi: 8200x16 pixels are too large for MPEG-4" in capsys.readouterr().err
+    assert not (tmp_path / "a.mp4").exists()

@@ -8,7 +8,6 @@ import cv2
 
 from ..prediction import Predictor, find_items, predict_many
 from ..prediction.cluster import rank_and_size
-from ..prediction.fonts import class_labels
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, print_line
 from ..utils.memory import keep_freed_memory
@@ -69,7 +68,6 @@ def predict(args: argparse.Namespace) -> int:
     drawing = None
     if args.draws:
         drawing = dict(min_score=args.score_thr, labels=args.labels, font=args.font)
-        class_labels(tuple(predictor.names), args.font)  # a wrong font raises before the work
     run = (args.workers, args.ray, args.overwrite, args.retry_failed)
     report = predict_many(listing, predictor, args.out, drawing, *run)
     if report is None:  # rank 0 reports

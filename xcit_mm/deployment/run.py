@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray]
 Size = tuple[int, ...]  # height and width of an image
 
 SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".avif"),
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp"),
     *(".ppm", ".pgm", ".jp2"),
 )
 """Suffixes of the photos in a folder."""
@@ -49,10 +49,12 @@ def read_image(path: str | Path) -> np.ndarray:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it cannot be decoded, has 16 bits and uses at most 14 of them, or is a TIFF
-            with other bands than a photo.
+        ValueError: If it cannot be decoded, has 16 bits and uses at most 14 of them, is a TIFF with
+            other bands than a photo, or HEIC or AVIF, whose orientation OpenCV ignores.
     """
     encoded = np.frombuffer(Path(path).read_bytes(), np.uint8)
+    if encoded[4:8].tobytes() == b"ftyp":
+        raise ValueError(f"{path} is HEIC or AVIF, which may lie on its side: convert it to JPEG")
     try:
         image = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if len(encoded) else None
     except cv2.error:

@@ -13,7 +13,7 @@ from mmengine.registry import TRANSFORMS, init_default_scope
 from PIL import Image, ImageOps
 
 from ..utils.configs import ModelInput, type_name
-from ..utils.errors import reason
+from ..utils.errors import counted, reason
 from ..utils.images import read_image
 
 ImageLike: TypeAlias = str | Path | Image.Image | np.ndarray
@@ -33,6 +33,7 @@ class Preprocessing:
         init_default_scope(cfg.default_scope)
         inputs = ModelInput(cfg)
         self._bands = inputs.bands  # None unless the config loads rasters
+        self._channels = (cfg.model.get("backbone") or {}).get("in_channels")  # if it states them
         load = inputs.loading
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError(
@@ -97,7 +98,12 @@ class Preprocessing:
             image = mmcv.bgr2gray(image)
         height, width = image.shape[:2]
         try:
-            return self._pipeline(dict(img=image))
+            sample = self._pipeline(dict(img=image))
         except cv2.error:
             problem = "too narrow for the config's resizing"
             raise ValueError(f"image of {height}x{width} pixels: {problem}, pad it") from None
+        channels = len(sample["inputs"])
+        if self._channels not in (None, channels):
+            problem = f"image of {counted(channels, 'channel')}"
+            raise ValueError(f"{problem}: the model takes {self._channels}, give as many")
+        return sample

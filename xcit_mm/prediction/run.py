@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import numpy as np
+import supervision as sv
+
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line, progress_bar
 from ..utils.errors import preview
@@ -18,6 +21,7 @@ from .engine import Engine
 from .items import Item
 from .journal import Entry, Journal, Progress, read_journals
 from .listing import JOURNAL, Listing
+from .prediction import Prediction
 from .predictor import Predictor
 from .results import LABELS, VISUALIZATIONS, Results, result_paths
 
@@ -72,13 +76,15 @@ def predict_many(
     Raises:
         FileExistsError: If the folder has files of another origin.
         BlockingIOError: If another process predicts into the folder.
-        ValueError: If the folder has results of another model, options or versions, if it holds an
-            input, or if an argument is invalid.
+        TypeError, ValueError: If an argument is invalid, or if the folder holds an input, or
+            results of another model, options or versions.
         OSError: If a result cannot be written.
         RuntimeError: If a process that reads images died. Another call finds the image.
     """
     if overwrite and retry_failed:
         raise ValueError("overwrite and retry_failed exclude each other: give one of them")
+    if drawing is not None:
+        _check_drawing(predictor, drawing)
     out = Path(os.path.abspath(out))
     category_ids = _category_ids(predictor, listing.categories)
     results = Results(out, predictor, category_ids, drawing, Journal(out))
@@ -104,6 +110,18 @@ def predict_many(
                 bar.update()
         wait_for_ranks()
         return None if rank else _merge(results, listing.failures)
+
+
+def _check_drawing(predictor: Predictor, drawing: dict[str, Any]) -> None:
+    """Raise now what drawing with these options would raise after the first prediction."""
+    try:
+        json.dumps(drawing)  # as the journal does
+    except TypeError as error:
+        raise TypeError(f"{drawing=}: {error}; give numbers and texts") from None
+    image = np.zeros((32, 32, 3), np.uint8)
+    instances = sv.Detections(np.ones((1, 4)), class_id=np.zeros(1, int), confidence=np.ones(1))
+    results = (instances, None) if predictor.is_detector else (None, image[..., 0])
+    Prediction(image, *results, predictor.names).draw(**drawing)
 
 
 def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> list[int]:

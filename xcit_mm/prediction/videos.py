@@ -14,6 +14,7 @@ from ..utils.images import URL_PREFIXES
 
 MIN_SHARE = 0.9  # of the number of frames in a header, which may be an estimate
 PLAUSIBLE_RATES = (1, 240)  # frames per second
+MAX_SIDE = 8191  # in pixels, of MPEG-4
 TIMED_FRAMES = 100  # first frames, whose times give the rate if the header's is not plausible
 
 
@@ -63,7 +64,8 @@ def _frame_rate(path: str) -> float:
 
 
 def write_video(path: Path, images: Iterable[np.ndarray], source: str, unfinished: Path) -> int:
-    """Write an MP4 with the frame rate of the video `source`, and return the number of frames.
+    """Write an MP4 with the frame rate of the video `source`, and return the number of frames. A
+    line says so if frames are too large to write.
 
     Args:
         images: At least one frame (H, W, 3), BGR. All have the same size.
@@ -74,6 +76,10 @@ def write_video(path: Path, images: Iterable[np.ndarray], source: str, unfinishe
     """
     images = iter(images)
     first = next(images)
+    if max(first.shape) > MAX_SIDE:
+        height, width = first.shape[:2]
+        print_line(f"not drawn: {source}: {width}x{height} pixels are too large for MPEG-4")
+        return 1 + sum(1 for _ in images)
     count = 0
     with atomic_path(path, unfinished):
         code = cv2.VideoWriter.fourcc(*"mp4v")
