@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from mmcv.cnn import build_norm_layer
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import PretrainedInit
 from torch import Tensor, nn
 
 from ..utils.compat import BatchNorm, file_handlers
+from ..utils.errors import reason
 from ..weights.bands import check_stem_rule
 from ..weights.layouts import Weights, describe
 from ..weights.matching import load_pretrained, match_trunk
@@ -15,6 +17,15 @@ from ..weights.matching import load_pretrained, match_trunk
 MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
 
 InitCfg = dict | list[dict] | None
+
+
+def build_norm(norm_cfg: dict, channels: int) -> nn.Module:
+    """Build the norm of a config, or raise ValueError that names the config."""
+    try:
+        return build_norm_layer(norm_cfg, channels)[1]
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        fix = "give a registered norm, such as dict(type='BN')"
+        raise ValueError(f"{norm_cfg=} cannot be built: {reason(error)}; {fix}") from None
 
 
 class Backbone(BaseModule):

@@ -132,14 +132,11 @@ def check_backbone(cfg: Config) -> None:
         ValueError: If a value is wrong, or if the data preprocessor or values of a base config do
             not fit the backbone, or if the head cannot predict in windows.
     """
-    backbone_type: Any = backbone_class(cfg)
-    if _is_subclass(backbone_type, Backbone):
+    if _is_subclass(backbone_class(cfg), Backbone):
         _check_base_config(cfg)
-        options = dict(cfg.model.backbone)
-        options.pop("type")
-        options.pop("_scope_", None)
+        init_default_scope(cfg.get("default_scope") or "mmengine")
         with torch.device("meta"):
-            channels = backbone_type(**options).in_channels
+            channels = MODELS.build(cfg.model.backbone).in_channels
         for name in ("mean", "std"):
             numbers = data_preprocessor(cfg).get(name)
             if isinstance(numbers, Sequence) and len(numbers) not in (1, channels):
