@@ -1,14 +1,17 @@
 """What OpenMMLab expects of a backbone: `init_cfg`, frozen stages, BatchNorm in eval mode."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from mmcv.cnn import build_norm_layer
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import PretrainedInit
+from mmengine.registry import WEIGHT_INITIALIZERS
 from torch import Tensor, nn
 
 from ..utils.compat import BatchNorm, file_handlers
+from ..utils.configs import registered_class
 from ..utils.errors import reason
 from ..weights.bands import check_stem_rule
 from ..weights.layouts import Weights, describe
@@ -33,7 +36,8 @@ class Backbone(BaseModule):
 
     Raises:
         TypeError: If an argument is unknown.
-        ValueError: If `init_cfg` has no type or an option that `load_pretrained` does not have.
+        ValueError: If `init_cfg` has no or an unknown type, or an option that `load_pretrained`
+            does not have.
     """
 
     # Options of an `init_cfg` of type 'Pretrained'. The first is required.
@@ -147,17 +151,21 @@ class Backbone(BaseModule):
         """Split `init_cfg` into configs for mmengine and options of `load_pretrained`, or raise
         ValueError.
         """
-        cfgs = [self.init_cfg] if isinstance(self.init_cfg, dict) else self.init_cfg or []
+        cfgs: Any = self.init_cfg or []
+        if not isinstance(cfgs, list | tuple):
+            cfgs = [cfgs]
         by_mmengine = []
         from_checkpoint = []
         required, *optional = self.pretrained_options
         for cfg in cfgs:
-            options = dict(cfg)
-            if "type" not in cfg:
-                raise ValueError(f"init_cfg={cfg} has no type: for weights it is 'Pretrained'")
-            if options.pop("type") not in ("Pretrained", PretrainedInit):
+            if not isinstance(cfg, dict) or "type" not in cfg:
+                fix = "for weights give dict(type='Pretrained', checkpoint=FILE)"
+                raise ValueError(f"init_cfg={cfg!r} has no type: {fix}")
+            if registered_class("init_cfg.type", cfg, WEIGHT_INITIALIZERS) is not PretrainedInit:
                 by_mmengine.append(cfg)
                 continue
+            options = dict(cfg)
+            options.pop("type")
             if required not in options or not set(options) <= {required, *optional}:
                 raise ValueError(
                     f"init_cfg with {', '.join(options)}: give {required} and, if needed, "

@@ -3,6 +3,7 @@
 import ast
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,24 @@ def part_class(part: dict, registry: Registry, scope: str | None = None) -> type
         return scoped.get(name)
 
 
+def registered_class(
+    where: str, part: dict, registry: Registry, scope: str | None = None
+) -> type[Any]:
+    """Return the class of a part, or raise ValueError with the most similar name.
+
+    Args:
+        where: Key of the type in the config, for the message.
+    """
+    registered = part_class(part, registry, scope)
+    if registered is not None:
+        return registered
+    with registry.switch_scope_and_registry(part.get("_scope_", scope)) as scoped:
+        names = sorted({*registry.module_dict, *scoped.module_dict})
+    similar = get_close_matches(str(part.get("type")), names, 1) or ["a known type"]
+    fix = f"give {similar[0]}, or name its module in custom_imports"
+    raise ValueError(f"{where}={part.get('type')!r} is not registered: {fix}")
+
+
 def backbone_class(cfg: Config) -> type[Any] | None:
     """Return the class of a config's backbone, or None without a registered backbone."""
     return part_class(cfg.get("model", {}).get("backbone") or {}, MODELS, cfg.get("default_scope"))
@@ -137,11 +156,7 @@ def backbone_class(cfg: Config) -> type[Any] | None:
 
 def dataset_class(dataset: dict) -> type[Any]:
     """Return the class of a data set's config."""
-    registered = part_class(dataset, DATASETS)
-    if registered is None:
-        fix = "correct it, or name its module in custom_imports"
-        raise ValueError(f"no data set of type {type_name(dataset)} is registered: {fix}")
-    return registered
+    return registered_class("dataset.type", dataset, DATASETS)
 
 
 def metainfo(dataset: dict) -> dict[str, Any]:
