@@ -1,6 +1,7 @@
 """The XCiT family as data. No other module repeats these numbers."""
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import NamedTuple
 
 PATCH_SIZES = (16, 8)
@@ -86,6 +87,12 @@ def _check_fields(arch: Arch) -> None:
             f"num_heads={arch.num_heads} does not divide embed_dim={arch.embed_dim}: "
             "choose a divisor of the width"
         )
+
+
+def check_patch_size(patch_size: object) -> None:
+    """Raise ValueError unless the published models have this patch size."""
+    if not isinstance(patch_size, Integral) or patch_size not in PATCH_SIZES:
+        raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
 
 
 def arch_name(embed_dim: int, depth: int, num_heads: int) -> str:

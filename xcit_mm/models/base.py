@@ -1,6 +1,7 @@
 """What OpenMMLab expects of a backbone: `init_cfg`, frozen stages, BatchNorm in eval mode."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from mmcv.cnn import build_norm_layer
@@ -20,6 +21,23 @@ from ..weights.matching import load_pretrained, match_trunk
 MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
 
 InitCfg = dict | list[dict] | None
+
+
+def is_integer(value: object) -> bool:
+    """Return whether a value is an integer. A boolean, an int of Python, is not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def to_increasing(name: str, values: object, choices: Sequence[int]) -> tuple[int, ...]:
+    """Return increasing integers, out of some choices, as a tuple, or raise ValueError."""
+    given = list(values) if isinstance(values, Iterable) else []
+    increasing = [choice for choice in choices if choice in given]
+    if not increasing or increasing != given or not all(map(is_integer, given)):
+        shown = ", ".join(map(str, choices))
+        if isinstance(choices, range):
+            shown = f"{choices[0]} to {choices[-1]}"
+        raise ValueError(f"{name}={values!r}: must be increasing numbers, out of {shown}")
+    return tuple(increasing)
 
 
 def build_norm(norm_cfg: dict, channels: int) -> nn.Module:
@@ -74,22 +92,19 @@ class Backbone(BaseModule):
         """Check arguments of a trunk of `depth` blocks, and set `in_channels`, `out_indices` and
         `frozen_stages`, or raise ValueError.
         """
-        if not isinstance(in_channels, int) or in_channels < 1:
+        if not is_integer(in_channels) or in_channels < 1:
             raise ValueError(f"{in_channels=}: must be the number of an image's channels")
-        if not 0 <= drop_path_rate < 1:
+        is_number = isinstance(drop_path_rate, Real) and not isinstance(drop_path_rate, bool)
+        if not is_number or not 0 <= drop_path_rate < 1:
             raise ValueError(f"{drop_path_rate=}: must be at least 0 and below 1")
-        increasing = [index for index in range(depth) if index in out_indices]
-        if not increasing or increasing != list(out_indices):
-            raise ValueError(
-                f"{out_indices=}: must be increasing numbers of blocks, 0 to {depth - 1}"
-            )
-        in_use = increasing[-1] + 1
-        if frozen_stages not in range(-1, in_use + 1):
+        taps = to_increasing("out_indices", out_indices, range(depth))
+        in_use = taps[-1] + 1
+        if not is_integer(frozen_stages) or frozen_stages not in range(-1, in_use + 1):
             raise ValueError(
                 f"{frozen_stages=}: must be -1 (none) to {in_use} (the stem and all blocks in use)"
             )
         self.in_channels = in_channels
-        self.out_indices = tuple(out_indices)
+        self.out_indices = taps
         self.frozen_stages = frozen_stages
 
     def check_image(self, x: Tensor) -> None:

@@ -8,6 +8,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..archs import resolve_arch
+from .base import is_integer
 from .xcit import MLP, Trunk, init_linear
 
 CLASS_ATTENTION_BLOCKS = 2
@@ -123,8 +124,10 @@ class XCiTClassifier(Trunk):
         as_tuple: bool = False,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(num_classes, int) or num_classes < 0:
+        if not is_integer(num_classes) or num_classes < 0:
             raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
+        if "out_indices" in kwargs:
+            raise TypeError("XCiTClassifier has no argument out_indices: remove it")
         super().__init__(arch, patch_size, out_indices=(resolve_arch(arch).depth - 1,), **kwargs)
         rates = {name: kwargs.get(name, 0.0) for name in ("drop_rate", "attn_drop_rate")}
         dim, _, num_heads, eta, tokens_norm = self.arch

@@ -19,9 +19,9 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..archs import PATCH_SIZES, default_out_indices, resolve_arch
+from ..archs import check_patch_size, default_out_indices, resolve_arch
 from . import fast
-from .base import Backbone, build_norm
+from .base import Backbone, build_norm, to_increasing
 
 STRIDES = (4, 8, 16, 32)  # of the pyramid
 
@@ -288,8 +288,7 @@ class Trunk(Backbone):
     ) -> None:
         super().__init__(**base)
         self.arch = resolve_arch(arch)
-        if patch_size not in PATCH_SIZES:
-            raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
+        check_patch_size(patch_size)
         if patch_embed not in STEMS:
             raise ValueError(f"{patch_embed=}: choose one of {', '.join(STEMS)}")
         if out_indices is None:
@@ -388,17 +387,16 @@ def taps_and_strides(
     depth: int, out_indices: Sequence[int] | None, strides: Sequence[int] | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the blocks to tap and the strides of their feature maps, given both, one or none."""
-    if strides is not None and (
-        not strides or list(strides) != [stride for stride in STRIDES if stride in strides]
-    ):
-        raise ValueError(f"{strides=}: must be increasing, out of {', '.join(map(str, STRIDES))}")
+    if strides is not None:
+        strides = to_increasing("strides", strides, STRIDES)
     if out_indices is None:
         published = default_out_indices(depth)
         out_indices = [published[STRIDES.index(stride)] for stride in strides or STRIDES]
-    strides = tuple(strides or STRIDES[: len(out_indices)])
-    if len(strides) != len(out_indices):
+    taps = to_increasing("out_indices", out_indices, range(depth))
+    strides = strides or STRIDES[: len(taps)]
+    if len(strides) != len(taps):
         raise ValueError(f"{out_indices=}: give one for each stride of {strides}")
-    return tuple(out_indices), strides
+    return taps, strides
 
 
 class Pyramid(Backbone):
