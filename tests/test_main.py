@@ -65,6 +65,8 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         (["infer"], "choose from predict, raster, train"),
         (["rastr"], "did you mean raster?"),
         (["predict", "a.jpg", "--model", "m", "--batchsize", 2], "did you mean --batch-size?"),
+        (["predict", "a.jpg", "--model", "m", "--score-thr", 7], "7 is not a score from 0 to 1"),
+        (["raster", "a.tif", "m", "--out", "b", "--min-score", "nan"], "nan is not a score"),
         (["train", "--form", "m", "--data", "d"], "--from and --data belong together"),
         (["train", "own.py", "--from", "m", "--data", "d"], "own.py beside --from"),
         ([*FROM, "--launcher", "pytorch"], "then train it with --launcher"),

@@ -193,9 +193,10 @@ def test_photo_whose_orientation_opencv_ignores_is_refused(tmp_path):
         run.read_image(tmp_path / "a.avif")
 
 
-def test_array_of_another_shape_is_refused(segmentor_file):
-    with pytest.raises(ValueError, match=r"\(5, 5\).*\(H, W, 3\)"):
-        run.Model(segmentor_file)(np.zeros((5, 5), np.uint8))
+@pytest.mark.parametrize("shape", [(5, 5), (5, 0, 3)])
+def test_array_of_another_shape_is_refused(shape, segmentor_file):
+    with pytest.raises(ValueError, match=rf"{re.escape(str(shape))}.*\(H, W, 3\)"):
+        run.Model(segmentor_file)(np.zeros(shape, np.uint8))
 
 
 def test_image_below_the_model_s_size_is_named(edited):

@@ -54,6 +54,12 @@ def test_masks_are_blended_and_other_pixels_unchanged(image, alpha, masks):
     assert np.array_equal(drawn[outside], image[outside])
 
 
+@pytest.mark.parametrize("alpha", [-1, 2])
+def test_an_opacity_out_of_range_is_refused(image, alpha):
+    with pytest.raises(ValueError, match=f"alpha={alpha}: give an opacity from 0 to 1"):
+        squares(image, (30, 40)).draw(alpha=alpha)
+
+
 def test_a_detector_without_masks_gets_boxes(image):
     prediction = squares(image, (30, 40), masks=None)
     plain = prediction.draw(labels=False)

@@ -71,7 +71,7 @@ def test_earlier_drawings_stay_and_are_counted(command, photos, call, out, befor
     assert call(*arguments, "--score-thr", 0)[0] == 0
     drawings = read_drawings(out)
     before_forward(lambda inputs: pytest.fail("predicted again"))
-    for options, is_other in (([2], True), ([0, "--no-labels"], True), ([0], False)):
+    for options, is_other in (([1], True), ([0, "--no-labels"], True), ([0], False)):
         code, _, lines = call(*arguments, "--score-thr", *options)
         assert code == 0 and np.array_equal(
             read_drawings(out)["00.png.jpg"], drawings["00.png.jpg"]

@@ -1,6 +1,7 @@
 """A prediction is read by other libraries, restored from COCO results, and shown by a notebook."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -49,11 +50,12 @@ def test_no_object_above_a_score_is_an_empty_prediction(prediction):
     assert repr(nothing) == "Prediction of 40x60 pixels: no objects"
 
 
-def test_coco_results_restore_the_prediction(prediction):
-    results = prediction.to_coco(5, [30, 10])
+@pytest.mark.parametrize("ids", [[30, 10], np.array([30, 10])], ids=["list", "array"])
+def test_coco_results_restore_the_prediction(ids, prediction):
+    results = json.loads(json.dumps(prediction.to_coco(5, ids)))
     assert [result["category_id"] for result in results] == [10, 30]
     assert [result["bbox"] for result in results] == [[5, 5, 10, 10], [40, 20, 10, 10]]
-    restored = Prediction.from_coco(results, prediction.image, prediction.names, [30, 10])
+    restored = Prediction.from_coco(results, prediction.image, prediction.names, ids)
     assert np.array_equal(restored.boxes, prediction.boxes)
     assert np.array_equal(restored.masks, prediction.masks)
     assert np.array_equal(restored.labels, prediction.labels)
@@ -61,6 +63,16 @@ def test_coco_results_restore_the_prediction(prediction):
     assert len(Prediction.from_coco([], prediction.image, prediction.names)) == 0
     with pytest.raises(ValueError, match=r"masks of \[40, 60\] pixels, but the image has"):
         Prediction.from_coco(results, np.zeros((20, 60, 3), np.uint8), prediction.names, [30, 10])
+
+
+@pytest.mark.parametrize(
+    "ids, message",
+    [([30, 40], "category_id=10 is not one of 30, 40: give"), ([10], "1 category_ids.* 2 classes")],
+)
+def test_an_unknown_category_is_named(ids, message, prediction):
+    results = prediction.to_coco(5, [30, 10])
+    with pytest.raises(ValueError, match=message):
+        Prediction.from_coco(results, prediction.image, prediction.names, ids)
 
 
 def test_a_notebook_shows_the_drawing(prediction):

@@ -8,6 +8,7 @@ from typing import Any
 from ..models.precision import DTYPES
 from ..prediction.cluster import rank_device
 from ..rasters.settings import LOADING, TILING
+from ..utils.arguments import score
 
 ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
@@ -38,7 +39,7 @@ def add_predictor_options(parser: argparse.ArgumentParser) -> None:
     batch_help = "images of one size, or tiles, together (default: %(default)s)"
     add("--batch-size", type=int, default=1, metavar="N", help=batch_help)
     score_help = "least score of stored objects, 0 to 1 (default: the config's)"
-    add("--min-score", type=float, metavar="S", help=score_help)
+    add("--min-score", type=score, metavar="S", help=score_help)
 
 
 def predictor_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import cv2
 
 from ..prediction import Predictor, find_items, predict_many
 from ..prediction.cluster import rank_and_size
-from ..utils.arguments import CommandParser
+from ..utils.arguments import CommandParser, score
 from ..utils.cli import cli_main, print_line
 from ..utils.memory import keep_freed_memory
 from .options import CHECKPOINT, ERRORS, add_predictor_options, predictor_options
@@ -41,7 +41,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_predictor_options(parser)
     drawing = parser.add_argument_group("drawing").add_argument
     drawn_help = "least score of drawn objects, 0 to 1 (default: %(default)s)"
-    drawing("--score-thr", type=float, default=0.3, metavar="S", help=drawn_help)
+    drawing("--score-thr", type=score, default=0.3, metavar="S", help=drawn_help)
     no_labels_help = "draw no names, scores or legends"
     drawing("--no-labels", dest="labels", action="store_false", help=no_labels_help)
     drawing("--font", metavar="FILE", help="of the names (default: a font with their letters)")

@@ -175,9 +175,9 @@ class Model:
         Raises:
             ValueError: If the image has another type or shape, or is too small for the model.
         """
-        if image.dtype != np.uint8 or image.shape[2:] != (3,):
+        if image.dtype != np.uint8 or image.shape[2:] != (3,) or not image.size:
             problem = f"an image of {image.shape}, {image.dtype}"
-            raise ValueError(f"{problem}: give it as (H, W, 3), BGR, uint8")
+            raise ValueError(f"{problem}: give it as (H, W, 3), BGR, uint8, H and W above 0")
         size = image.shape[:2]
         batch, (height, width) = self.preprocess(image)
         arrays = self.session.run(None, {"image": batch})

@@ -14,12 +14,21 @@ from PIL import Image
 from pycocotools import mask as rle
 
 from ..utils.coco import encode_mask, from_corners, to_corners
+from ..utils.errors import preview
 from ..utils.palettes import Palette
 from .drawing import draw_instances, draw_segmentation_map
 from .fonts import class_labels
 from .masks import crop_of
 
 MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
+
+
+def _id_of_each(names: Sequence[str], category_ids: Sequence[int] | None) -> list[int]:
+    """Return the COCO id of each class, by default from 1 on, or raise ValueError."""
+    ids = range(1, len(names) + 1) if category_ids is None else category_ids
+    if len(ids) != len(names):
+        raise ValueError(f"{len(ids)} category_ids: give the id of each of {len(names)} classes")
+    return [int(category_id) for category_id in ids]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,8 +101,11 @@ class Prediction:
             font: Path of the font of the names. Default: one with their letters.
 
         Raises:
-            ValueError: If the image has bands other than BGR of 8 bits, or the file is not a font.
+            ValueError: If `alpha` is not from 0 to 1, the image has bands other than BGR of 8 bits,
+                or the file is not a font.
         """
+        if not 0 <= alpha <= 1:
+            raise ValueError(f"{alpha=}: give an opacity from 0 to 1")
         image = cv2.cvtColor(self.image, cv2.COLOR_GRAY2BGR) if self.image.ndim == 2 else self.image
         if image.shape[2] != 3 or image.dtype != np.uint8:
             raise ValueError(
@@ -112,7 +124,7 @@ class Prediction:
         self, image_id: int | str | None = 1, category_ids: Sequence[int] | None = None
     ) -> list[dict[str, Any]]:
         """Return the objects as COCO results. By default, ids of classes count from 1."""
-        ids = category_ids or range(1, len(self.names) + 1)
+        ids = _id_of_each(self.names, category_ids)
         boxes = from_corners(self.boxes).tolist()
         objects = zip(self.labels.tolist(), boxes, self.scores.tolist(), strict=True)
         results: list[dict[str, Any]] = [
@@ -143,7 +155,13 @@ class Prediction:
         Raises:
             ValueError: If a mask has another size than the image, or a category has no class.
         """
-        ids = list(category_ids or range(1, len(names) + 1))
+        ids = _id_of_each(names, category_ids)
+        unknown = {result["category_id"] for result in results}.difference(ids)
+        if unknown:
+            fix = "give names and category_ids of all classes"
+            raise ValueError(
+                f"category_id={min(unknown, key=str)} is not one of {preview(ids)}: {fix}"
+            )
         boxes = to_corners([result["bbox"] for result in results]).astype(np.float32)
         scores = np.array([result["score"] for result in results], np.float32)
         labels = np.array([ids.index(result["category_id"]) for result in results], int)

@@ -209,6 +209,9 @@ class Predictor:
         for start in range(0, len(images), self.batch_size):
             batch = images[start : start + self.batch_size]
             arrays = [self.preprocess.read(image) for image in batch]
+            for array in arrays:
+                if not array.size:
+                    raise ValueError(f"image of shape {array.shape} has no pixels: leave it out")
             if self.tile is None:
                 predictions += self._predict(arrays)
                 continue

@@ -47,6 +47,14 @@ class CommandParser(argparse.ArgumentParser):
         _exit_with_hint(self.prog, message, self.format_help())
 
 
+def score(text: str) -> float:
+    """Parse a score, as the type of an option."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a score from 0 to 1")
+    return value
+
+
 @contextmanager
 def errors_of_one_line(command: str, own_help: str) -> Iterator[None]:
     """End as the command's own parser does if another parser rejects arguments in this block.
