@@ -8,12 +8,19 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, OPTIMIZERS, init_default_scope
+from mmengine.registry import (
+    MODELS,
+    OPTIM_WRAPPER_CONSTRUCTORS,
+    OPTIM_WRAPPERS,
+    OPTIMIZERS,
+    PARAM_SCHEDULERS,
+    init_default_scope,
+)
 from torch import nn
 
 from ..models import Pyramid
 from ..models.build import check_backbone, has_pyramid, model_config
-from ..utils.configs import part_class, type_name
+from ..utils.configs import part_class, registered_class, type_name
 from ..utils.errors import reason
 from ..weights.classes import class_heads
 from .findings import Finding, fail, note, ok
@@ -67,6 +74,28 @@ def check_rates(cfg: Config) -> Iterator[Finding]:
         fix = f"optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', {options}))"
         recipes = f"the recipes of {type_name(cfg.model.backbone)} take AdamW"
         yield note("D205", f"{problem}: {recipes}", fix)
+    _check_optimizer_types(cfg)
+
+
+def _check_optimizer_types(cfg: Config) -> None:
+    """Raise ValueError if optimizer, wrapper, constructor or a scheduler has an unknown type, which
+    the libraries find after they have read the data.
+    """
+    wrapper = cfg.get("optim_wrapper") or {}
+    schedulers = cfg.get("param_scheduler") or []
+    if isinstance(schedulers, dict):
+        schedulers = [schedulers]
+    constructor = dict(type=wrapper.get("constructor", "DefaultOptimWrapperConstructor"))
+    parts = [
+        ("optim_wrapper.type", wrapper, OPTIM_WRAPPERS),
+        ("optim_wrapper.constructor", constructor, OPTIM_WRAPPER_CONSTRUCTORS),
+        ("optim_wrapper.optimizer.type", wrapper.get("optimizer") or {}, OPTIMIZERS),
+    ]
+    for number, part in enumerate(schedulers):
+        parts.append((f"param_scheduler.{number}.type", part, PARAM_SCHEDULERS))
+    for where, part, registry in parts:
+        if "type" in part:  # several optimizers have other keys
+            registered_class(where, part, registry, cfg.default_scope)
 
 
 def check_forward(model: Any) -> Iterator[Finding]:
