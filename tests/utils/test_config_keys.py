@@ -20,6 +20,10 @@ DET = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes-quick.py"
         ("optim_wraper.optimizer.lr", "optim_wrapper.optimizer.lr"),
         ("default_hooks.loger.interval", "default_hooks.logger.interval"),
         ("default_hooks.checkpoint.max_keep_ckpt", "default_hooks.checkpoint.max_keep_ckpts"),
+        ("default_hooks.checkpoint.intervall", "default_hooks.checkpoint.interval"),
+        ("default_hooks.checkpoint.save_bst", "default_hooks.checkpoint.save_best"),  # its default
+        ("default_hooks.chekpoint.interval", "default_hooks.checkpoint.interval"),
+        ("val_dataloadr.batch_size", "val_dataloader.batch_size"),
         ("model.backbone.archh", "model.backbone.arch"),
     ],
 )

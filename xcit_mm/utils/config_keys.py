@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 import mmengine.registry
@@ -38,7 +38,7 @@ def _is_known(cfg: Config, key: str, options: Mapping[str, Any]) -> bool:
     if first not in _READ_KEYS:
         # A variable of the config file, whose value the parts have copied. It is refused if a part
         # has a key of the same name, which the user may mean.
-        return first in cfg and _last_name(key) not in map(_last_name, _dotted_keys(cfg))
+        return first in cfg and _last_name(key) not in map(_last_name, dict(_dotted_values(cfg)))
     value: Any = cfg.get(first)
     prefix = first
     for name in names:
@@ -64,16 +64,26 @@ def _may_be_added(
         is_new_part = f"{prefix}.{name}.type" in options
         is_value = f"{prefix}.{name}" in options
         return (is_new_part or is_value) and not get_close_matches(name, part, 1, 0.8)
+    names, takes_any = _find_names(part, part_type, scope)
+    return name in names or (takes_any and not get_close_matches(name, names, 1, 0.8))
+
+
+def _find_names(
+    part: Mapping[str, Any], part_type: Any, scope: str | None
+) -> tuple[set[str], bool]:
+    """Return the names in a part and in its class, and whether the class takes any name."""
     names = set(part)
     takes_any = True
     for part_class in _find_registered(part_type, part.get("_scope_", scope)):
         arguments, takes_any = _find_arguments(part_class)
         names |= arguments
-    return name in names or (takes_any and not get_close_matches(name, names, 1, 0.8))
+    return names, takes_any
 
 
 def _find_registered(part_type: Any, scope: str | None) -> Iterator[Any]:
-    """Yield the classes and functions that any registry has under the type of a part."""
+    """Yield the classes and functions that any registry has under the type of a part, if any."""
+    if part_type is None:
+        return
     if not isinstance(part_type, str):
         yield part_type
         return
@@ -98,27 +108,41 @@ def _find_arguments(part_class: Any) -> tuple[set[str], bool]:
 
 
 def _find_similar(cfg: Config, key: str) -> str | None:
-    """Return the key with the most similar last name, or None; of several, a short training key."""
-    keys = sorted(_dotted_keys(cfg), key=lambda name: (name.startswith("train"), -len(name), name))
-    keys_by_name = {_last_name(name): name for name in keys}  # the last key of a name stays
-    similar = get_close_matches(_last_name(key), keys_by_name, 1)
-    return keys_by_name[similar[0]] if similar else None
+    """Return the key with the most similar last name, or None: of the same part if it has one, else
+    under the most similar key, else a short training key.
+    """
+    values = dict(_dotted_values(cfg))
+    parent, _, name = key.rpartition(".")
+    part = values.get(parent)
+    if isinstance(part, Mapping):
+        names, _ = _find_names(part, part.get("type"), cfg.get("default_scope"))
+        similar = get_close_matches(name, names, 1)
+        if similar:
+            return f"{parent}.{similar[0]}"
+    similar = get_close_matches(name, {_last_name(known) for known in values}, 1)
+    keys = [known for known in values if _last_name(known) in similar]
+
+    def rank(known: str) -> tuple[float, bool, int]:
+        likeness = SequenceMatcher(None, parent, known.rpartition(".")[0]).ratio()
+        return likeness, known.startswith("train"), -len(known)
+
+    return max(keys, key=rank, default=None)
 
 
 def _last_name(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def _dotted_keys(cfg: Config) -> Iterator[str]:
-    """Yield the keys of all values that the runner or the scripts read."""
-    for key in _READ_KEYS.intersection(cfg):
-        yield from _keys_under(key, cfg[key])
+def _dotted_values(cfg: Config) -> Iterator[tuple[str, Any]]:
+    """Yield all values that the runner or the scripts read, with their dotted keys."""
+    for key in sorted(_READ_KEYS.intersection(cfg)):
+        yield from _values_under(key, cfg[key])
 
 
-def _keys_under(prefix: str, value: Any) -> Iterator[str]:
-    """Yield the dotted key `prefix` of a value, and those of all values in it."""
-    yield prefix
+def _values_under(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a value, whose dotted key is `prefix`, and all values in it, with their keys."""
+    yield prefix, value
     entries = dict(enumerate(value)) if isinstance(value, list) else value
     if isinstance(entries, Mapping):
         for name, entry in entries.items():
-            yield from _keys_under(f"{prefix}.{name}", entry)
+            yield from _values_under(f"{prefix}.{name}", entry)
