@@ -119,9 +119,10 @@ def _check_drawing(predictor: Predictor, drawing: dict[str, Any]) -> None:
     except TypeError as error:
         raise TypeError(f"{drawing=}: {error}; give numbers and texts") from None
     image = np.zeros((32, 32, 3), np.uint8)
-    instances = sv.Detections(np.ones((1, 4)), class_id=np.zeros(1, int), confidence=np.ones(1))
-    results = (instances, None) if predictor.is_detector else (None, image[..., 0])
-    Prediction(image, *results, predictor.names).draw(**drawing)
+    box = sv.Detections(np.ones((1, 4)), class_id=np.zeros(1, int), confidence=np.ones(1))
+    instances = box if predictor.is_detector else None
+    segmentation = None if predictor.is_detector else image[..., 0]
+    Prediction(image, instances, segmentation, predictor.names).draw(**drawing)
 
 
 def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> list[int]:
