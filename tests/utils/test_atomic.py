@@ -27,9 +27,10 @@ def test_full_disk_is_one_line(out, refusal, source):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200 * 1024, limits[1]))
     try:
-        refusal("weights", "convert", source, out, "--to", "timm")
+        error = refusal("weights", "convert", source, out, "--to", "timm")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.startswith(f"NotSaved: {out} could not be written: File too large; free disk")
     assert list(Path().iterdir()) == [Path(source)]
 
 

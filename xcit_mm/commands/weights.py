@@ -1,16 +1,16 @@
 """`xcit-mm weights`: list, inspect and convert XCiT weights."""
 
 import argparse
+import io
 import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from ..utils.arguments import CommandParser
-from ..utils.atomic import atomic_path
+from ..utils.atomic import write_whole
 from ..utils.cli import cli_main, ignore_broken_pipe
 from ..weights.bands import stem_key
 from ..weights.layouts import (
@@ -86,14 +86,15 @@ def convert(args: argparse.Namespace) -> None:
     if args.backbone:
         weights.heads.clear()
     converted = to_layout(weights, "official" if args.to == "safetensors" else args.to)
-    with atomic_path(out) as unfinished:
-        if args.to == "safetensors" or out.suffix == ".safetensors":
-            tensors = converted.get("state_dict") or converted.get("model") or converted
-            # Safetensors cannot hold tensors that share memory.
-            separate = {key: value.clone().contiguous() for key, value in tensors.items()}
-            save_file(separate, unfinished)
-        else:
-            torch.save(converted, unfinished)
+    file = io.BytesIO()  # in memory first, because torch does not say why a disk refuses a file
+    if args.to == "safetensors" or out.suffix == ".safetensors":
+        tensors = converted.get("state_dict") or converted.get("model") or converted
+        # Safetensors cannot hold tensors that share memory.
+        separate = {key: value.clone().contiguous() for key, value in tensors.items()}
+        file.write(save(separate))
+    else:
+        torch.save(converted, file)
+    write_whole(file.getbuffer(), out, "free disk space, or write to another disk")
     print(f"{out} ({args.to} layout)")
 
 
@@ -135,6 +136,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ignore_broken_pipe():
             args.run(args)
 
-    # torch.save raises a RuntimeError on a full disk
-    errors = (ValueError, OSError, RuntimeError, SafetensorError, ModuleNotFoundError)
+    # torch raises a RuntimeError if q, k and v of class attention cannot be joined.
+    errors = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
     return cli_main(work, "nothing is written", *errors)

@@ -9,17 +9,13 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..utils.atomic import atomic_path
+from ..utils.atomic import write_whole
 from ..utils.compat import is_resuming, is_training_run
 from ..weights.reader import load_from_file
 from ..weights.work_dirs import SavedRun, find_newer_best, forget_missing_best
 from .batches import use_numbered_loop
 from .nonfinite import is_finite
 from .schedule import follow_config
-
-
-class NotSaved(OSError):
-    """A checkpoint cannot be written."""
 
 
 class AtomicBackend(LocalBackend):
@@ -35,11 +31,7 @@ class AtomicBackend(LocalBackend):
         all files stay as they were.
         """
         path = Path(filepath)
-        try:
-            _write(obj, path)
-        except OSError as error:
-            fix = "earlier checkpoints are complete: free disk space and resume with --resume"
-            raise NotSaved(f"{path} could not be written: {error.strerror}; {fix}") from error
+        _write(obj, path)
         pointer = path.with_name("last_checkpoint")
         for former in self.outdated - {path}:
             # mmengine makes the pointer name the new file only later.
@@ -54,8 +46,8 @@ class AtomicBackend(LocalBackend):
 
 def _write(data: bytes | memoryview, path: Path) -> None:
     """Write a file without waiting until it is on the disk, as mmengine does."""
-    with atomic_path(path, path.with_name(".unfinished"), fsync=False) as unfinished:
-        unfinished.write_bytes(data)
+    fix = "earlier checkpoints are complete: free disk space and resume with --resume"
+    write_whole(data, path, fix, path.with_name(".unfinished"), fsync=False)
 
 
 register_backend("atomic", AtomicBackend)
