@@ -31,6 +31,7 @@ def test_inspect_shows_layout_task_architecture_and_metadata(weights, file):
     facts = ("official, under 'model'", "classifier", "32x12x4/p16", "0.197 M")
     assert [fact for fact in facts if fact not in printed] == []
     assert "bands       3" in printed
+    assert "fault       none" in printed
     assert "epoch       3" in printed
 
 
@@ -50,6 +51,47 @@ def test_a_converted_file_has_the_tensors_under_the_names_of_the_layout(
     tensors = content.get("state_dict", content)
     assert {name: list(tensor.shape) for name, tensor in tensors.items()} == KEYS[keys]
     assert same(parse_checkpoint(content).trunk, official(16))
+
+
+NORM = "blocks.3.norm1.bias"
+SAVED = official(16)
+DETECTOR = {f"backbone.{key}": value for key, value in SAVED.items()}
+
+
+def without(*prefixes: str) -> dict:
+    return {key: value for key, value in SAVED.items() if not key.startswith(prefixes)}
+
+
+BROKEN = [
+    (without("blocks.5."), "it lacks blocks.5."),
+    (without("cls_attn_blocks.1."), "it lacks cls_attn_blocks.1."),
+    (without("head.weight"), "it lacks head.weight"),
+    (without("cls_token"), "it holds the unknown cls_attn_blocks.0."),
+    (SAVED | {"fpn1.0.bias": torch.ones(32)}, "it holds the unknown fpn1.0.bias"),
+    (SAVED | {NORM: torch.full((32,), torch.nan)}, f"{NORM} with values that are not finite"),
+    (SAVED | {NORM: torch.full((32,), torch.inf)}, f"{NORM} with values that are not finite"),
+    (DETECTOR | {"neck.x": torch.tensor(torch.inf)}, "neck.x with values that are not finite"),
+]
+WITHOUT_SIZES = [  # which inspect refuses
+    (dict(list(SAVED.items())[::2]), "it lacks "),
+    ({f"module.{key}" if "1" in key else key: SAVED[key] for key in SAVED}, "it lacks "),
+]
+
+
+@pytest.mark.parametrize("state, fault", BROKEN + WITHOUT_SIZES)
+def test_a_file_that_fills_no_model_is_not_converted(state, fault, refusal, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    torch.save(state, "broken.pth")
+    error = refusal("weights", "convert", "broken.pth", "out.pth", "--to", "timm")
+    assert error.startswith("ValueError: broken.pth fills no model: it ") and fault in error
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.pth"]
+
+
+@pytest.mark.parametrize("state, fault", BROKEN)
+def test_inspect_shows_why_a_file_fills_no_model(state, fault, weights):
+    torch.save(state, "broken.pth")
+    (line,) = re.findall("fault .*", weights("inspect", "broken.pth"))
+    assert fault in line
 
 
 def test_convert_does_not_overwrite(weights, refusal, file):

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
+from ..models.build import check_complete
 from ..utils.arguments import CommandParser
 from ..utils.atomic import write_whole
 from ..utils.cli import cli_main, ignore_broken_pipe
@@ -54,6 +55,11 @@ def inspect(args: argparse.Namespace) -> None:
     statistics = ("running_mean", "running_var", "_tracked")
     learned = sum(value.numel() for key, value in tensors.items() if not key.endswith(statistics))
     count = f"{learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}"
+    fault = "none"
+    try:
+        check_complete(weights)
+    except ValueError as error:
+        fault = str(error)
     entry = f", under {weights.source!r}" if weights.source else ""
     rows = {
         "layout": f"{weights.layout}{entry}",
@@ -63,6 +69,7 @@ def inspect(args: argparse.Namespace) -> None:
         "parameters": count,
         "pyramid": "yes" if any(key.startswith("fpn") for key in trunk) else "no",
         "unknown": ", ".join(key for key in trunk if not key.startswith(KNOWN_PREFIXES)) or "none",
+        "fault": fault,
     }
     for title, cell in rows.items():
         print(f"{title:11} {cell}")
@@ -85,6 +92,11 @@ def convert(args: argparse.Namespace) -> None:
     weights = read_weights(args)
     if args.backbone:
         weights.heads.clear()
+    try:
+        check_complete(weights)
+    except ValueError as error:
+        fix = "take a complete file of finite weights"
+        raise ValueError(f"{args.file} fills no model: {error}; {fix}") from None
     converted = to_layout(weights, "official" if args.to == "safetensors" else args.to)
     file = io.BytesIO()  # in memory first, because torch does not say why a disk refuses a file
     if args.to == "safetensors" or out.suffix == ".safetensors":
