@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from helpers.weight_files import KEYS, official, same
+from helpers.weight_files import KEYS, official, path_of, same
 
+from xcit_mm.weights.classes import learned_classes
 from xcit_mm.weights.layouts import parse_checkpoint
 from xcit_mm.weights.reader import load_from_file
 
@@ -51,6 +52,46 @@ def test_a_converted_file_has_the_tensors_under_the_names_of_the_layout(
     tensors = content.get("state_dict", content)
     assert {name: list(tensor.shape) for name, tensor in tensors.items()} == KEYS[keys]
     assert same(parse_checkpoint(content).trunk, official(16))
+
+
+@pytest.mark.parametrize(
+    "source, options, left_out",
+    [
+        ("mmpretrain_p16.pth", ["out.pth", "--to", "mmpretrain"], ""),
+        ("mmpretrain_p16.pth", ["out.pth", "--to", "official"], ""),
+        ("mmpretrain_p16.pth", ["out.pth", "--to", "timm"], "the names of the classes"),
+        (
+            "mmpretrain_p16.pth",
+            ["out.safetensors", "--to", "mmpretrain"],
+            "the names of the classes",
+        ),
+        ("official-maskrcnn_p16.pth", ["out.pth", "--backbone", "--to", "official"], ""),
+        (
+            "official-maskrcnn_p16.pth",
+            ["out.pth", "--backbone", "--to", "timm"],
+            "the trained pyramid",
+        ),
+        (
+            "official-maskrcnn_p16.pth",
+            ["out.pth", "--backbone", "--to", "mmpretrain"],
+            "the trained pyramid",
+        ),
+        ("dino-full_p16.pth", ["out.pth", "--to", "timm"], "the head of DINO"),
+    ],
+)
+def test_convert_keeps_the_names_of_classes_or_says_what_it_leaves_out(
+    source, options, left_out, weights, tmp_path
+):
+    content = load_from_file(path_of(source, tmp_path))
+    if source.startswith("mmpretrain"):
+        content["meta"] = dict(dataset_meta=dict(classes=("a", "b")))
+    torch.save(content, "named.pth")
+    _, *lines = weights("convert", "named.pth", *options).splitlines()
+    reason = f"left out, because {options[0]} has no place for it: "
+    assert lines == ([reason + left_out] if left_out else [])
+    names = None if left_out or "--backbone" in options else ("a", "b")
+    assert learned_classes(load_from_file(options[0])) == names
+    assert "fault       none" in weights("inspect", options[0])
 
 
 NORM = "blocks.3.norm1.bias"

@@ -19,6 +19,7 @@ from ..weights.layouts import (
     LAYOUTS,
     Weights,
     describe,
+    list_left_out,
     parse_checkpoint,
     to_layout,
 )
@@ -90,8 +91,9 @@ def convert(args: argparse.Namespace) -> None:
     if out.exists():
         raise FileExistsError(f"{out} exists: remove it or choose another name")
     weights = read_weights(args)
-    if args.backbone:
+    if args.backbone and weights.heads:
         weights.heads.clear()
+        weights.metadata.clear()  # names of classes belong to the heads
     try:
         check_complete(weights)
     except ValueError as error:
@@ -102,12 +104,15 @@ def convert(args: argparse.Namespace) -> None:
     if args.to == "safetensors" or out.suffix == ".safetensors":
         tensors = converted.get("state_dict") or converted.get("model") or converted
         # Safetensors cannot hold tensors that share memory.
-        separate = {key: value.clone().contiguous() for key, value in tensors.items()}
-        file.write(save(separate))
+        converted = {key: value.clone().contiguous() for key, value in tensors.items()}
+        file.write(save(converted))
     else:
         torch.save(converted, file)
     write_whole(file.getbuffer(), out, "free disk space, or write to another disk")
     print(f"{out} ({args.to} layout)")
+    left_out = list_left_out(weights, converted)
+    if left_out:
+        print(f"left out, because {out} has no place for it: {', '.join(left_out)}")
 
 
 def list_names(args: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..archs import ARCHS, arch_name, resolve_arch
 from .bands import LINEAR_STEM, stem_key
+from .classes import learned_classes
 
 # Prefixes of the keys that only a classifier has, only DINO's head, and only a pyramid.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
@@ -154,16 +155,21 @@ def _rename_as_published(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], s
 def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
     """Make a checkpoint of a trunk in a layout, with the wrapping of that project.
 
+    The names of the classes are kept where the layout has a place beside the tensors.
+
     Raises:
         ValueError: If the weights hold a detector or segmentor, which has the official layout only.
     """
     if weights.heads:
         fix = "keep it, or convert its backbone alone (--backbone)"
         raise ValueError(f"a {weights.task} has one layout only: {fix}")
+    classes = learned_classes(weights.metadata)
+    names = dict(meta=dict(dataset_meta=dict(classes=classes))) if classes else {}
     if layout == "official":
-        return dict(model=dict(weights.trunk))
-    # The models of the other projects have no pyramid.
-    state = {key: value for key, value in weights.trunk.items() if not key.startswith("fpn")}
+        return dict(model=dict(weights.trunk)) | names
+    # The models of the other projects have no pyramid and no head of DINO.
+    unused = (*PYRAMID_PREFIXES, *DINO_HEAD_PREFIXES)
+    state = {key: value for key, value in weights.trunk.items() if not key.startswith(unused)}
     state = _replace_parts(_split_class_qkv(state), _NAMES_BY_LAYOUT[layout])
     if layout == "timm":
         return state
@@ -171,7 +177,18 @@ def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
     prefixed = {
         key if key.startswith("head.") else f"backbone.{key}": value for key, value in state.items()
     }
-    return dict(meta={}, state_dict=prefixed)
+    return dict(meta={}, state_dict=prefixed) | names
+
+
+def list_left_out(weights: Weights, converted: dict[str, Any]) -> list[str]:
+    """Return what a checkpoint that was made from weights has no place for."""
+    written = parse_checkpoint(converted)
+    lost = [key for key in weights.trunk if key not in written.trunk]
+    parts = {"the trained pyramid": PYRAMID_PREFIXES, "the head of DINO": DINO_HEAD_PREFIXES}
+    left_out = [part for part in parts if any(key.startswith(parts[part]) for key in lost)]
+    if learned_classes(weights.metadata) != learned_classes(written.metadata):
+        left_out.append("the names of the classes")
+    return left_out
 
 
 def _replace_parts(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
