@@ -75,8 +75,16 @@ def test_metadata_describe_other_bands_and_both_labels_of_one_class(segmentor):
     assert {name: facts[name] for name in expected} == expected
 
 
+def of_version(key: str) -> bytes:
+    """Content of a file whose metadata name a version."""
+    file = onnx.ModelProto()
+    file.metadata_props.add(key=key, value='"0.3.0"')
+    return file.SerializeToString()
+
+
 def test_command_exports_the_pyramid_of_a_detector_s_backbone(small, call, tmp_path):
     out = tmp_path / "backbone.onnx"
+    out.write_bytes(of_version("xcit_mm_version"))  # replaced
     code, printed, progress = call("export", *small, "--out", out, "--part", "backbone")
     assert code == 0
     assert "stride8: within" in printed
@@ -125,6 +133,9 @@ BACKBONE = dict(part="backbone")
         ("segmentor", "", dict(int8=["broken.jpg"]), ValueError, "broken.jpg"),
         ("small", "", dict(out=Path("model.pth")), ValueError, r"model\.pth"),
         ("small", "", dict(out=Path("no/model.onnx")), FileNotFoundError, "no folder no"),
+        ("small", "", dict(out=Path("text.onnx")), FileExistsError, r"text\.onnx exists and"),
+        ("small", "", dict(out=Path("other.onnx")), FileExistsError, r"other\.onnx exists and"),
+        ("small", "", dict(out=Path("folder.onnx")), FileExistsError, r"folder\.onnx exists and"),
     ],
 )
 def test_export_that_cannot_succeed_ends_in_one_line(
@@ -138,13 +149,15 @@ def test_export_that_cannot_succeed_ends_in_one_line(
     classifier = {key: tensor for key, tensor in state.items() if not key.startswith("fpn")}
     torch.save(classifier, "classifier.pth")
     Path("broken.jpg").write_text("no image")
-    Path("model.onnx").write_text("an earlier file")
-    before = sorted(Path().iterdir())
+    Path("model.onnx").write_bytes(of_version("xcit_mm_version"))
+    Path("other.onnx").write_bytes(of_version("other"))
+    Path("text.onnx").write_text("a user's own")
+    Path("folder.onnx").mkdir()
+    before = {path: path.read_bytes() for path in Path().rglob("*.*") if path.is_file()}
     with pytest.raises(error, match=named) as raised:
         export_model("config.py", **(dict(checkpoint=checkpoint, out=Path("model.onnx")) | options))
     assert "\n" not in str(raised.value)
-    assert sorted(Path().iterdir()) == before
-    assert Path("model.onnx").read_text() == "an earlier file"
+    assert {path: path.read_bytes() for path in Path().rglob("*.*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("name", ["config", "checkpoint"])

@@ -24,7 +24,7 @@ from ..utils.folders import check_output
 from ..weights.reader import check_checkpoint
 from .check import compare
 from .detectors import ExportableDetector
-from .metadata import model_metadata
+from .metadata import is_export, model_metadata
 from .operators import to_onnx
 from .quantization import load_images, quantize
 from .supported import check_evaluation, check_model
@@ -56,14 +56,15 @@ def export_model(
         Lines that report the deviations from torch and the scores.
 
     Raises:
+        FileExistsError: If the file exists and is not an earlier export.
         FileNotFoundError: If an input or the folder of the file is missing.
         ModuleNotFoundError: If packages for ONNX are missing.
         ValueError: If the model cannot be exported, the checkpoint does not fit it, or the file
             would replace an input.
         RuntimeError: If tracing fails, or the file does not agree with torch.
     """
-    _check_target(out, part)
     check_output(out, [config, checkpoint, *int8])
+    _check_target(out, part)
     cfg = read_config(config)
     check_checkpoint(checkpoint)
     check_model(cfg, part)
@@ -123,7 +124,9 @@ def _named_failures() -> Iterator[None]:
 
 
 def _check_target(out: Path, part: str) -> None:
-    """Raise if `out` cannot be written, `part` is unknown or a package for ONNX is missing."""
+    """Raise if `out` cannot be written or is a file of the user's, `part` is unknown or a package
+    for ONNX is missing.
+    """
     if out.suffix != ".onnx":
         raise ValueError(f"{out}: name it .onnx")
     if part not in ("backbone", "model"):
@@ -134,6 +137,9 @@ def _check_target(out: Path, part: str) -> None:
     missing = ", ".join(name for name in packages if importlib.util.find_spec(name) is None)
     if missing:
         raise ModuleNotFoundError(f"{missing} not installed: pip install xcit_mm[export]")
+    if out.exists() and not is_export(out):
+        fix = "move it, or give another --out"
+        raise FileExistsError(f"{out} exists and is not an export of xcit_mm: {fix}")
 
 
 def _make_traceable(cfg: Config, model: nn.Module) -> Any:

@@ -1,6 +1,7 @@
 """Metadata of an exported file, by which `run.py` and other programs run it. Values are JSON."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
@@ -77,6 +78,17 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
     if backbone is not model:
         facts |= _describe_results(cfg, inputs, model)  # with another task
     return {name: json.dumps(fact) for name, fact in facts.items()}
+
+
+def is_export(path: Path) -> bool:
+    """Return whether a file is a model with the metadata of this package."""
+    import onnx
+
+    try:
+        file = onnx.load(path, load_external_data=False)
+    except Exception:  # a file of another format makes protobuf raise nearly anything
+        return False
+    return any(entry.key == "xcit_mm_version" for entry in file.metadata_props)
 
 
 def _describe_results(cfg: Config, inputs: ModelInput, model: Any) -> dict[str, Any]:
