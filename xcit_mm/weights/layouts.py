@@ -250,9 +250,12 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
     stem = stem_key(trunk)
     if stem not in trunk or trunk[stem].dim() != 4:
         raise ValueError(f"it lacks filters of the stem, {stem}")
+    last_block = max(int(key.split(".")[1]) for key in trunk if key.startswith("blocks."))
+    if last_block > len(trunk):  # no memory is taken for blocks that cannot be there
+        raise ValueError(f"it has a block {last_block}, but {len(trunk)} tensors")
     shape = dict(
         embed_dim=trunk["blocks.0.norm1.weight"].numel(),
-        depth=1 + max(int(key.split(".")[1]) for key in trunk if key.startswith("blocks.")),
+        depth=1 + last_block,
         num_heads=trunk["blocks.0.attn.temperature"].numel(),
     )
     name = arch_name(**shape)
