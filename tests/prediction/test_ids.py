@@ -1,6 +1,7 @@
 """Ids of images and classes: those of a COCO json, or new ones that no later command changes."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -95,3 +96,22 @@ def test_the_annotated_of_two_categories_of_one_name_gives_the_id(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"a\.json: the ids 0, 2 have one name, fig"):
         find_items([path])
+
+
+def test_ids_that_are_texts_stay_texts(models, photos):
+    prediction = Predictor.from_config(*models["det"])(photos / "00.png")
+    ids = ["7", "a", "9", "3"]
+    results = prediction.to_coco(5, ids)
+    assert {result["category_id"] for result in results} <= set(ids)
+    restored = Prediction.from_coco(results, prediction.image, prediction.names, ids)
+    assert restored.labels.tolist() == prediction.labels.tolist()
+
+
+def test_records_without_ids_keep_the_numbers_of_their_order(command, photos, call, out):
+    """xcit_mm 0.3.0 wrote such records."""
+    assert call(*command(photos / "00.png", photos / "01.png"))[0] == 0
+    (journal,) = (out / "journal").glob("*.jsonl")
+    journal.write_text(re.sub(r'"id": \d+', '"id": null', journal.read_text()))
+    assert call(*command(photos / "0[0-2].png"))[0] == 0
+    ids = {image["file_name"]: image["id"] for image in read_images(out)}
+    assert ids == {"00.png": 1, "01.png": 2, "02.png": 3}

@@ -25,10 +25,13 @@ MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
 
 def _id_of_each(names: Sequence[str], category_ids: Sequence[int] | None) -> list[int]:
     """Return the COCO id of each class, by default from 1 on, or raise ValueError."""
-    ids = range(1, len(names) + 1) if category_ids is None else category_ids
-    if len(ids) != len(names):
-        raise ValueError(f"{len(ids)} category_ids: give the id of each of {len(names)} classes")
-    return [int(category_id) for category_id in ids]
+    if category_ids is None:
+        return list(range(1, len(names) + 1))
+    if len(category_ids) != len(names):
+        problem = f"{len(category_ids)} category_ids"
+        raise ValueError(f"{problem}: give the id of each of {len(names)} classes")
+    # An array's numbers are not those of a json. A text stays a text.
+    return category_ids.tolist() if isinstance(category_ids, np.ndarray) else list(category_ids)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
