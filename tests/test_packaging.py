@@ -1,4 +1,6 @@
-"""Wheel and source distribution: complete, with requirements of all imports, and usable."""
+"""The sizes of the sources; wheel and source distribution: complete, with requirements of all
+imports, and usable.
+"""
 
 import ast
 import os
@@ -15,6 +17,39 @@ from pathlib import Path
 import pytest
 from helpers.paths import ROOT
 
+# Python in whole kB (1000 bytes) that each part of the repository may have. The part "." is xcit_mm
+# without its subpackages. See CONTRIBUTING.md, "Subpackages".
+SIZES = {
+    "xcit_mm/.": 9,
+    "xcit_mm/checks": 33,
+    "xcit_mm/commands": 23,
+    "xcit_mm/datasets": 20,
+    "xcit_mm/deployment": 45,
+    "xcit_mm/launch": 27,
+    "xcit_mm/models": 95,
+    "xcit_mm/ops": 22,
+    "xcit_mm/prediction": 75,
+    "xcit_mm/rasters": 61,
+    "xcit_mm/training": 28,
+    "xcit_mm/utils": 33,
+    "xcit_mm/weights": 51,
+    "tests": 480,
+}
+# Parts that are still larger, and their present size, which may only fall.
+PRESENT_SIZES = {
+    "xcit_mm/.": 10,
+    "xcit_mm/checks": 71,
+    "xcit_mm/commands": 34,
+    "xcit_mm/datasets": 111,
+    "xcit_mm/deployment": 68,
+    "xcit_mm/launch": 48,
+    "xcit_mm/prediction": 113,
+    "xcit_mm/rasters": 145,
+    "xcit_mm/training": 52,
+    "xcit_mm/utils": 62,
+    "xcit_mm/weights": 67,
+    "tests": 741,
+}
 FOLDERS = ("benchmarks", "configs", "docs", "requirements", "tests", "tools")
 FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile")
 FILES += ("README.md", "model-index.yml", "pyproject.toml", "setup.py")
@@ -53,6 +88,25 @@ def files(root: Path, *folders: str) -> set[str]:
     """Return the relative paths of the files in folders of a checkout, without byte code."""
     paths = (path for folder in folders for path in (root / folder).rglob("*") if path.is_file())
     return {path.relative_to(root).as_posix() for path in paths if path.suffix != ".pyc"}
+
+
+def size_of(part: str) -> int:
+    """Return the size in whole kB of the Python modules of a part."""
+    folder = ROOT / part
+    paths = folder.glob("*.py") if part.endswith(".") else folder.rglob("*.py")
+    return round(sum(path.stat().st_size for path in paths) / 1000)
+
+
+@pytest.mark.parametrize("part", SIZES)
+def test_no_part_grows_beyond_its_size(part):
+    allowed = PRESENT_SIZES.get(part, SIZES[part])
+    size = size_of(part)
+    assert size <= allowed, f"{part} has {size} kB: a full part gives something up first"
+
+
+def test_every_subpackage_has_a_size():
+    subpackages = {f"xcit_mm/{path.parent.name}" for path in ROOT.glob("xcit_mm/*/__init__.py")}
+    assert subpackages == {part for part in SIZES if part.startswith("xcit_mm/")} - {"xcit_mm/."}
 
 
 def modules(root: Path) -> set[str]:
