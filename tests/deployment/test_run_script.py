@@ -10,6 +10,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -96,6 +97,22 @@ def test_a_wrong_call_is_one_line_and_replaces_no_input(arguments, message, main
         main(*arguments.format(model="models/model.onnx").split())
     assert "\n" not in str(error.value)
     assert os.listdir("photos") == ["a.png"]
+
+
+@pytest.mark.parametrize("name", ["setLogLevel", "utils"])
+def test_opencv_is_silent_by_the_name_of_each_version(name, main, monkeypatch):
+    """`cv2.setLogLevel` until 4.12, `cv2.utils.logging.setLogLevel` from 4.13 on."""
+    levels = []
+    functions = dict(
+        setLogLevel=levels.append,
+        utils=SimpleNamespace(logging=SimpleNamespace(setLogLevel=levels.append)),
+    )
+    monkeypatch.delattr(cv2, "setLogLevel", raising=False)
+    monkeypatch.setattr(cv2, "utils", SimpleNamespace())
+    monkeypatch.setattr(cv2, name, functions[name], raising=False)
+    with pytest.raises(ValueError, match=r"none\.onnx"):
+        main("none.onnx", "photos")
+    assert levels == [0]
 
 
 def png_of_many_pixels() -> bytes:

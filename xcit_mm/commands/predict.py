@@ -84,5 +84,7 @@ def predict(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     args = parse_args(argv)
-    cv2.utils.logging.setLogLevel(0)  # which prints lines of its own about broken files
+    # OpenCV prints lines of its own about broken files. Until 4.12, its level is set in cv2 itself.
+    set_log_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel
+    set_log_level(0)
     return cli_main(lambda: predict(args), "start the same command again to go on", *ERRORS)

@@ -376,7 +376,9 @@ def main() -> int:
     provider_help = "CPU, CUDA or another provider of onnxruntime (CUDA if available)"
     parser.add_argument("--provider", metavar="NAME", help=provider_help)
     args = parser.parse_args()
-    cv2.utils.logging.setLogLevel(0)  # which prints lines of its own about broken files
+    # OpenCV prints lines of its own about broken files. Until 4.12, its level is set in cv2 itself.
+    set_log_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel
+    set_log_level(0)
     streams: Any = sys.stdout, sys.stderr
     for stream in streams:  # the name of a file may not be UTF-8
         stream.reconfigure(errors="backslashreplace")
