@@ -9,7 +9,7 @@ from xcit_mm.utils.cli import ignore_broken_pipe
 from xcit_mm.version import __version__
 
 COMMANDS = {
-    "predict": "detect or segment in images, folders and videos",
+    "predict": "detect or segment in images and folders of images",
     "raster": "detect or segment in a raster on a map, larger than memory",
     "train": "train a config, or fine-tune a model on your own data",
     "test": "score a model on the data set of its config",

@@ -12,7 +12,7 @@ def model_of(model: Sequence[object]) -> list[object]:
 
 
 def read_records(out: Path) -> list[dict[str, Any]]:
-    """Read all complete records of images, videos and failures, in the order of their journals."""
+    """Read all complete records of images and failures, in the order of their journals."""
     lines: list[str] = []
     for path in sorted((out / "journal").glob("*.jsonl")):
         lines += path.read_text().splitlines(keepends=True)
@@ -39,8 +39,8 @@ def merged(out: Path) -> dict[str, Any]:
     """Describe the results of a folder without ids, which depend on the order of predictions.
 
     Returns:
-        By the name of an image or the name and number of a frame its size and its results, and
-        under `files` the names of maps and drawings.
+        By the name of an image its size and its results, and under `files` the names of maps and
+        drawings.
     """
     images = read_images(out)
     path = out / "predictions.json"
@@ -50,7 +50,7 @@ def merged(out: Path) -> dict[str, Any]:
         objects = [dict(result) for result in results if result["image_id"] == image["id"]]
         for result in objects:
             del result["image_id"]
-        name = f"{image['file_name']} {image.get('frame', '')}".strip()
+        name = image["file_name"]
         assert name not in described, f"{name} has two results"
         described[name] = [image["height"], image["width"], objects]
     assert len({image["id"] for image in images}) == len(images)

@@ -96,7 +96,7 @@ def test_a_map_is_blended_beside_a_legend_of_its_classes(image):
     legend = drawn[:, 300:].reshape(-1, 3).tolist()
     assert [color in legend for color in colors.tolist()] == [True, False, True]
     other = Prediction(image, None, np.ones_like(labels), CLASSES, PALETTE).draw()
-    assert other.shape == drawn.shape  # as frames of a video must have
+    assert other.shape == drawn.shape  # whatever the classes in the image
 
 
 NAMES = ("树", "Bäume", "나무", "पेड़", "ต้นไม้", "\N{DECIDUOUS TREE}", "tree")

@@ -9,13 +9,13 @@ from helpers.runs import write_json
 from xcit_mm.prediction.items import drawing_name
 from xcit_mm.prediction.listing import find_items
 
-EXPECTED = ["a.jpg", "b.PNG", "c.jfif", "clip.m4v", "clip.mp4", "d.jpe", "sub/a.jpg", "sub/c.heic"]
+EXPECTED = ["a.jpg", "b.PNG", "c.jfif", "d.jpe", "sub/a.jpg", "sub/c.heic"]
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
     root = tmp_path / "in"
-    for name in (*EXPECTED, ".hidden.jpg", ".cache/d.jpg", "note.md", "Makefile"):
+    for name in (*EXPECTED, ".hidden.jpg", ".cache/d.jpg", "clip.mp4", "note.md", "Makefile"):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -30,8 +30,7 @@ def test_a_folder_counts_what_is_no_image_and_leaves_out_hidden_files(folder):
     listing = find_items([folder])
     assert [item.name for item in listing.items] == EXPECTED
     assert listing.items[0].path == str(folder / "a.jpg")
-    assert [item.name for item in listing.items if item.is_video] == ["clip.m4v", "clip.mp4"]
-    assert listing.notes == ["left out 4 files: 2 hidden, 1 without a suffix, 1 .md"]
+    assert listing.notes == ["left out 5 files: 2 hidden, 1 without a suffix, 1 .mp4, 1 .md"]
 
 
 def test_results_below_the_folder_are_not_predicted(folder):
@@ -123,8 +122,8 @@ def test_names_and_drawings_are_unique(folder):
         (folder / name).touch()
     unique = names(folder)
     drawings = [drawing_name(name) for name in unique]
-    assert len(set(unique)) == len(set(drawings)) == len(unique) == 11
-    assert {"a.png", "a.png-2.jpg"} <= set(unique) and {"a.png.jpg", "clip.mp4"} <= set(drawings)
+    assert len(set(unique)) == len(set(drawings)) == len(unique) == 9
+    assert {"a.png", "a.png-2.jpg"} <= set(unique) and "a.png.jpg" in drawings
     assert max(len(os.path.basename(name)) for name in drawings) < 100
     urls = [f"http://host/photos/a.jpg?size={size}" for size in (1, 2)]
     assert len(set(names(folder / "a.jpg", *urls))) == 3
@@ -132,14 +131,14 @@ def test_names_and_drawings_are_unique(folder):
 
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_results_of_one_item_are_no_folder_of_another_s(is_reversed, tmp_path):
-    """Tiles or frames often lie in a folder named after their photo or video."""
-    files = ("p/a.jpg", "t/a.jpg/0.jpg", "t/a.jpg.png/0.jpg", "v/b.mp4", "f/b.mp4/1.jpg")
+    """Tiles often lie in a folder named after their photo."""
+    files = ("p/a.jpg", "t/a.jpg/0.jpg", "t/a.jpg.png/0.jpg")
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    sources = [tmp_path / folder for folder in "ptvf"]
+    sources = [tmp_path / folder for folder in "pt"]
     unique = names(*(sources[::-1] if is_reversed else sources))
-    maps = [name if name.endswith(".mp4") else f"{name}.png" for name in unique]
+    maps = [f"{name}.png" for name in unique]
     for results in (list(map(drawing_name, unique)), maps):
         folders = {str(parent) for name in results for parent in Path(name).parents}
         assert len(set(results)) == len(files) and folders.isdisjoint(results)
@@ -180,6 +179,7 @@ def test_the_images_of_a_coco_json_are_found_beside_it(place, tmp_path):
         ("none.jpg", None, FileNotFoundError, "none.jpg"),
         ("*.txt", None, FileNotFoundError, "give a file, folder"),
         ("*.md", None, FileNotFoundError, r"left out .* 1 \.md"),
+        ("clip.mp4", None, ValueError, "clip.mp4 is not an image: docs/recipes.md"),
         ("list.txt", b"\n", ValueError, "list.txt is"),
         ("list.txt", b"a.jpg\nb\0.jpg", ValueError, "list.txt is not a text"),
         ("list.txt", b"\xff", ValueError, "list.txt cannot be read .*save it as UTF-8"),

@@ -1,4 +1,4 @@
-"""`xcit-mm predict`: detect or segment in images and videos, from one to millions."""
+"""`xcit-mm predict`: detect or segment in images, from one to millions."""
 
 import argparse
 from collections.abc import Sequence

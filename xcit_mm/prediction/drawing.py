@@ -78,8 +78,8 @@ def draw_segmentation_map(
 def _draw_legend(
     image: np.ndarray, segmentation: np.ndarray, labels: Sequence[ClassLabel], colors: np.ndarray
 ) -> np.ndarray:
-    """Draw the classes of a map, largest first. All names decide the width, since frames of a video
-    must have one size.
+    """Draw the classes of a map, largest first. All names decide the width, so that the drawings of
+    images of one size have one size.
     """
     size = _font_size(image)
     line = round(1.5 * size)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 
 from ..utils.errors import reason
 from .items import Item
@@ -10,15 +9,10 @@ from .journal import file_stamp
 from .prediction import Prediction
 from .reading import Reader, ReadImage
 from .results import Results
-from .videos import iter_frames
 
 MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tried again
 CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
 RESUMES = "the same command goes on"
-
-
-class InputError(Exception):
-    """An error of a video: of its file, its frames or their prediction."""
 
 
 class Engine:
@@ -67,33 +61,29 @@ class Engine:
             ) from error
 
     def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
-        """Predict images in batches, then videos."""
-        images = [item for item in items if not item.is_video]
-        if images:
-            try:
-                yield from self._predict_images(images)
-            except RuntimeError as error:  # a process that reads died or hangs
-                raise RuntimeError(f"{error} ({RESUMES})") from error
-        for item in items:
-            if item.is_video:
-                self._predict_video(item)
-                yield item
+        """Predict, draw and record images in batches, and yield their items."""
+        if not items:
+            return
+        try:
+            for batch in self._iter_batches(self.reader.read(items, self._start)):
+                for image, result in zip(batch, self._predict_batch(batch), strict=True):
+                    self._record(image, result)
+                    yield image.item
+        except RuntimeError as error:  # a process that reads died or hangs
+            raise RuntimeError(f"{error} ({RESUMES})") from error
 
     def _start(self, item: Item) -> None:
         self.journal.start(item)
         self.results.remove(item)  # those of a former file at its path
 
-    def _predict_images(self, items: Sequence[Item]) -> Iterator[Item]:
-        """Predict, draw and record images, and yield their items."""
-        for batch in self._iter_batches(self.reader.read(items, self._start)):
-            for image, result in zip(batch, self._predict_batch(batch), strict=True):
-                if isinstance(result, str):
-                    self.journal.add(image.item, image.stamp, error=result)
-                else:
-                    self.results.draw(image.item, result)
-                    fields = self.results.store(image.item, result)
-                    self.journal.add(image.item, image.stamp, self.results.drawing, **fields)
-                yield image.item
+    def _record(self, image: ReadImage, result: Prediction | str) -> None:
+        """Draw, store and record the prediction of an image, or record why it failed."""
+        if isinstance(result, str):
+            self.journal.add(image.item, image.stamp, error=result)
+            return
+        self.results.draw(image.item, result)
+        fields = self.results.store(image.item, result)
+        self.journal.add(image.item, image.stamp, self.results.drawing, **fields)
 
     def _iter_batches(self, images: Iterable[ReadImage]) -> Iterator[list[ReadImage]]:
         """Collect batches of one size. An unreadable image is a batch of its own."""
@@ -125,32 +115,3 @@ class Engine:
             if len(batch) == 1:
                 return [reason(error)]
         return [result for image in batch for result in self._predict_batch([image])]
-
-    def _predict_video(self, video: Item) -> None:
-        """Predict a video: draw its frames, and record each of them and then the video.
-
-        If it fails, the records of the frames before the failure are kept.
-        """
-
-        def iter_recorded() -> Iterator[Prediction]:
-            for number, prediction in enumerate(self._predict_frames(video.path)):
-                self.journal.add_frame(number, **self.results.store(video, prediction, number))
-                yield prediction
-
-        self._start(video)
-        stamp = file_stamp(video.path)  # before reading, as it may be replaced meanwhile
-        try:
-            count = self.results.draw_video(video, iter_recorded())
-        except InputError as error:
-            self.journal.add(video, stamp, error=str(error))
-        else:
-            self.journal.add(video, stamp, self.results.drawing, frames=count)
-
-    def _predict_frames(self, path: str) -> Iterator[Prediction]:
-        """Yield the prediction of each frame of a video. Each error becomes an InputError."""
-        try:
-            frames = iter_frames(path)
-            while batch := list(islice(frames, self.predictor.batch_size)):
-                yield from self.predictor(batch)
-        except Exception as error:  # decoders, models and pipelines raise many types
-            raise InputError(reason(error)) from error

@@ -1,4 +1,4 @@
-"""Images and videos to predict, and the unique names of their results."""
+"""Images to predict, and the unique names of their results."""
 
 import hashlib
 import os
@@ -9,12 +9,11 @@ from urllib.parse import urlsplit
 
 from ..utils.images import URL_PREFIXES
 
-VIDEO_SUFFIXES = (".mp4", ".m4v", ".avi", ".mov", ".mkv", ".webm")
 _MAX_NAME = 200  # bytes, since results are named after it
 
 
 class Item(NamedTuple):
-    """An image or video to predict.
+    """An image to predict.
 
     Attributes:
         path: Absolute path, or URL.
@@ -26,10 +25,6 @@ class Item(NamedTuple):
     path: str
     name: str
     id: int | str | None = None
-
-    @property
-    def is_video(self) -> bool:
-        return lower_suffix(self.path) in VIDEO_SUFFIXES
 
 
 def digest(name: str) -> str:
@@ -106,12 +101,10 @@ class _Names:
 
     @staticmethod
     def _results(name: str) -> set[tuple[str, str]]:
-        """Return the paths of a drawing, and of a map or the folder of a video's maps."""
-        is_video = lower_suffix(name) in VIDEO_SUFFIXES
-        return {("drawing", drawing_name(name)), ("map", name if is_video else f"{name}.png")}
+        """Return the paths of a drawing and of a map."""
+        return {("drawing", drawing_name(name)), ("map", f"{name}.png")}
 
 
 def drawing_name(name: str) -> str:
     """Return the file name of an item's drawing: a.jpg of a.jpg, b.png.jpg of b.png."""
-    suffix = ".mp4" if lower_suffix(name) in VIDEO_SUFFIXES else ".jpg"
-    return name if name.endswith(suffix) else name + suffix
+    return name if name.endswith(".jpg") else f"{name}.jpg"

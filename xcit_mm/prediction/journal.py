@@ -4,7 +4,6 @@ Each process appends lines of JSON to a file of its own, and nothing is ever rem
 
 - `{"start": PATH, "name": NAME}` before an item is read,
 - a record with `"path"` after the item is predicted, its drawing and map written before it,
-- `{"frame": NUMBER, ...}` for each frame of a video, between its start and its record,
 - `{"end": true}` if the process ends by a stop or an error that no item has caused.
 
 Journals are read in the order in which they were begun. An item is done if it has a record, and its
@@ -15,7 +14,7 @@ last line.
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -44,7 +43,7 @@ class Entry:
     Attributes:
         error: Why the item failed, or None.
         drawing: Options of the drawing, or None if nothing was drawn.
-        start, offset: Positions in the journal, in bytes, of the item's start and of the record.
+        offset: Position of the record in the journal, in bytes.
     """
 
     item: Item
@@ -52,7 +51,6 @@ class Entry:
     error: str | None
     drawing: dict[str, Any] | None
     journal: Path
-    start: int
     offset: int
 
     def has_changed(self) -> bool:
@@ -60,18 +58,11 @@ class Entry:
         stamp = file_stamp(self.item.path)
         return stamp is not None and stamp != self.stamp
 
-    def iter_results(self) -> Iterator[dict[str, Any]]:
-        """Yield the record of an image, or a record for each frame of a video."""
+    def read_record(self) -> dict[str, Any]:
+        """Return the record with its objects."""
         with self.journal.open("rb") as file:
-            if not self.item.is_video:
-                file.seek(self.offset)
-                yield json.loads(file.readline())
-                return
-            file.seek(self.start)
-            while file.tell() < self.offset:
-                line = json.loads(file.readline())
-                if "frame" in line:
-                    yield line
+            file.seek(self.offset)
+            return json.loads(file.readline())
 
 
 @dataclass
@@ -138,40 +129,39 @@ class Progress:
         Raises:
             ValueError: If a line other than the last is damaged.
         """
-        starts: dict[str, int] = {}
+        started: set[str] = set()
         offset = 0
         with journal.open("rb") as file:
             for number, encoded in enumerate(file, start=1):
                 if not encoded.endswith(b"\n"):  # the process died while it wrote
                     break
                 try:
-                    line = {} if encoded.startswith(b'{"frame"') else json.loads(encoded)
+                    line = json.loads(encoded)
                 except ValueError:
                     problem = f"{journal}, line {number} is damaged"
                     fix = "remove the file to predict its images again"
                     raise ValueError(f"{problem}: {fix}") from None
                 if "start" in line:
-                    starts[line["start"]] = offset
+                    started.add(line["start"])
                     self.names.add(line["name"])
                 elif "path" in line:
                     path = line["path"]
                     item = Item(path, line["name"], line["id"])
-                    start = starts.pop(path, offset)
+                    started.discard(path)
                     self.entries[path] = Entry(
                         item,
                         line["stamp"],
                         line.get("error"),
                         line["drawing"],
                         journal,
-                        start,
                         offset,
                     )
                     self.deaths.pop(path, None)
                 elif "end" in line:
-                    starts.clear()
+                    started.clear()
                 offset += len(encoded)
-        is_alone = len(starts) == 1  # else any may be the cause
-        for path in starts:
+        is_alone = len(started) == 1  # else any may be the cause
+        for path in started:
             self.deaths.setdefault(path, 0)
             if is_alone:
                 self.deaths[path] += 1
@@ -206,20 +196,17 @@ class Journal:
         """Add the record of an item.
 
         Args:
-            result: `height`, `width` and a detector's `objects` of an image, the number of `frames`
-                of a video, or `error`.
+            result: `height`, `width` and a detector's `objects`, or `error`.
         """
         self._append(item._asdict() | dict(stamp=stamp, drawing=drawing) | result)
-
-    def add_frame(self, number: int, **result: Any) -> None:
-        self._append(dict(frame=number) | result)
 
     def end(self) -> None:
         self._append(dict(end=True))
 
-    def unfinished(self, suffix: str) -> Path:
-        """Return the path of an incomplete file of this process. A kill may leave the file."""
-        return self.path.with_suffix(f".unfinished{suffix}")
+    @property
+    def unfinished(self) -> Path:
+        """Path of an incomplete map of this process. A kill may leave the file."""
+        return self.path.with_suffix(".unfinished")
 
     def _append(self, fields: dict[str, Any]) -> None:
         line = json.dumps(fields).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Listing of images and videos: files, URLs, folders, globs, lists of paths and COCO jsons."""
+"""Listing of images: files, URLs, folders, globs, lists of paths and COCO jsons."""
 
 import glob
 import os
@@ -18,10 +18,11 @@ from ..utils.folders import SETTINGS, check_output
 from ..utils.images import IMAGE_SUFFIXES
 from ..utils.texts import class_name, read_lines
 from ..utils.walk import iter_files
-from .items import VIDEO_SUFFIXES, Item, digest, is_url, lower_suffix, make_unique
+from .items import Item, digest, is_url, lower_suffix, make_unique
 
 JOURNAL = "journal"
 """Folder of the journals in a folder of predictions."""
+FIX = "docs/recipes.md shows how to predict videos and convert other formats"
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Listing:
 def find_items(
     sources: Sequence[str | Path], root: str | Path | None = None, out: Path | None = None
 ) -> Listing:
-    """List the images and videos of files, URLs, folders, globs and lists.
+    """List the images of files, URLs, folders, globs and lists.
 
     Folders are searched recursively, except for hidden files and folders of results. A file counts
     once, by whatever link to its folder it is listed. A list is a .txt with a path or URL per line,
@@ -54,9 +55,9 @@ def find_items(
             `find_image_folder` for a .json.
 
     Raises:
-        FileNotFoundError: If a source does not exist or has no images or videos.
+        FileNotFoundError: If a source does not exist or has no images.
         PermissionError: If no folder can be read, and there is nothing else.
-        ValueError: If a list is invalid, or `out` is or holds a source.
+        ValueError: If a file is not an image, a list is invalid, or `out` is or holds a source.
     """
     names = [str(source) for source in sources]
     if out is not None:
@@ -83,8 +84,10 @@ def find_items(
                 raise ValueError(f"{problem}: predict them into another --out")
             categories = coco.categories or categories  # a json may only list images
             listings.append(coco)
-        else:
+        elif lower_suffix(name) in IMAGE_SUFFIXES:
             files.append(name)
+        else:
+            raise ValueError(f"{name} is not an image: {FIX}")
     if root is not None and not any(lower_suffix(name) in (".txt", ".json") for name in names):
         raise ValueError(f"root {root} is for paths in a .txt or a COCO .json: leave it out")
     return _join([_list_files(files, root=""), *listings], categories)
@@ -170,7 +173,7 @@ def _search(source: str, out: Path | None) -> Listing:
     if not listing.items and not listing.failures:
         reasons = f" ({'; '.join(listing.notes)})" if listing.notes else ""
         raise FileNotFoundError(
-            f"no images or videos at {source}{reasons}: give a file, folder, glob, URL or list"
+            f"no images at {source}{reasons}: give a file, folder, glob, URL or list"
         )
     return listing
 
@@ -183,7 +186,7 @@ def _why_left_out(path: Path, name: Path, out: Path | None) -> str | None:
     if out is not None and path.resolve().is_relative_to(out.resolve()):
         return f"below the results' folder {out}"
     suffix = lower_suffix(path.name)
-    if suffix not in IMAGE_SUFFIXES + VIDEO_SUFFIXES:
+    if suffix not in IMAGE_SUFFIXES:
         return suffix or "without a suffix"
     return None
 

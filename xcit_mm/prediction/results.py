@@ -1,6 +1,5 @@
 """Drawings and maps in a folder of predictions."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from .items import Item, drawing_name
 from .journal import Journal
 from .prediction import Prediction
 from .predictor import Predictor
-from .videos import write_video
 
 LABELS = "labels"
 VISUALIZATIONS = "visualizations"
@@ -23,15 +21,8 @@ def drawing_path(out: Path, name: str) -> Path:
     return out / VISUALIZATIONS / drawing_name(name)
 
 
-def map_path(out: Path, name: str, frame: int | None = None) -> Path:
-    return out / LABELS / (f"{name}.png" if frame is None else f"{name}/{frame:06}.png")
-
-
-def result_paths(out: Path, name: str) -> Iterator[Path]:
-    """Yield the paths of all drawings and maps that an item may have."""
-    yield drawing_path(out, name)
-    yield map_path(out, name)
-    yield from (out / LABELS / name).glob("[0-9][0-9][0-9][0-9][0-9][0-9]*.png")
+def map_path(out: Path, name: str) -> Path:
+    return out / LABELS / f"{name}.png"
 
 
 @dataclass
@@ -51,10 +42,10 @@ class Results:
     journal: Journal
 
     def remove(self, item: Item) -> None:
-        for path in result_paths(self.out, item.name):
-            path.unlink(missing_ok=True)
+        drawing_path(self.out, item.name).unlink(missing_ok=True)
+        map_path(self.out, item.name).unlink(missing_ok=True)
 
-    def store(self, item: Item, prediction: Prediction, frame: int | None = None) -> dict[str, Any]:
+    def store(self, item: Item, prediction: Prediction) -> dict[str, Any]:
         """Write the map of a segmentor, and return the fields of a record."""
         height, width = prediction.image.shape[:2]
         fields: dict[str, Any] = dict(height=height, width=width)
@@ -64,13 +55,12 @@ class Results:
                 del result["image_id"]  # ids are given when the results are merged
             return fields | dict(objects=objects)
         png = cv2.imencode(".png", prediction.segmentation)[1]
-        path = map_path(self.out, item.name, frame)
-        with atomic_write(path, self.journal.unfinished(".png")) as file:
+        with atomic_write(map_path(self.out, item.name), self.journal.unfinished) as file:
             file.write(png.tobytes())
         return fields
 
     def draw(self, item: Item, prediction: Prediction) -> None:
-        """Draw the prediction of an image. A line says so if it cannot be drawn."""
+        """Draw a prediction. A line says so if it cannot be drawn."""
         if self.drawing is None:
             return
         try:
@@ -84,12 +74,3 @@ class Results:
         path = drawing_path(self.out, item.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(jpeg.tobytes())
-
-    def draw_video(self, item: Item, predictions: Iterable[Prediction]) -> int:
-        """Draw the predictions of a video's frames, and return their number."""
-        if self.drawing is None:
-            return sum(1 for _ in predictions)
-        options = self.drawing
-        drawings = (prediction.draw(**options) for prediction in predictions)
-        path = drawing_path(self.out, item.name)
-        return write_video(path, drawings, item.path, self.journal.unfinished(".mp4"))

@@ -1,4 +1,4 @@
-"""`predict_many`: many images and videos, predicted into a folder. The same call resumes."""
+"""`predict_many`: many images, predicted into a folder. The same call resumes."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from .journal import Entry, Journal, Progress, read_journals
 from .listing import JOURNAL, Listing
 from .prediction import Prediction
 from .predictor import Predictor
-from .results import LABELS, VISUALIZATIONS, Results, result_paths
+from .results import LABELS, VISUALIZATIONS, Results, drawing_path, map_path
 
 IMAGES = "images.json"
 PREDICTIONS = "predictions.json"
@@ -34,7 +34,7 @@ class RunReport(NamedTuple):
 
     Attributes:
         out: Folder of the results.
-        predicted: Number of images and videos that were predicted, now or earlier.
+        predicted: Number of images that were predicted, now or earlier.
         failures: Path and reason of each that failed, and of each folder that cannot be read.
     """
 
@@ -161,7 +161,8 @@ def _open_results(results: Results, listing: Listing, overwrite: bool) -> Iterat
 
     def list_results() -> Iterator[Path]:
         for name in read_journals(out).names:
-            yield from result_paths(out, name)
+            yield drawing_path(out, name)
+            yield map_path(out, name)
         yield from (out / JOURNAL).glob("*")
         yield from (out / IMAGES, out / PREDICTIONS)
 
@@ -212,21 +213,15 @@ def _unfinished(out: Path, name: str) -> Path:
 
 
 def _iter_images(progress: Progress) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield each image as images.json lists it, and its objects."""
+    """Yield each predicted image as images.json lists it, and its objects."""
     for path, id_ in progress.ids().items():
         entry = progress.entries[path]
-        if entry.error and not entry.item.is_video:  # a video keeps the frames before the error
+        if entry.error is not None:
             continue
-        for record in entry.iter_results():
-            image = dict(id=id_, file_name=entry.item.name)
-            if entry.item.is_video:
-                frame = record["frame"]
-                image["id"] = f"{id_}/{frame}"
-                if isinstance(id_, int):  # + 1, as the frames of a video 0 need ids of their own
-                    image["id"] = (id_ + 1) * 10**9 + frame
-                image["frame"] = frame
-            image |= dict(height=record["height"], width=record["width"])
-            yield image, record.get("objects", [])
+        record = entry.read_record()
+        image = dict(id=id_, file_name=entry.item.name)
+        image |= dict(height=record["height"], width=record["width"])
+        yield image, record.get("objects", [])
 
 
 def _write_objects(out: Path, progress: Progress) -> list[dict[str, Any]]:
