@@ -6,7 +6,6 @@ import struct
 import cv2
 import numpy as np
 import pytest
-from helpers.file_server import serve
 from PIL import Image
 
 from xcit_mm.utils.images import read_image
@@ -97,11 +96,3 @@ def test_a_heic_is_read_by_pillows_plugin(tmp_path):
         tmp_path / "photo.heic", quality=95
     )
     assert np.abs(read_image(tmp_path / "photo.heic").astype(int) - PIXELS).mean() < 6
-
-
-def test_a_url_is_downloaded_or_named(tmp_path):
-    (tmp_path / "b.png").write_bytes(READABLE["named.without"][0])
-    with serve(tmp_path) as server:
-        assert np.array_equal(read_image(f"{server.url}/b.png?letter=ü"), PIXELS)
-        with pytest.raises(OSError, match=r"none\.png cannot be downloaded"):
-            read_image(f"{server.url}/none.png")

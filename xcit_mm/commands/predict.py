@@ -18,9 +18,9 @@ xcit-mm predict photos --model maskrcnn_xcit_tiny_12_p16
 xcit-mm predict INPUT [INPUT ...] --model MODEL [--out DIR] [OPTION ...]
 """
 DESCRIPTION = """
-INPUT is a file, a folder, a glob, a URL, a .txt of paths, or a COCO .json. MODEL is the name of a
-published model, the work folder of a training, or a config. The same command resumes: it predicts
-what has no result yet.
+INPUT is an image, a folder of images, or a COCO .json. MODEL is the name of a published model, the
+work folder of a training, or a config. The same command resumes: it predicts what has no result
+yet.
 """
 MAX_REPORTED = 20  # failures whose lines are printed
 
@@ -33,7 +33,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--checkpoint", metavar="FILE", help=CHECKPOINT)
     out_help = "folder of results (default: %(default)s)"
     add("--out", type=Path, default=Path("predictions"), metavar="DIR", help=out_help)
-    add("--root", metavar="DIR", help="folder of the paths in a .txt or .json (default: its own)")
+    add("--root", metavar="DIR", help="folder of the paths in a .json (default: its own)")
     tile_help = "side of the tiles of large photos (default: whole photos)"
     add("--tile", type=int, metavar="PIXELS", help=tile_help)
     overlap_help = "of tiles (default: a quarter of the tile)"

@@ -5,9 +5,6 @@ import os
 import posixpath
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
-from urllib.parse import urlsplit
-
-from ..utils.images import URL_PREFIXES
 
 _MAX_NAME = 200  # bytes, since results are named after it
 
@@ -16,7 +13,7 @@ class Item(NamedTuple):
     """An image to predict.
 
     Attributes:
-        path: Absolute path, or URL.
+        path: Absolute path.
         name: Unique path of its results, with its suffix: relative to the folder that was given, or
             COCO's `file_name`.
         id: `id` in a COCO json. Default: given by the run.
@@ -25,20 +22,6 @@ class Item(NamedTuple):
     path: str
     name: str
     id: int | str | None = None
-
-
-def digest(name: str) -> str:
-    """Return 12 digits that stand for a name."""
-    return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()[:12]
-
-
-def is_url(path: str) -> bool:
-    return path.startswith(URL_PREFIXES)
-
-
-def lower_suffix(path: str) -> str:
-    """Return the suffix of a path, or of the path of a URL, in lower case."""
-    return os.path.splitext(urlsplit(path).path if is_url(path) else path)[1].lower()
 
 
 def make_unique(items: Sequence[Item], taken: Iterable[str] = ()) -> list[Item]:
@@ -55,7 +38,8 @@ def make_unique(items: Sequence[Item], taken: Iterable[str] = ()) -> list[Item]:
         folder, file = os.path.split(posixpath.normpath("/" + item.name).lstrip("/"))
         stem, suffix = os.path.splitext(file)
         if len(os.fsencode(file)) > _MAX_NAME:
-            stem = f"{stem[:40]}-{digest(file)}"
+            digest = hashlib.sha256(os.fsencode(file)).hexdigest()
+            stem = f"{stem[:40]}-{digest[:12]}"
         folder = used.free_folder(folder)
         name = os.path.join(folder, stem + suffix)
         count = 1

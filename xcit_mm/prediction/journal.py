@@ -26,8 +26,8 @@ from .listing import JOURNAL
 
 
 def file_stamp(path: str) -> list[int] | None:
-    """Return size and time of modification in nanoseconds of a file, or None for a URL or a missing
-    file. Another stamp means another file.
+    """Return size and time of modification in nanoseconds of a file, or None if it is missing.
+    Another stamp means another file.
     """
     try:
         status = os.stat(path)

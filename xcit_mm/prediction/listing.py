@@ -1,28 +1,25 @@
-"""Listing of images: files, URLs, folders, globs, lists of paths and COCO jsons."""
+"""Listing of images: files, folders and COCO jsons."""
 
-import glob
 import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..datasets.coco import find_image_folder
 from ..datasets.coco_json import read_images
 from ..utils.errors import preview, reason
 from ..utils.folders import SETTINGS, check_output
 from ..utils.images import IMAGE_SUFFIXES
-from ..utils.texts import class_name, read_lines
+from ..utils.texts import class_name
 from ..utils.walk import iter_files
-from .items import Item, digest, is_url, lower_suffix, make_unique
+from .items import Item, make_unique
 
 JOURNAL = "journal"
 """Folder of the journals in a folder of predictions."""
-FIX = "docs/recipes.md shows how to predict videos and convert other formats"
+FIX = "give an image, a folder or a COCO .json; docs/recipes.md has videos and other formats"
 
 
 @dataclass
@@ -44,53 +41,52 @@ class Listing:
 def find_items(
     sources: Sequence[str | Path], root: str | Path | None = None, out: Path | None = None
 ) -> Listing:
-    """List the images of files, URLs, folders, globs and lists.
+    """List images, the images of folders, and the images of COCO jsons.
 
     Folders are searched recursively, except for hidden files and folders of results. A file counts
-    once, by whatever link to its folder it is listed. A list is a .txt with a path or URL per line,
-    or a COCO .json. Files in a list are not opened, and may be missing.
+    once, by whatever link to its folder it is listed. The images of a json are not opened, and may
+    be missing.
 
     Args:
-        root: Folder of relative paths in a list. Default: the current folder for a .txt, that of
-            `find_image_folder` for a .json.
+        root: Folder of relative paths in a json. Default: that of `find_image_folder`.
 
     Raises:
         FileNotFoundError: If a source does not exist or has no images.
         PermissionError: If no folder can be read, and there is nothing else.
-        ValueError: If a file is not an image, a list is invalid, or `out` is or holds a source.
+        ValueError: If a file is not an image, a json is invalid, or `out` is or holds a source.
     """
     names = [str(source) for source in sources]
     if out is not None:
         check_output(out, names)
     if "" in names:
-        raise ValueError("an input is empty text: give a file, folder, glob, URL or list")
+        raise ValueError(f"an input is empty text: {FIX}")
     files = []
     listings = []
     categories: dict[str, int] | None = None
     for name in names:
-        if is_url(name):
-            files.append(name)
+        suffix = _lower_suffix(name)
+        if os.path.isdir(name):
+            listings.append(_search(Path(name), out))
         elif not os.path.isfile(name):
-            listings.append(_search(name, out))
-        elif lower_suffix(name) == ".txt":
-            lines = read_lines(Path(name))
-            if not lines:
-                raise ValueError(f"{name} is empty: write a path or URL on each line")
-            listings.append(_list_files(lines, root or ""))
-        elif lower_suffix(name) == ".json":
+            raise FileNotFoundError(f"no file or folder at {name}: {FIX}")
+        elif suffix == ".json":
             coco = _read_coco(Path(name), root)
             if categories and coco.categories and coco.categories != categories:
                 problem = f"{name} has other categories than the json before"
                 raise ValueError(f"{problem}: predict them into another --out")
             categories = coco.categories or categories  # a json may only list images
             listings.append(coco)
-        elif lower_suffix(name) in IMAGE_SUFFIXES:
+        elif suffix in IMAGE_SUFFIXES:
             files.append(name)
         else:
             raise ValueError(f"{name} is not an image: {FIX}")
-    if root is not None and not any(lower_suffix(name) in (".txt", ".json") for name in names):
-        raise ValueError(f"root {root} is for paths in a .txt or a COCO .json: leave it out")
-    return _join([_list_files(files, root=""), *listings], categories)
+    if root is not None and not any(_lower_suffix(name) == ".json" for name in names):
+        raise ValueError(f"root {root} is for paths in a COCO .json: leave it out")
+    return _join([_list_files(files), *listings], categories)
+
+
+def _lower_suffix(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
 
 
 def _join(listings: Sequence[Listing], categories: dict[str, int] | None) -> Listing:
@@ -100,8 +96,7 @@ def _join(listings: Sequence[Listing], categories: dict[str, int] | None) -> Lis
     count = 0
     for item in (item for listing in listings for item in listing.items):
         folder, name = os.path.split(item.path)
-        real_path = item.path if is_url(item.path) else os.path.join(real_folder(folder), name)
-        first.setdefault(real_path, item)
+        first.setdefault(os.path.join(real_folder(folder), name), item)
         count += 1
     notes = [note for listing in listings for note in listing.notes]
     failures = [failure for listing in listings for failure in listing.failures]
@@ -112,42 +107,18 @@ def _join(listings: Sequence[Listing], categories: dict[str, int] | None) -> Lis
     return Listing(make_unique(list(first.values())), notes, failures, categories)
 
 
-def _locate(path: str, root: str | Path) -> str:
-    return path if is_url(path) else os.path.abspath(os.path.join(root, path))
-
-
-def _name(path: str, folder: str | Path) -> str:
-    """Return a file's path relative to a folder, or a URL's host and path, with a digest of the URL
-    if it has a query.
-    """
-    if not is_url(path):
-        return os.path.relpath(path, folder)
-    parts = urlsplit(path)
-    stem, suffix = os.path.splitext(f"{parts.netloc}{parts.path}")
-    return f"{stem}-{digest(path)}{suffix}" if parts.query else stem + suffix
-
-
-def _list_files(paths: Sequence[str], root: str | Path) -> Listing:
-    """List files and URLs. Names of files are relative to the folder that all share."""
-    located = [_locate(path, root) for path in paths]
-    folders = [os.path.dirname(path) for path in located if not is_url(path)]
+def _list_files(paths: Sequence[str]) -> Listing:
+    """List files. Names are relative to the folder that all share."""
+    absolute = [os.path.abspath(path) for path in paths]
+    folders = [os.path.dirname(path) for path in absolute]
     shared_folder = os.path.commonpath(folders) if folders else ""
-    return Listing([Item(path, _name(path, shared_folder)) for path in located])
+    return Listing([Item(path, os.path.relpath(path, shared_folder)) for path in absolute])
 
 
-def _search(source: str, out: Path | None) -> Listing:
-    """List a folder or a glob.
-
-    Names are relative to the folder, or to the part of the glob before its first wildcard.
-    """
-    root = Path(source)
+def _search(root: Path, out: Path | None) -> Listing:
+    """List a folder. Names are relative to it."""
     errors: list[OSError] = []
-    if root.is_dir():
-        paths = set(iter_files(root, errors.append))
-    else:  # pathlib does not follow links for `**`, which glob.glob does without end
-        root = Path(*takewhile(lambda part: not glob.has_magic(part), root.parts[:-1]))
-        pattern = os.path.relpath(source, root)
-        paths = set(root.glob(f"{pattern}/*" if pattern.endswith("**") else pattern))
+    paths = list(iter_files(root, errors.append))
 
     @cache
     def is_in_another_run(folder: Path) -> bool:
@@ -158,7 +129,7 @@ def _search(source: str, out: Path | None) -> Listing:
 
     listing = Listing(failures=[f"{error.filename}: {reason(error)}" for error in errors])
     left_out = Counter[str]()
-    for path in sorted(path for path in paths if not path.is_dir()):
+    for path in sorted(paths):
         name = path.relative_to(root)
         problem = _why_left_out(path, name, out)
         if is_in_another_run(path.parent):
@@ -172,9 +143,7 @@ def _search(source: str, out: Path | None) -> Listing:
         listing.notes.append(f"left out {left_out.total()} files: {counts}")
     if not listing.items and not listing.failures:
         reasons = f" ({'; '.join(listing.notes)})" if listing.notes else ""
-        raise FileNotFoundError(
-            f"no images at {source}{reasons}: give a file, folder, glob, URL or list"
-        )
+        raise FileNotFoundError(f"no images at {root}{reasons}: {FIX}")
     return listing
 
 
@@ -185,7 +154,7 @@ def _why_left_out(path: Path, name: Path, out: Path | None) -> str | None:
         return "no regular file"
     if out is not None and path.resolve().is_relative_to(out.resolve()):
         return f"below the results' folder {out}"
-    suffix = lower_suffix(path.name)
+    suffix = _lower_suffix(path.name)
     if suffix not in IMAGE_SUFFIXES:
         return suffix or "without a suffix"
     return None
@@ -196,15 +165,14 @@ def _read_coco(path: Path, root: str | Path | None) -> Listing:
     coco = read_images(path)
     names = [image["file_name"] for image in coco["images"]]
     folder = root or find_image_folder(path, names)
-    if folder is None and not is_url(names[0]):
+    if folder is None:
         raise FileNotFoundError(
             f"{names[0]} of {path} is not found beside it: give the folder of images by --root"
         )
-    folder = folder or path.parent
     items = []
     for image in coco["images"]:
-        location = _locate(image["file_name"], folder)
-        items.append(Item(location, _name(location, folder), image["id"]))
+        location = os.path.abspath(os.path.join(folder, image["file_name"]))
+        items.append(Item(location, os.path.relpath(location, folder), image["id"]))
     try:
         return Listing(items, categories=_category_ids(coco))
     except ValueError as error:

@@ -191,14 +191,14 @@ class Predictor:
         """Predict an image, or a sequence of images, `batch_size` images of one size at a time.
 
         Args:
-            images: Paths or URLs of images; images of Pillow, also for users whose arrays are RGB,
+            images: Paths of images; images of Pillow, also for users whose arrays are RGB,
                 by `Image.fromarray`; or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For a
                 config with other options of `LoadImageFromFile`, arrays are as this step returns
                 them. For a config with `LoadRasterFromFile`, they are (H, W, bands), unscaled, in
                 the file's type or float32.
 
         Raises:
-            OSError: If a file cannot be read, or a URL not be downloaded.
+            OSError: If a file cannot be read.
             TypeError, ValueError: If an image has another type, shape or bands, or a file is not an
                 image.
             MemoryError: If a single image exceeds the memory.

@@ -178,7 +178,7 @@ def _print_changed_files(pending: Sequence[Item], entries: Mapping[str, Entry]) 
     changed = [path for path in paths if entries[path].error is None]
     if changed:
         print_line(f"predicted again, since the files have changed: {preview(changed)}")
-    vanished = [path for path in entries if "://" not in path and not os.path.exists(path)]
+    vanished = [path for path in entries if not os.path.exists(path)]
     if vanished:
         print_line(f"results of files that have vanished, kept: {preview(vanished)}")
 

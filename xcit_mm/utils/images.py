@@ -1,20 +1,16 @@
-"""Reading of images from files and URLs."""
+"""Reading of images from files."""
 
 import importlib.util
 import struct
-import urllib.request
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
-from urllib.error import URLError
-from urllib.parse import quote
 
 import mmcv
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-URL_PREFIXES = ("http://", "https://")
 TIFF_SUFFIXES = (".tif", ".tiff")
 PHOTO_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", *TIFF_SUFFIXES, ".webp"),
@@ -37,16 +33,12 @@ def read_image(
     `color_type` and `imdecode_backend`, as in `LoadImageFromFile`, may give other shapes and types.
     Pillow decodes what OpenCV does not.
 
-    Args:
-        path: File or URL.
-
     Raises:
         ValueError: If the file cannot be decoded, uses at most 14 of 16 bits per channel, or is a
             TIFF with bands that would be dropped.
-        OSError: If the file cannot be read or downloaded.
+        OSError: If the file cannot be read.
     """
-    is_url = str(path).startswith(URL_PREFIXES)
-    encoded = _download(str(path)) if is_url else Path(path).read_bytes()
+    encoded = Path(path).read_bytes()
     if not encoded:
         raise ValueError("the file is empty")
     bands = count_raster_bands(BytesIO(encoded))
@@ -117,14 +109,3 @@ def read_orientation(image: Image.Image) -> int:
         return 1
     orientation = image.getexif().get(ExifTags.Base.Orientation)
     return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
-
-
-def _download(url: str) -> bytes:
-    # Spaces and letters beyond ASCII are encoded. What is encoded stays.
-    address = quote(url, safe="%/:;?#[]@!$&'()*+,=~")
-    try:
-        with urllib.request.urlopen(address, timeout=60) as response:
-            return response.read()
-    except (URLError, TimeoutError) as error:
-        why = getattr(error, "reason", error)
-        raise OSError(f"{url} cannot be downloaded: {why}; check the address") from None
