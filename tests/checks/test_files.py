@@ -45,9 +45,9 @@ def many_photos(doctors_place) -> None:
     edit_json(TRAIN_JSON, add)
 
 
-def noise(suffix: str, dtype: type, high: int) -> bytes:
-    pixels = np.random.default_rng(0).integers(0, high, (HEIGHT, WIDTH, 3)).astype(dtype)
-    return cv2.imencode(suffix, pixels)[1].tobytes()
+def noise() -> bytes:
+    pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3)).astype(np.uint8)
+    return cv2.imencode(".jpg", pixels)[1].tobytes()
 
 
 def write_small(path: Path) -> None:
@@ -63,12 +63,8 @@ FILES = {
     "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
     "text": (lambda path: path.write_bytes(b"<html>"), "not an image"),
     "cut off": (
-        lambda path: path.write_bytes(noise(".jpg", np.uint8, 256)[:-1500]),
+        lambda path: path.write_bytes(noise()[:-1500]),
         "truncated",
-    ),
-    "12 bits in 16": (
-        lambda path: path.write_bytes(noise(".png", np.uint16, 4096)),
-        "nearly black",
     ),
     "four bands": (write_four_bands, "4 bands"),
     "another size": (write_small, "7 x 9", f"{WIDTH} x {HEIGHT}"),

@@ -9,7 +9,7 @@ from helpers.runs import write_json
 from xcit_mm.prediction.items import drawing_name
 from xcit_mm.prediction.listing import find_items
 
-EXPECTED = ["a.jpg", "b.PNG", "c.jfif", "d.jpe", "sub/a.jpg", "sub/c.heic"]
+EXPECTED = ["a.jpg", "b.PNG", "c.jfif", "d.jpe", "sub/a.jpg", "sub/c.webp"]
 
 
 @pytest.fixture
@@ -162,8 +162,19 @@ def test_the_images_of_a_coco_json_are_found_beside_it(place, tmp_path):
         ("*.png", None, FileNotFoundError, "no file or folder at "),
         ("https://host/a.jpg", None, FileNotFoundError, "no file or folder at "),
         ("other", None, FileNotFoundError, r"no images at .*left out 1 files: 1 \.md"),
-        ("clip.mp4", None, ValueError, r"clip\.mp4 is not an image: .*docs/recipes\.md"),
-        ("list.txt", b"a.jpg\n", ValueError, r"list\.txt is not an image: .*docs/recipes\.md"),
+        (
+            "clip.mp4",
+            None,
+            ValueError,
+            r"clip\.mp4 is not in a format that is read: .*docs/recipes\.md",
+        ),
+        ("photo.HEIC", b"", ValueError, r"photo\.HEIC is not in a format that is .*docs/recipes"),
+        (
+            "list.txt",
+            b"a.jpg\n",
+            ValueError,
+            r"list\.txt is not in a format that is .*docs/recipes\.md",
+        ),
         ("coco.json", [], ValueError, "lists no images"),
         ("coco.json", ["a.jpg", "a.jpg"], ValueError, r"2 images with the file_name a\.jpg"),
         ("coco.json", ["z.jpg"], FileNotFoundError, "by --root"),

@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from ..datasets.headers import ImageInfo, read_infos
 from ..utils.configs import type_name
 from ..utils.errors import reason
-from ..utils.images import TIFF_SUFFIXES, read_image, reads_all_bands
+from ..utils.images import TIFF_SUFFIXES, reads_all_bands
 from .findings import Finding, listed
 
 Shape = tuple[int, int]  # height and width
@@ -80,20 +80,15 @@ def check_photos(photos: Photos) -> Iterator[Finding]:
 
 
 def _find_lost(photos: Photos) -> dict[str, str]:
-    """Return why photos would lose bands, or all but the upper 8 of their bits, by path."""
+    """Return why photos would lose bands, or own photos bits, by path."""
     if reads_all_bands(photos.color_type, photos.step.get("imdecode_backend")):
         return {}
     infos = photos.infos.items()
     lost = {path: f"has {info.raster_bands} bands" for path, info in infos if info.raster_bands}
-    deep = [path for path, info in infos if info.bits > 8 and path not in lost]
-    for path in _sample(deep) if photos.color_type.startswith("color") else []:
-        try:
-            read_image(path)  # refuses to lose bits
-        except ValueError as error:
-            lost[path] = f"({error})"
     if photos.is_own:  # `train --from` refuses each TIFF of more than 8 bits
-        tifs = [path for path in deep if path.lower().endswith(TIFF_SUFFIXES)]
-        lost |= {path: f"has {photos.infos[path].bits} bits" for path in tifs}
+        for path, info in infos:
+            if info.bits > 8 and path not in lost and path.lower().endswith(TIFF_SUFFIXES):
+                lost[path] = f"has {info.bits} bits"
     return lost
 
 

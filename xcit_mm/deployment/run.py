@@ -45,12 +45,13 @@ HEADER_BYTES = 33
 
 
 def read_image(path: str | Path) -> np.ndarray:
-    """Read an image as OpenCV does: (H, W, 3), BGR, uint8, rotated by its EXIF orientation.
+    """Read an image as OpenCV does: (H, W, 3), BGR, the upper 8 bits of 16, rotated by its
+    EXIF orientation.
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it cannot be decoded, has 16 bits and uses at most 14 of them, is a TIFF with
-            other bands than a photo, or HEIC or AVIF, whose orientation OpenCV ignores.
+        ValueError: If it cannot be decoded, is a TIFF with other bands than a photo, or HEIC or
+            AVIF, whose orientation OpenCV ignores.
     """
     encoded = np.frombuffer(Path(path).read_bytes(), np.uint8)
     if encoded[4:8].tobytes() == b"ftyp":
@@ -65,10 +66,6 @@ def read_image(path: str | Path) -> np.ndarray:
     if bands:
         fix = "save it with red, green and blue alone"
         raise ValueError(f"{path} has {bands} bands, which are not those of a photo: {fix}")
-    # OpenCV keeps the upper 8 of 16 bits, of which few may be in use.
-    raw: Any = image if image.max() >= 64 else cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED)
-    if raw.dtype != np.uint8:
-        raise ValueError(f"{path} uses few of its 16 bits and would be nearly black: scale it")
     return image
 
 

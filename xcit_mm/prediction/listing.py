@@ -12,7 +12,7 @@ from ..datasets.coco import find_image_folder
 from ..datasets.coco_json import read_images
 from ..utils.errors import preview, reason
 from ..utils.folders import SETTINGS, check_output
-from ..utils.images import IMAGE_SUFFIXES
+from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import class_name
 from ..utils.walk import iter_files
 from .items import Item, make_unique
@@ -53,7 +53,8 @@ def find_items(
     Raises:
         FileNotFoundError: If a source does not exist or has no images.
         PermissionError: If no folder can be read, and there is nothing else.
-        ValueError: If a file is not an image, a json is invalid, or `out` is or holds a source.
+        ValueError: If a file has another suffix than images, a json is invalid, or `out` is or
+            holds a source.
     """
     names = [str(source) for source in sources]
     if out is not None:
@@ -76,10 +77,10 @@ def find_items(
                 raise ValueError(f"{problem}: predict them into another --out")
             categories = coco.categories or categories  # a json may only list images
             listings.append(coco)
-        elif suffix in IMAGE_SUFFIXES:
+        elif suffix in PHOTO_SUFFIXES:
             files.append(name)
         else:
-            raise ValueError(f"{name} is not an image: {FIX}")
+            raise ValueError(f"{name} is not in a format that is read: {FIX}")
     if root is not None and not any(_lower_suffix(name) == ".json" for name in names):
         raise ValueError(f"root {root} is for paths in a COCO .json: leave it out")
     return _join([_list_files(files), *listings], categories)
@@ -155,7 +156,7 @@ def _why_left_out(path: Path, name: Path, out: Path | None) -> str | None:
     if out is not None and path.resolve().is_relative_to(out.resolve()):
         return f"below the results' folder {out}"
     suffix = _lower_suffix(path.name)
-    if suffix not in IMAGE_SUFFIXES:
+    if suffix not in PHOTO_SUFFIXES:
         return suffix or "without a suffix"
     return None
 

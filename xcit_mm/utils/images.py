@@ -1,6 +1,5 @@
 """Reading of images from files."""
 
-import importlib.util
 import struct
 from io import BytesIO
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import BinaryIO
 
 import mmcv
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 TIFF_SUFFIXES = (".tif", ".tiff")
@@ -16,9 +15,7 @@ PHOTO_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", *TIFF_SUFFIXES, ".webp"),
     *(".ppm", ".pgm", ".jp2"),
 )
-"""Suffixes of the images that a training reads."""
-IMAGE_SUFFIXES = (*PHOTO_SUFFIXES, ".gif", ".avif", ".heic", ".heif")
-"""Suffixes of the images that prediction reads."""
+"""Suffixes of the images that training and prediction read."""
 # Length of the header of a TIFF or BigTIFF, by its first bytes.
 _HEADER_LENGTHS = {b"II*\0": 8, b"MM\0*": 8, b"II+\0": 16, b"MM\0+": 16}
 # Bands of a TIFF by its PhotometricInterpretation: RGB, CMYK, YCbCr and CIELab. Others have one.
@@ -28,35 +25,27 @@ _PHOTO_BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
 def read_image(
     path: str | Path, color_type: str = "color", imdecode_backend: str = "cv2"
 ) -> np.ndarray:
-    """Read an image, or the first frame of an animation: (H, W, 3), BGR, 8 bits.
+    """Read an image by mmcv, as `LoadImageFromFile` does: (H, W, 3), BGR, the upper 8 bits of 16.
 
     `color_type` and `imdecode_backend`, as in `LoadImageFromFile`, may give other shapes and types.
-    Pillow decodes what OpenCV does not.
 
     Raises:
-        ValueError: If the file cannot be decoded, uses at most 14 of 16 bits per channel, or is a
-            TIFF with bands that would be dropped.
+        ValueError: If the file cannot be decoded, is HEIC or AVIF, whose orientation OpenCV
+            ignores, or is a TIFF with bands that would be dropped.
         OSError: If the file cannot be read.
     """
     encoded = Path(path).read_bytes()
     if not encoded:
         raise ValueError("the file is empty")
+    if encoded[4:8] == b"ftyp":
+        raise ValueError("it is HEIC or AVIF: convert it to JPEG, as docs/recipes.md shows")
     bands = count_raster_bands(BytesIO(encoded))
     if bands and not reads_all_bands(color_type, imdecode_backend):
         fix = "`xcit-mm raster` reads them, or a config as in docs/bands.md"
         raise ValueError(f"it has {bands} bands, which are not those of a photo: {fix}")
-    is_heif = encoded[4:8] == b"ftyp"  # HEIC or AVIF, which not every version of OpenCV reads
-    if is_heif and importlib.util.find_spec("pillow_heif"):
-        importlib.import_module("pillow_heif").register_heif_opener()
-    image = None if is_heif else mmcv.imfrombytes(encoded, color_type, backend=imdecode_backend)
+    image = mmcv.imfrombytes(encoded, color_type, backend=imdecode_backend)
     if image is None:
-        image = _decode_by_pillow(encoded, color_type, is_heif)
-    elif image.max() < 64:
-        stored = mmcv.imfrombytes(encoded, "unchanged", backend="cv2")
-        # OpenCV keeps the upper 8 of 16 bits: below 64 if a camera uses 14 bits or fewer.
-        if stored is not None and stored.itemsize > 1:
-            problem = "the image uses few of its 16 bits and would be nearly black"
-            raise ValueError(f"{problem}: `xcit-mm raster` scales it")
+        raise ValueError("the file is broken or not an image that OpenCV decodes")
     return np.ascontiguousarray(image)  # Pillow's channels are reversed by a stride
 
 
@@ -81,25 +70,6 @@ def count_raster_bands(file: BinaryIO) -> int:
     bands = tags.get(ExifTags.Base.SamplesPerPixel, 1)
     interpretation = tags.get(ExifTags.Base.PhotometricInterpretation, 0)
     return 0 if bands == _PHOTO_BANDS.get(interpretation, 1) else bands
-
-
-def _decode_by_pillow(encoded: bytes, color_type: str, is_heif: bool) -> np.ndarray:
-    """Decode an image in BGR, or raise ValueError, which says what is wrong with the file."""
-    try:
-        mode = Image.open(BytesIO(encoded)).mode
-        if mode.startswith(("I", "F")):  # which Pillow cuts off at 255
-            raise ValueError(f"OpenCV does not decode its more than 8 bits (Pillow's mode {mode})")
-        return mmcv.imfrombytes(encoded, color_type, backend="pillow")
-    except (OSError, ValueError, SyntaxError) as error:
-        problem = str(error)
-        if isinstance(error, UnidentifiedImageError):
-            problem = "the file is broken or not an image"
-        if encoded[:2] in (b"II", b"MM"):
-            problem += ": a raster is for `xcit-mm raster`"
-        if is_heif:
-            fix = "HEIC needs pillow-heif: pip install pillow-heif"
-            problem = f"Pillow does not read the image; {fix}"
-        raise ValueError(problem) from None
 
 
 def read_orientation(image: Image.Image) -> int:
