@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     drawing("--score-thr", type=score, default=0.3, metavar="S", help=drawn_help)
     no_labels_help = "draw no names, scores or legends"
     drawing("--no-labels", dest="labels", action="store_false", help=no_labels_help)
-    drawing("--font", metavar="FILE", help="of the names (default: a font with their letters)")
+    drawing("--font", metavar="FILE", help="of the names (default: DejaVu Sans)")
     drawing("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
     long = parser.add_argument_group("long runs").add_argument
     workers_help = "processes that read images (default: 2, on a CPU 0)"

@@ -1,7 +1,6 @@
 """Predictions drawn over an image: instances, and segmentation maps beside a legend."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import cv2
 import numpy as np
@@ -9,7 +8,6 @@ import supervision as sv
 from PIL import Image, ImageDraw, ImageFont
 
 from ..utils.palettes import Palette, make_palette
-from .fonts import DEFAULT, ClassLabel
 
 
 def _font_size(image: np.ndarray) -> int:
@@ -19,12 +17,18 @@ def _font_size(image: np.ndarray) -> int:
 def draw_instances(
     image: np.ndarray,
     instances: sv.Detections,
-    labels: Sequence[ClassLabel],
+    labels: Sequence[str],
+    font: str,
     palette: Palette | None,
     alpha: float,
     with_labels: bool,
 ) -> np.ndarray:
-    """Draw objects over a copy of an image (H, W, 3), BGR: masks with outlines, or else boxes."""
+    """Draw objects over a copy of an image (H, W, 3), BGR: masks with outlines, or else boxes.
+
+    Args:
+        labels: Text of each class.
+        font: Path of the font of the texts.
+    """
     bgr = make_palette(len(labels), palette).tolist()
     colors = sv.ColorPalette([sv.Color(*color[::-1]) for color in bgr])
     line = max(round(min(image.shape[:2]) / 300), 1)
@@ -39,53 +43,59 @@ def draw_instances(
     is_bright = np.array(bgr) @ (0.114, 0.587, 0.299) > 140
     letters = [sv.Color.BLACK if bright else sv.Color.WHITE for bright in is_bright]
     size = _font_size(image)
-    fonts = np.array([label.font for label in labels])[instances.class_id]
-    for font in dict.fromkeys(fonts):  # an annotator has one font
-        objects: Any = instances[fonts == font]
-        names = [labels[class_id].text for class_id in objects.class_id]
-        if objects.confidence is not None:
-            scores = zip(names, objects.confidence, strict=True)
-            names = [f"{name} {score:.2f}" for name, score in scores]
-        annotator = sv.RichLabelAnnotator(
-            colors,
-            text_color=sv.ColorPalette(letters),
-            font_path=str(font),
-            font_size=size,
-            text_padding=size // 5,
-            smart_position=True,
-        )
-        drawn = annotator.annotate(drawn, objects, names)
-    return drawn
+    texts = [labels[class_id] for class_id in instances.class_id]
+    if instances.confidence is not None:
+        scores = zip(texts, instances.confidence, strict=True)
+        texts = [f"{text} {score:.2f}" for text, score in scores]
+    annotator = sv.RichLabelAnnotator(
+        colors,
+        text_color=sv.ColorPalette(letters),
+        font_path=font,
+        font_size=size,
+        text_padding=size // 5,
+        smart_position=True,
+    )
+    return annotator.annotate(drawn, instances, texts)
 
 
 def draw_segmentation_map(
     image: np.ndarray,
     segmentation: np.ndarray,
-    labels: Sequence[ClassLabel],
+    labels: Sequence[str],
+    font: str,
     palette: Palette | None,
     alpha: float,
     with_legend: bool,
 ) -> np.ndarray:
-    """Draw a map (H, W) over an image (H, W, 3), BGR, and a legend of its classes at the right."""
+    """Draw a map (H, W) over an image (H, W, 3), BGR, and a legend of its classes at the right.
+
+    Args:
+        labels: Text of each class.
+        font: Path of the font of the texts.
+    """
     colors = make_palette(len(labels), palette)
     flat = colors.take(segmentation, axis=0)
     drawn = cv2.addWeighted(image, 1 - alpha, flat, alpha, 0)
     if not with_legend:
         return drawn
-    return np.hstack([drawn, _draw_legend(drawn, segmentation, labels, colors)])
+    return np.hstack([drawn, _draw_legend(drawn, segmentation, labels, font, colors)])
 
 
 def _draw_legend(
-    image: np.ndarray, segmentation: np.ndarray, labels: Sequence[ClassLabel], colors: np.ndarray
+    image: np.ndarray,
+    segmentation: np.ndarray,
+    labels: Sequence[str],
+    font: str,
+    colors: np.ndarray,
 ) -> np.ndarray:
     """Draw the classes of a map, largest first. All names decide the width, so that the drawings of
     images of one size have one size.
     """
     size = _font_size(image)
     line = round(1.5 * size)
-    fonts = [ImageFont.truetype(label.font, size) for label in labels]
-    widths = [font.getlength(label.text) for font, label in zip(fonts, labels, strict=True)]
-    canvas = Image.new("RGB", (round(max(widths) + 2 * line), image.shape[0]), "white")
+    sized_font = ImageFont.truetype(font, size)
+    width = max(map(sized_font.getlength, labels))
+    canvas = Image.new("RGB", (round(width + 2 * line), image.shape[0]), "white")
     draw = ImageDraw.Draw(canvas)
     areas = np.bincount(segmentation.ravel(), minlength=len(labels))
     present = [number for number in np.argsort(-areas, kind="stable") if areas[number]]
@@ -95,11 +105,10 @@ def _draw_legend(
         middle = (row + 0.5) * line
         square = (line / 3, middle - size / 2, line / 3 + size, middle + size / 2)
         draw.rectangle(square, fill=tuple(colors[number].tolist()), outline=(120, 120, 120))
-        name = labels[number].text
-        draw.text((1.4 * line, middle), name, font=fonts[number], fill="black", anchor="lm")
+        corner = (1.4 * line, middle)
+        draw.text(corner, labels[number], font=sized_font, fill="black", anchor="lm")
     if len(shown) < len(present):
         corner = (line / 3, (len(shown) + 0.5) * line)
-        font = ImageFont.truetype(DEFAULT, size)
         more = f"and {len(present) - len(shown)} more"
-        draw.text(corner, more, font=font, fill="black", anchor="lm")
+        draw.text(corner, more, font=sized_font, fill="black", anchor="lm")
     return np.asarray(canvas)

@@ -17,7 +17,7 @@ from ..utils.coco import encode_mask, from_corners, to_corners
 from ..utils.errors import preview
 from ..utils.palettes import Palette
 from .drawing import draw_instances, draw_segmentation_map
-from .fonts import class_labels
+from .fonts import DEFAULT, class_labels
 from .masks import crop_of
 
 MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
@@ -101,7 +101,8 @@ class Prediction:
             min_score: Score above which objects are drawn.
             alpha: Opacity of masks and segmentation maps, from 0 to 1.
             labels: Whether to draw names and scores, or the legend of a segmentation map.
-            font: Path of the font of the names. Default: one with their letters.
+            font: Path of the font of the names. Default: DejaVu Sans, which has the letters of
+                many European languages. A name with other letters is drawn as its number.
 
         Raises:
             ValueError: If `alpha` is not from 0 to 1, the image has bands other than BGR of 8 bits,
@@ -114,7 +115,8 @@ class Prediction:
             raise ValueError(
                 f"image of {image.dtype}, {image.shape}: only (H, W, 3), BGR, uint8 is drawn"
             )
-        style = class_labels(tuple(self.names), font), self.palette, alpha, labels
+        font = font or DEFAULT
+        style = class_labels(tuple(self.names), font), font, self.palette, alpha, labels
         if self.segmentation is not None:
             return draw_segmentation_map(image, self.segmentation, *style)
         return draw_instances(image, self.above(min_score)._objects, *style)
