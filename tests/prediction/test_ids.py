@@ -1,7 +1,6 @@
 """Ids of images and classes: those of a COCO json, or new ones that no later command changes."""
 
 import json
-import re
 import shutil
 
 import numpy as np
@@ -105,13 +104,3 @@ def test_ids_that_are_texts_stay_texts(models, photos):
     assert {result["category_id"] for result in results} <= set(ids)
     restored = Prediction.from_coco(results, prediction.image, prediction.names, ids)
     assert restored.labels.tolist() == prediction.labels.tolist()
-
-
-def test_records_without_ids_keep_the_numbers_of_their_order(command, photos, call, out):
-    """xcit_mm 0.3.0 wrote such records."""
-    assert call(*command(photos / "00.png", photos / "01.png"))[0] == 0
-    (journal,) = (out / "journal").glob("*.jsonl")
-    journal.write_text(re.sub(r'"id": \d+', '"id": null', journal.read_text()))
-    assert call(*command(photos / "0[0-2].png"))[0] == 0
-    ids = {image["file_name"]: image["id"] for image in read_images(out)}
-    assert ids == {"00.png": 1, "01.png": 2, "02.png": 3}

@@ -89,7 +89,7 @@ class Progress:
             ValueError: If the id of a COCO json differs from that of earlier results, or belongs
                 to another image.
         """
-        ids = self.ids()
+        ids = {path: entry.item.id for path, entry in self.entries.items()}
         owners = {id_: path for path, id_ in ids.items()}
         for item in items:
             if item.id is None:
@@ -113,15 +113,6 @@ class Progress:
             if entry and (entry.has_changed() or (entry.error and retry_failed)):
                 pending.append(entry.item)
         return pending
-
-    def ids(self) -> dict[str, int | str]:
-        """Return the id of each item by its path. Records of xcit_mm 0.3.0 have no numbers of their
-        own: theirs are the next free ones, in the order of first records.
-        """
-        ids = {path: entry.item.id for path, entry in self.entries.items()}
-        recorded_ids = set(ids.values())
-        free_ids = (number for number in count(1) if number not in recorded_ids)
-        return {path: next(free_ids) if id_ is None else id_ for path, id_ in ids.items()}
 
     def read(self, journal: Path) -> None:
         """Add the records of a journal, and the deaths of items that its process left in flight.

@@ -149,14 +149,9 @@ def _open_results(results: Results, listing: Listing, overwrite: bool) -> Iterat
     arguments = results.predictor.arguments
     model_files = [arguments["config"], arguments["checkpoint"]] if arguments else []
     check_output(out, [*model_files, *(item.path for item in listing.items)])
-    names = [JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS]
-    if (out / SETTINGS).exists():  # of this version, or of one that wrote parts
-        names = ["parts"]
-    for name in names:
-        if (out / name).exists():
-            raise FileExistsError(
-                f"{out / name} is not of a run of this version: give another --out, or remove it"
-            )
+    for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
+        if (out / name).exists() and not (out / SETTINGS).exists():
+            raise FileExistsError(f"{out / name} is not of a run: give another --out, or remove it")
     settings = results.predictor.settings | dict(category_ids=results.category_ids)
 
     def list_results() -> Iterator[Path]:
@@ -214,12 +209,11 @@ def _unfinished(out: Path, name: str) -> Path:
 
 def _iter_images(progress: Progress) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Yield each predicted image as images.json lists it, and its objects."""
-    for path, id_ in progress.ids().items():
-        entry = progress.entries[path]
+    for entry in progress.entries.values():
         if entry.error is not None:
             continue
         record = entry.read_record()
-        image = dict(id=id_, file_name=entry.item.name)
+        image = dict(id=entry.item.id, file_name=entry.item.name)
         image |= dict(height=record["height"], width=record["width"])
         yield image, record.get("objects", [])
 
