@@ -43,7 +43,7 @@ def draw_instances(
     is_bright = np.array(bgr) @ (0.114, 0.587, 0.299) > 140
     letters = [sv.Color.BLACK if bright else sv.Color.WHITE for bright in is_bright]
     size = _font_size(image)
-    texts = [labels[class_id] for class_id in instances.class_id]
+    texts = np.array(labels)[instances.class_id].tolist()
     if instances.confidence is not None:
         scores = zip(texts, instances.confidence, strict=True)
         texts = [f"{text} {score:.2f}" for text, score in scores]
