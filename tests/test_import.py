@@ -84,7 +84,6 @@ print(json.dumps(dict(
 ADDED = {
     "CPUAmpOptimWrapper",
     "LayerDecayOptimWrapperConstructor",
-    "LinearHead",
     "LoadRasterFromFile",
     "NonFiniteHook",
     "NumberedEpochLoop",

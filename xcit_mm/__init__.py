@@ -15,7 +15,6 @@ except ModuleNotFoundError as error:
         raise
     fix = f"pip install mmengine mmcv-lite, or the forks' onedl-{error.name}"
     raise ModuleNotFoundError(f"xcit_mm needs {error.name}: {fix}") from None
-from mmengine.registry import MODELS
 
 from . import ops
 from .models import TimmPyramid, XCiT, XCiTClassifier
@@ -65,15 +64,3 @@ def __getattr__(name: str) -> Any:
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(modules[name], __package__), name)
-
-
-def _register_on_use(name: str, module: str) -> None:
-    """Register a model whose base class is in mmdet or mmseg, imported only when it is built."""
-
-    def build(**kwargs: Any) -> Any:
-        return getattr(import_module(module, __package__), name)(**kwargs)
-
-    MODELS.register_module(name=name, module=build)
-
-
-_register_on_use("LinearHead", ".models.linear_head")

@@ -14,7 +14,7 @@ from mmengine.registry import MODELS
 from xcit_mm.training import CPUAmpOptimWrapper
 
 SLOW = ("upernet", "mask2former", "cascade")  # similar recipes are fast
-OTHERS = ("_base_", "classification", "demo", "linear")  # linear's trunk is frozen
+OTHERS = ("_base_", "classification", "demo")
 RECIPES = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem.startswith(SLOW) else [])
     for path in sorted(CONFIGS.glob("*/*_xcit-s12-p16_*.py"))
