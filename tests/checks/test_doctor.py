@@ -144,6 +144,8 @@ def test_weights_are_compared_with_the_model():
     assert "init_cfg p16.pth fits" in [finding.text for finding in ok]
     found = failures(MASK_RCNN, "load_from=p16.pth")
     assert_named(found, [("D704", "load_from p16.pth", "it is a backbone")])
+    found = failures(MASK_RCNN, "load_from=p16.pth", "custom_hooks.0.fill_stem=rgb-zero")
+    assert_named(found, [("", "fill_stem='rgb-zero'", "give True")])
 
 
 def test_notes_are_not_failures(monkeypatch):

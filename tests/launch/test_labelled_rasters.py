@@ -52,7 +52,7 @@ def test_four_bands_are_loaded_normalised_and_fill_the_stem(model, start, tmp_pa
     options = labelled(make_scene(tmp_path, (300, 400), step=80, bands=4))
     cfg = start("--from", request.getfixturevalue(model), *options, "--bands", 1, 2, 3, 4)
     assert cfg.model.backbone.in_channels == 4 and cfg.model.data_preprocessor.mean is None
-    assert cfg.custom_hooks[0].fill_stem == "rgb-mean"
+    assert cfg.custom_hooks[0].fill_stem is True
     for split in ("train", "test"):
         steps = cfg[f"{split}_dataloader"].dataset.pipeline
         names = [step.type for step in steps]

@@ -7,6 +7,7 @@ from typing import Any
 from mmengine.config import Config
 
 from ..models import Pyramid
+from ..weights.bands import check_fill_stem
 from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import parse_checkpoint
 from ..weights.matching import match_model
@@ -50,12 +51,13 @@ def _check_file(option: str, options: dict, model: Any, is_strict: bool) -> Iter
     or else its backbone.
     """
     name = options["checkpoint"]
+    fill_stem = options.get("fill_stem", False)
     check_checkpoint(name)
+    check_fill_stem(fill_stem)
     path = local_path(name) if name.startswith(REMOTE_PREFIXES) else Path(name).expanduser()
     if not path.is_file():  # the run downloads it, and checks it again
         return
     checkpoint = load_from_file(str(path))
-    fill_stem = options.get("fill_stem")
     try:
         if option == "load_from" and is_strict and options.get("strict_heads", True):
             match_model(model, checkpoint, fill_stem=fill_stem)

@@ -72,7 +72,7 @@ def write_finetuning_config(
         iterations=max(1000, 12 * len(data.training.images) // _BATCH_SIZE),
         batch_size=_BATCH_SIZE,
         raster=raster,
-        fill_stem=', fill_stem="rgb-mean"' if has_bands else "",
+        fill_stem=", fill_stem=True" if has_bands else "",
     )
     template = shipped_folder("configs") / "_base_" / "finetuning.txt"
     with atomic_write(config) as file:

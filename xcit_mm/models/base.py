@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..utils.compat import BatchNorm, file_handlers
 from ..utils.configs import registered_class
 from ..utils.errors import reason
-from ..weights.bands import check_stem_rule
+from ..weights.bands import check_fill_stem
 from ..weights.layouts import Weights, describe
 from ..weights.matching import load_pretrained, match_trunk
 
@@ -115,10 +115,10 @@ class Backbone(BaseModule):
             raise ValueError(f"image of shape {shape}: give {expected}, or set in_channels")
 
     def match_weights(
-        self, weights: Weights, strict_heads: bool = True, fill_stem: str | None = None
+        self, weights: Weights, strict_heads: bool = True, fill_stem: bool = False
     ) -> dict[str, Tensor]:
         """Return the tensors of a checkpoint that fill the backbone, or raise ValueError. If not
-        `strict_heads`, another head is left out. `fill_stem` is a rule to convert a stem for RGB.
+        `strict_heads`, another head is left out. `fill_stem` converts a stem for RGB.
         """
         return match_trunk(self, weights, strict_heads, fill_stem)
 
@@ -186,6 +186,6 @@ class Backbone(BaseModule):
                     f"init_cfg with {', '.join(options)}: give {required} and, if needed, "
                     f"{' or '.join(optional)}; the layout is recognised"
                 )
-            check_stem_rule(options.get("fill_stem"))
+            check_fill_stem(options.get("fill_stem", False))
             from_checkpoint.append(options)
         return by_mmengine, from_checkpoint

@@ -161,7 +161,7 @@ class TimmPyramid(Pyramid):
         self.is_init = True
 
     def match_weights(
-        self, weights: Weights, strict_heads: bool = True, fill_stem: str | None = None
+        self, weights: Weights, strict_heads: bool = True, fill_stem: bool = False
     ) -> dict[str, Tensor]:
         """Return the tensors of a checkpoint that fill the backbone.
 
@@ -169,7 +169,7 @@ class TimmPyramid(Pyramid):
         tensors are converted as timm does, which interpolates the position embedding and resamples
         the patches to those of the model.
 
-        `fill_stem` is a rule to convert a stem for RGB to other bands. `strict_heads` is unused.
+        `fill_stem` converts a stem for RGB to other bands. `strict_heads` is unused.
 
         Raises:
             ValueError: If they do not fit.

@@ -458,8 +458,8 @@ class XCiT(Trunk, Pyramid):
         attn_implementation: 'auto', 'plain' or 'covariance', with the same results to rounding.
             'auto' selects the fastest for the image's size; see `xcit_mm.models.fast`.
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises.
-            With other `in_channels`, `fill_stem='rgb-mean'`, 'rgb-zero' or 'mean' in this dict
-            makes a stem from weights for RGB; see `xcit_mm.weights.bands.stem_for_bands`.
+            With other `in_channels`, `fill_stem=True` in this dict makes a stem from weights for
+            RGB; see `xcit_mm.weights.bands.stem_for_bands`.
 
     Raises:
         TypeError, ValueError: If an argument is unknown, or has an invalid value.

@@ -1,19 +1,20 @@
 """The stem of a model for other bands than red, green and blue, made from the published stem."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 RGB = 3
 LINEAR_STEM = "patch_embed.proj.weight"
-STEM_RULES = ("mean", "rgb-mean", "rgb-zero")
 
 
-def check_stem_rule(rule: str | None) -> None:
-    """Raise ValueError unless a rule is None or one of `stem_for_bands`."""
-    if rule is not None and rule not in STEM_RULES:
-        raise ValueError(f"fill_stem={rule!r}: choose one of {', '.join(map(repr, STEM_RULES))}")
+def check_fill_stem(fill_stem: Any) -> None:
+    """Raise ValueError unless `fill_stem` is True or False."""
+    if not isinstance(fill_stem, bool):
+        fix = "give True to make the stem from one for RGB, or leave it out"
+        raise ValueError(f"fill_stem={fill_stem!r}: {fix}")
 
 
 def stem_key(trunk: Mapping[str, Tensor]) -> str:
@@ -21,52 +22,38 @@ def stem_key(trunk: Mapping[str, Tensor]) -> str:
     return LINEAR_STEM if LINEAR_STEM in trunk else "patch_embed.proj.0.0.weight"
 
 
-def with_stem_for_bands(
-    trunk: dict[str, Tensor], bands: int, rule: str | None
-) -> dict[str, Tensor]:
-    """Return the trunk with a stem for `bands`, which the rule makes from a stem for RGB."""
+def with_stem_for_bands(trunk: dict[str, Tensor], bands: int, fill_stem: bool) -> dict[str, Tensor]:
+    """Return the trunk with a stem for `bands`, which `fill_stem` makes from a stem for RGB."""
     key = stem_key(trunk)
     bands_in_file = trunk[key].shape[1]
     if bands_in_file == bands:
         return trunk
-    if rule is not None and bands_in_file == RGB:
-        return {**trunk, key: stem_for_bands(trunk[key], bands, rule)}
+    if fill_stem and bands_in_file == RGB:
+        return {**trunk, key: stem_for_bands(trunk[key], bands)}
     problem = f"its stem is for {bands_in_file} bands, the model has in_channels={bands}"
     if bands_in_file == RGB:
-        fix = "fill_stem='rgb-mean' (or 'rgb-zero', 'mean') in init_cfg or StrictLoadHook"
-        problem += f"; to fine-tune: {fix}"
+        problem += "; to fine-tune: fill_stem=True in init_cfg or StrictLoadHook"
     raise ValueError(problem)
 
 
-def stem_for_bands(rgb: Tensor, bands: int, rule: str) -> Tensor:
+def stem_for_bands(rgb: Tensor, bands: int) -> Tensor:
     """Make filters of the first layer for other bands from those for red, green and blue.
+
+    Bands 1 to 3 are red, green and blue and keep their filters, the other bands get the mean of the
+    three. Of one or two bands, each gets the mean. The filters are scaled by 3 / `bands`, so that
+    an image whose bands are equal gives the output of a grey image.
 
     Args:
         rgb: Filters (C, 3, h, w).
         bands: Number of bands of the image, other than 3.
-        rule: 'mean': every band gets the mean of the three filters. 'rgb-mean': bands 1 to 3 are
-            red, green and blue and keep their filters, the other bands get the mean. Both scale by
-            3 / `bands`, so that an image whose bands are equal gives the output of a grey image.
-            'rgb-zero': bands 1 to 3 keep their filters unscaled, the other filters are zero.
 
     Returns:
         Filters (C, bands, h, w) of the type of `rgb`.
-
-    Raises:
-        ValueError: If the rule needs more bands.
     """
-    if rule != "mean" and bands <= RGB:
-        raise ValueError(
-            f"fill_stem={rule!r} needs in_channels above 3, the model has {bands}: take 'mean'"
-        )
     filters = rgb.double()
     grey = filters.mean(dim=1, keepdim=True)
-    if rule == "mean":
-        stem = grey.expand(-1, bands, -1, -1) * RGB / bands
+    if bands < RGB:
+        stem = grey.expand(-1, bands, -1, -1)
     else:
         stem = torch.cat((filters, grey.expand(-1, bands - RGB, -1, -1)), dim=1)
-        if rule == "rgb-mean":
-            stem = stem * RGB / bands
-        else:
-            stem[:, RGB:] = 0
-    return stem.to(rgb.dtype)
+    return (stem * RGB / bands).to(rgb.dtype)

@@ -26,7 +26,7 @@ def load_pretrained(
     checkpoint: str,
     use_ema: bool = False,
     strict_heads: bool = True,
-    fill_stem: str | None = None,
+    fill_stem: bool = False,
 ) -> list[str]:
     """Fill a backbone or a classifier from a checkpoint in any layout: all of it, or nothing.
 
@@ -39,7 +39,8 @@ def load_pretrained(
         use_ema: Take the averaged weights of a training file.
         strict_heads: False lets the head of a classifier keep its initial values if the file has no
             head or a head for other classes.
-        fill_stem: Rule of `bands.stem_for_bands` for a backbone of other bands than the file's RGB.
+        fill_stem: Make the stem of a backbone of other bands from a file for RGB, as
+            `bands.stem_for_bands` does.
 
     Returns:
         Names of the tensors of the pyramid or the head that keep their initial values.
@@ -69,7 +70,7 @@ def match_model(
     model: nn.Module,
     checkpoint: dict,
     strict_heads: bool = True,
-    fill_stem: str | None = None,
+    fill_stem: bool = False,
     names: ClassNames | None = None,
 ) -> dict[str, Tensor]:
     """Return the state dict with which a checkpoint fills a detector, segmentor or classifier.
@@ -118,7 +119,7 @@ def _prefix_backbone(trunk: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def match_trunk(
-    backbone: Any, weights: Weights, strict_heads: bool = True, fill_stem: str | None = None
+    backbone: Any, weights: Weights, strict_heads: bool = True, fill_stem: bool = False
 ) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint that fill a backbone or a classifier.
 

@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 from ..utils.cli import log_line
 from ..utils.compat import is_resuming, is_training_run
 from ..utils.configs import read_config
-from .bands import check_stem_rule
+from .bands import check_fill_stem
 from .classes import (
     ClassNames,
     check_same_classes,
@@ -36,19 +36,18 @@ class StrictLoadHook(Hook):
     Args:
         strict_heads: False lets rows of new classes, and heads of other shapes, keep their initial
             values when training starts from `load_from`, and lists them.
-        fill_stem: Rule of `xcit_mm.weights.bands.stem_for_bands`, 'rgb-mean', 'rgb-zero' or 'mean',
-            that makes a stem for the model's `in_channels` when training starts from the file of a
-            model for RGB.
+        fill_stem: Whether `xcit_mm.weights.bands.stem_for_bands` makes a stem for the model's
+            `in_channels` when training starts from the file of a model for RGB.
 
     Raises:
-        ValueError: If the rule is unknown.
+        ValueError: If `fill_stem` is not True or False.
     """
 
     # Before a hook copies the checkpoint's tensors, as EMAHook does by their names.
     priority = "VERY_HIGH"
 
-    def __init__(self, strict_heads: bool = True, fill_stem: str | None = None) -> None:
-        check_stem_rule(fill_stem)
+    def __init__(self, strict_heads: bool = True, fill_stem: bool = False) -> None:
+        check_fill_stem(fill_stem)
         self.strict_heads = strict_heads
         self.fill_stem = fill_stem
 
