@@ -176,6 +176,15 @@ def test_labels_of_other_classes_alone_are_an_error(predicted, tmp_path):
         score_raster(predicted[0], labels)
 
 
+def test_a_map_of_another_program_is_refused(predicted):
+    out, classes = predicted
+    other = write_classes(out, classes)
+    with pytest.raises(
+        ValueError, match=r"l\.tif is not a map of xcit-mm raster: it lacks the tag"
+    ):
+        score_raster(other, write_polygons(out, classes))
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

@@ -80,8 +80,11 @@ class TestFilesOfTheUser:
     def test_a_result_in_place_of_something_else_is_refused(self, existing, overwrite, run):
         if existing == "raster":
             shutil.copy(run.raster, run.out)
+            with rasterio.open(run.out, "r+") as file:
+                file.update_tags(CLASSES='["tree"]')
         elif existing == "polygons":
-            write_shapes(run.out.with_suffix(".gpkg"), AREA).rename(run.out)
+            columns = {"class": ["tree"], "score": 0.9, "area": 1.0, "cut": False}
+            write_shapes(run.out.with_suffix(".gpkg"), AREA, **columns).rename(run.out)
         elif existing == "text":
             run.out.write_text("text")
         else:

@@ -34,7 +34,7 @@ def encode_labels(tiles: Mapping[tuple[int, int], np.ndarray]) -> bytes:
 
 
 def read_origin(path: Path) -> dict[str, Any]:
-    """Return what a map was made from, {} for a map of an earlier version.
+    """Return what a map was made from.
 
     Raises:
         ValueError: If the file is not a map that `join_maps` wrote.
@@ -42,9 +42,9 @@ def read_origin(path: Path) -> dict[str, Any]:
     """
     with gdal(path), open_raster(path) as file:
         tags = file.tags()
-    if "CLASSES" not in tags:
-        raise ValueError(f"{path} is not a map: it lacks the tag CLASSES")
-    return json.loads(tags.get(ORIGIN, "{}"))
+    if ORIGIN not in tags:
+        raise ValueError(f"{path} is not a map of xcit-mm raster: it lacks the tag {ORIGIN}")
+    return json.loads(tags[ORIGIN])
 
 
 def description_path(path: Path) -> Path:

@@ -136,7 +136,7 @@ def _read_origin(out: Path, is_detector: bool, overwrite: bool) -> dict[str, Any
     except Exception:  # a library cannot read it
         origin = None
     added = sorted(layers.difference(objects.ERROR_LAYERS))
-    if origin is None or (overwrite and added):
+    if not origin or (overwrite and added):
         with_layers = f" with the layers {preview(added)}" if added else ""
         problem = f"exists{with_layers} and is not a result of such a run"
         raise ValueError(f"--out {out} {problem}: give another --out")
