@@ -73,7 +73,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         ([*FROM, "--no-val"], "--no-val is for rasters: give --labels"),
         (["raster", "a.tif", "m", "--out"], "--out: expected one argument"),
         (["weights", "convert", "a", "b", "--to", "timn"], "invalid choice: 'timn'"),
-        (["export", "m", "--out", "m.onnx", "--in8", "a"], "did you mean --int8?"),
+        (["export", "m", "--out", "m.onnx", "--int8", "a"], "unrecognized arguments: --int8 a"),
         (["raster", "a.tif", "m", "--out", "b.tif", "--nodata", "-3.4f"], "expected one argument"),
         (["doctor", "own.py", "--cfg-option", "a=1"], ""),  # argparse takes abbreviations
     ],

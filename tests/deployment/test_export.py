@@ -130,7 +130,6 @@ BACKBONE = dict(part="backbone")
         ("segmentor", "", dict(evaluate=0), ValueError, "--evaluate 0"),
         ("segmentor", "test_evaluator = None", dict(evaluate=1), ValueError, "no test_evaluator"),
         ("segmentor", NOWHERE, dict(evaluate=1), FileNotFoundError, "no/such"),
-        ("segmentor", "", dict(int8=["broken.jpg"]), ValueError, "broken.jpg"),
         ("small", "", dict(out=Path("model.pth")), ValueError, r"model\.pth"),
         ("small", "", dict(out=Path("no/model.onnx")), FileNotFoundError, "no folder no"),
         ("small", "", dict(out=Path("text.onnx")), FileExistsError, r"text\.onnx exists and"),
@@ -148,7 +147,6 @@ def test_export_that_cannot_succeed_ends_in_one_line(
     state = torch.load(small.checkpoint)["state_dict"]
     classifier = {key: tensor for key, tensor in state.items() if not key.startswith("fpn")}
     torch.save(classifier, "classifier.pth")
-    Path("broken.jpg").write_text("no image")
     Path("model.onnx").write_bytes(of_version("xcit_mm_version"))
     Path("other.onnx").write_bytes(of_version("other"))
     Path("text.onnx").write_text("a user's own")
@@ -179,11 +177,11 @@ def test_missing_packages_are_named(small, tmp_path, monkeypatch):
     "test_cfg", [dict(mode="whole"), dict(mode="slide", crop_size=(64, 96), stride=(40, 64))]
 )
 def test_file_scores_as_torch(test_cfg, segmentor, segmentor_file):
-    from xcit_mm.deployment.scoring import evaluate_files
+    from xcit_mm.deployment.scoring import evaluate_file
 
     cfg, model = segmentor.load()
     model.test_cfg = Config(test_cfg)
-    lines = evaluate_files(cfg, model, {"float32": segmentor_file}, 2)
+    lines = evaluate_file(cfg, model, segmentor_file, 2)
     (line,) = (line for line in lines if line.startswith("mIoU: torch "))
     score, file_score = (float(part.split()[-1]) for part in line.split(","))
     assert file_score == pytest.approx(score, abs=0.2)

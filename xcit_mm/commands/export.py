@@ -12,7 +12,6 @@ from .options import CHECKPOINT, ERRORS
 CALLS = """
 xcit-mm export MODEL --out model.onnx      # MODEL: a model's name or a work folder
 xcit-mm export CONFIG CHECKPOINT --out model.onnx [--part backbone] [--evaluate 100]
-xcit-mm export MODEL --out model.onnx --int8 PHOTOS
 """
 DESCRIPTION = """
 The file takes a batch of normalised images (B, C, H, W) of any size. Its metadata state mean, std,
@@ -32,14 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--part", choices=parts, default="model", help="what to write (default: %(default)s)")
     evaluate_help = "score file and torch on N images of the test set (default: 0)"
     add("--evaluate", type=int, metavar="N", help=evaluate_help)
-    int8_help = "write int8, calibrated with up to 100 images of these files or folders, and score "
-    int8_help += "it on the config's test set, all or N images"
-    add("--int8", nargs="+", metavar="IMAGES", default=(), help=int8_help)
     args = parser.parse_args(argv)
 
     def work() -> None:
         config, checkpoint = find_model(args.config, args.checkpoint)
-        lines = export_model(config, checkpoint, args.out, args.part, args.evaluate, args.int8)
+        lines = export_model(config, checkpoint, args.out, args.part, args.evaluate)
         with ignore_broken_pipe():
             print(*lines, f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)", sep="\n")
 

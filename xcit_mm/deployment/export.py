@@ -4,7 +4,7 @@ import importlib.util
 import shutil
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +26,6 @@ from .check import compare
 from .detectors import ExportableDetector
 from .metadata import is_export, model_metadata
 from .operators import to_onnx
-from .quantization import load_images, quantize
 from .supported import check_evaluation, check_model
 from .traceable import ExportableSegmentor, make_exportable
 
@@ -37,7 +36,6 @@ def export_model(
     out: Path,
     part: str = "model",
     evaluate: int | None = None,
-    int8: Sequence[str] = (),
 ) -> list[str]:
     """Export a trained model to an ONNX file for images of any size.
 
@@ -49,8 +47,6 @@ def export_model(
         checkpoint: A path, a URL or `xcit://NAME`. It must fill the whole exported part.
         part: 'backbone' or 'model'.
         evaluate: Number of images of the config's test set on which the file and torch are scored.
-        int8: Images, folders or glob patterns. At most 100 of the images calibrate a file in int8,
-            which is then scored on `evaluate` images, or on all.
 
     Returns:
         Lines that report the deviations from torch and the scores.
@@ -63,55 +59,31 @@ def export_model(
             would replace an input.
         RuntimeError: If tracing fails, or the file does not agree with torch.
     """
-    check_output(out, [config, checkpoint, *int8])
+    check_output(out, [config, checkpoint])
     _check_target(out, part)
     cfg = read_config(config)
     check_checkpoint(checkpoint)
     check_model(cfg, part)
-    is_scored = evaluate is not None or bool(int8)
-    if is_scored:
+    if evaluate is not None:
         check_evaluation(cfg, part, evaluate)
-    images = load_images(cfg, int8) if int8 else []
     with quiet(), TemporaryDirectory() as folder, torch.no_grad():
         model: Any = load_model(cfg, checkpoint, part)
-        files, lines = _write_files(cfg, model, Path(folder), images)
-        if is_scored:
-            lines += _score_files(cfg, model, files, evaluate)
+        module = _make_traceable(cfg, model)
+        metadata = model_metadata(cfg, model, module.outputs)
+        channels = cfg.model.backbone.get("in_channels", 3)
+        file = Path(folder) / "model.onnx"
+        with _named_failures():
+            _write_onnx(module, file, channels, metadata)
+            with timed_step("compare"):
+                lines = compare(file, module, channels)
+            if evaluate is not None:
+                with timed_step(f"score {evaluate} images"):
+                    from .scoring import evaluate_file  # needs onnxruntime
+
+                    lines += evaluate_file(cfg, model, file, evaluate)
         with atomic_path(out) as path:
-            shutil.copy(files["int8" if images else "float32"], path)
+            shutil.copy(file, path)
     return lines
-
-
-def _write_files(
-    cfg: Config, model: Any, folder: Path, images: list[dict[str, Any]]
-) -> tuple[dict[str, Path], list[str]]:
-    """Write the file of a model, and with images also its file in int8. Return both by their type,
-    and a line for each output and for the int8.
-    """
-    module = _make_traceable(cfg, model)
-    metadata = model_metadata(cfg, model, module.outputs)
-    channels = cfg.model.backbone.get("in_channels", 3)
-    files = {"float32": folder / "float32.onnx"}
-    with _named_failures():
-        _write_onnx(module, files["float32"], channels, metadata)
-        with timed_step("compare"):
-            lines = compare(files["float32"], module, channels)
-        if images:
-            files["int8"] = folder / "int8.onnx"
-            with timed_step(f"calibrate with {len(images)} images"):
-                report = quantize(files["float32"], files["int8"], model.data_preprocessor, images)
-            lines.append(report)
-    return files, lines
-
-
-def _score_files(
-    cfg: Config, model: Any, files: Mapping[str, Path], count: int | None
-) -> list[str]:
-    """Return a line for each metric, as `evaluate_files`."""
-    with _named_failures(), timed_step(f"score {count or 'all'} images"):
-        from .scoring import evaluate_files  # needs onnxruntime
-
-        return evaluate_files(cfg, model, files, count)
 
 
 @contextmanager

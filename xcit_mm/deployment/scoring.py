@@ -1,7 +1,6 @@
 """Scores of a model and of its files on the test set of a config."""
 
 import copy
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,24 +17,19 @@ from ..utils.configs import data_sets
 from .run import to_objects
 
 
-def evaluate_files(
-    cfg: Config, model: Any, files: Mapping[str, Path], count: int | None
-) -> list[str]:
-    """Return a line for each metric with the scores of a model and of its named ONNX files, on the
-    first `count` images of each test set, or on all images.
+def evaluate_file(cfg: Config, model: Any, path: Path, count: int) -> list[str]:
+    """Return a line for each metric with the scores of a model and of its ONNX file, on the first
+    `count` images of each test set.
     """
-    scores = {"torch": _score(cfg, model, count)}
-    for name, path in files.items():
-        scores[name] = _score(cfg, _copy_with_onnx(model, path), count)
-    lines = []
-    for metric in scores["torch"]:
-        columns = [f"{name} {metrics[metric]:.4f}" for name, metrics in scores.items()]
-        lines.append(f"{metric}: {', '.join(columns)}")
-    return lines
+    of_torch = _score(cfg, model, count)
+    of_file = _score(cfg, _copy_with_onnx(model, path), count)
+    return [
+        f"{name}: torch {score:.4f}, file {of_file[name]:.4f}" for name, score in of_torch.items()
+    ]
 
 
-def _score(cfg: Config, model: nn.Module, count: int | None) -> dict[str, float]:
-    """Return the metrics of mmengine's test on the first `count` images of each set; None: all."""
+def _score(cfg: Config, model: nn.Module, count: int) -> dict[str, float]:
+    """Return the metrics of mmengine's test on the first `count` images of each set."""
     cfg = copy.deepcopy(cfg)
     for dataset in data_sets(cfg, "test"):
         dataset["indices"] = count

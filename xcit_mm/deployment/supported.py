@@ -116,12 +116,12 @@ def check_segmentor(cfg: Config) -> None:
         _refuse("a cascade of one channel", "mmseg cannot predict with it")
 
 
-def check_evaluation(cfg: Config, part: str, count: int | None) -> None:
+def check_evaluation(cfg: Config, part: str, count: int) -> None:
     """Raise ValueError or FileNotFoundError if a part cannot be scored on `count` images."""
-    fix = "leave --evaluate and --int8 out"
+    fix = "leave --evaluate out"
     if part != "model":
         raise ValueError(f"a backbone has no score: {fix}, or export the whole model")
-    if count is not None and count < 1:
+    if count < 1:
         raise ValueError(f"--evaluate {count}: at least one image")
     if not evaluators(cfg, "test"):
         raise ValueError(f"the config has no test_evaluator: give it one, or {fix}")
