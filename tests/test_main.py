@@ -74,6 +74,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         (["raster", "a.tif", "m", "--out"], "--out: expected one argument"),
         (["weights", "convert", "a", "b", "--to", "timn"], "invalid choice: 'timn'"),
         (["export", "m", "--out", "m.onnx", "--int8", "a"], "unrecognized arguments: --int8 a"),
+        (["export", "m", "--out", "m.onnx", "--evaluate", "9"], "arguments: --evaluate 9"),
         (["raster", "a.tif", "m", "--out", "b.tif", "--nodata", "-3.4f"], "expected one argument"),
         (["doctor", "own.py", "--cfg-option", "a=1"], ""),  # argparse takes abbreviations
     ],

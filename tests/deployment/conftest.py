@@ -12,14 +12,12 @@ from xcit_mm.deployment import export_model
 from xcit_mm.models.build import load_model
 
 
-def enlarge(cfg: Config, data: Path, scale: tuple[int, int]) -> Config:
+def enlarge(cfg: Config, scale: tuple[int, int]) -> Config:
     """Let a recipe of the demo test on enlarged images. Results are converted back."""
-    loader = cfg.test_dataloader
-    loader.update(num_workers=0, persistent_workers=False)
-    loader.dataset.data_root = str(data)
-    steps = [step for step in loader.dataset.pipeline if step.type != "Resize"]
+    dataset = cfg.test_dataloader.dataset
+    steps = [step for step in dataset.pipeline if step.type != "Resize"]
     steps.insert(1, dict(type="Resize", scale=scale, keep_ratio=True))
-    loader.dataset.pipeline = steps
+    dataset.pipeline = steps
     return cfg
 
 
@@ -49,7 +47,7 @@ def write_trained(tmp_path_factory) -> Callable[..., Trained]:
 
 
 @pytest.fixture(scope="session")
-def segmentor(write_trained, shapes) -> Trained:
+def segmentor(write_trained) -> Trained:
     """A small UperNet, whose preprocessor pads."""
     cfg = Config.fromfile(CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py")
     trunk = dict(small_models.TRUNK, depth=2)
@@ -66,11 +64,11 @@ def segmentor(write_trained, shapes) -> Trained:
         norm_cfg=dict(type="BN"),
         align_corners=True,
     )
-    return write_trained(enlarge(cfg, shapes, (200, 120)))
+    return write_trained(enlarge(cfg, (200, 120)))
 
 
 @pytest.fixture(scope="session")
-def mask_rcnn(write_trained, shapes) -> Trained:
+def mask_rcnn(write_trained) -> Trained:
     """A small Mask R-CNN. An export takes time for every block and level, so it has few."""
     levels = dict(featmap_strides=[8, 16])
     cfg = small_models.mask_rcnn(
@@ -82,8 +80,7 @@ def mask_rcnn(write_trained, shapes) -> Trained:
         # have other scores than noise, so the file's comparison needs its own threshold.
         test_cfg=dict(rcnn=dict(score_thr=0.25, max_per_img=60, nms=dict(iou_threshold=0.25))),
     )
-    cfg.test_evaluator.ann_file = str(shapes / "annotations" / "instances_validation.json")
-    return write_trained(enlarge(cfg, shapes, (150, 150)))  # padded to 160
+    return write_trained(enlarge(cfg, (150, 150)))  # padded to 160
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from helpers import small_models
 from helpers.onnx_files import dimensions, load_standard, metadata
 from helpers.paths import ROOT
 from mmengine.config import Config
+from torch import nn
 
 from xcit_mm.deployment import export_model
 from xcit_mm.deployment.check import compare
@@ -78,7 +79,7 @@ def test_metadata_describe_other_bands_and_both_labels_of_one_class(segmentor):
 def of_version(key: str) -> bytes:
     """Content of a file whose metadata name a version."""
     file = onnx.ModelProto()
-    file.metadata_props.add(key=key, value='"0.3.0"')
+    file.metadata_props.add(key=key, value='"1.2.3"')
     return file.SerializeToString()
 
 
@@ -107,7 +108,6 @@ def test_file_that_deviates_from_torch_is_refused(segmentor, segmentor_file, tmp
 
 RESNET = "_base_ = 'mmdet::_base_/models/faster-rcnn_r50_fpn.py'; default_scope = 'mmdet'"
 UNNAMED = "test_dataloader = dict(dataset=dict(metainfo=dict(classes=('one', 'two', 'three'))))"
-NOWHERE = "test_dataloader = dict(dataset=dict(data_root='no/such'))"
 UNTESTED = "test_dataloader = test_evaluator = test_cfg = None"
 MASKS = "model = dict(decode_head=dict(type='Mask2FormerHead'))"
 CASCADE = "model = dict(decode_head=[dict(type='FCNHead', num_classes=1)] * 2)"
@@ -123,13 +123,9 @@ BACKBONE = dict(part="backbone")
         ("segmentor", "model = dict(test_cfg=None)", {}, ValueError, r"test_cfg\.mode=None"),
         ("segmentor", MASKS, {}, ValueError, "type='Mask2FormerHead'"),
         ("segmentor", CASCADE, {}, ValueError, "cascade of one channel"),
-        ("small", "", dict(BACKBONE, evaluate=1), ValueError, "backbone has no score"),
         ("small", "", dict(BACKBONE, checkpoint="none.pth"), FileNotFoundError, "none.pth"),
         ("small", "", dict(BACKBONE, checkpoint="classifier.pth"), ValueError, "pyramid"),
         ("segmentor", UNNAMED, {}, ValueError, r"^3 names \(one, \.\.\.\) for the 5"),
-        ("segmentor", "", dict(evaluate=0), ValueError, "--evaluate 0"),
-        ("segmentor", "test_evaluator = None", dict(evaluate=1), ValueError, "no test_evaluator"),
-        ("segmentor", NOWHERE, dict(evaluate=1), FileNotFoundError, "no/such"),
         ("small", "", dict(out=Path("model.pth")), ValueError, r"model\.pth"),
         ("small", "", dict(out=Path("no/model.onnx")), FileNotFoundError, "no folder no"),
         ("small", "", dict(out=Path("text.onnx")), FileExistsError, r"text\.onnx exists and"),
@@ -167,22 +163,22 @@ def test_export_replaces_no_input(name, small, tmp_path):
     assert path.read_text() == "an input"
 
 
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_an_export_that_ends_early_keeps_the_earlier_file(failure, small, tmp_path, monkeypatch):
+    def write_a_part(module: nn.Module, path: Path, *_: object) -> None:
+        path.write_bytes(b"a part")
+        raise failure
+
+    out = tmp_path / "model.onnx"
+    out.write_bytes(of_version("xcit_mm_version"))
+    monkeypatch.setattr("xcit_mm.deployment.export._write_onnx", write_a_part)
+    with pytest.raises((KeyboardInterrupt, RuntimeError)):
+        export_model(*small, out, part="backbone")
+    assert out.read_bytes() == of_version("xcit_mm_version")
+    assert list(tmp_path.iterdir()) == [out]
+
+
 def test_missing_packages_are_named(small, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModuleNotFoundError, match=r"^onnxruntime not.*xcit_mm\[export\]"):
         export_model(*small, tmp_path / "model.onnx")
-
-
-@pytest.mark.parametrize(
-    "test_cfg", [dict(mode="whole"), dict(mode="slide", crop_size=(64, 96), stride=(40, 64))]
-)
-def test_file_scores_as_torch(test_cfg, segmentor, segmentor_file):
-    from xcit_mm.deployment.scoring import evaluate_file
-
-    cfg, model = segmentor.load()
-    model.test_cfg = Config(test_cfg)
-    lines = evaluate_file(cfg, model, segmentor_file, 2)
-    (line,) = (line for line in lines if line.startswith("mIoU: torch "))
-    score, file_score = (float(part.split()[-1]) for part in line.split(","))
-    assert file_score == pytest.approx(score, abs=0.2)
-    assert score > 0

@@ -11,7 +11,7 @@ from .options import CHECKPOINT, ERRORS
 
 CALLS = """
 xcit-mm export MODEL --out model.onnx      # MODEL: a model's name or a work folder
-xcit-mm export CONFIG CHECKPOINT --out model.onnx [--part backbone] [--evaluate 100]
+xcit-mm export CONFIG CHECKPOINT --out model.onnx [--part backbone]
 """
 DESCRIPTION = """
 The file takes a batch of normalised images (B, C, H, W) of any size. Its metadata state mean, std,
@@ -29,13 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx")
     parts = ("backbone", "model")
     add("--part", choices=parts, default="model", help="what to write (default: %(default)s)")
-    evaluate_help = "score file and torch on N images of the test set (default: 0)"
-    add("--evaluate", type=int, metavar="N", help=evaluate_help)
     args = parser.parse_args(argv)
 
     def work() -> None:
         config, checkpoint = find_model(args.config, args.checkpoint)
-        lines = export_model(config, checkpoint, args.out, args.part, args.evaluate)
+        lines = export_model(config, checkpoint, args.out, args.part)
         with ignore_broken_pipe():
             print(*lines, f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)", sep="\n")
 

@@ -1,13 +1,9 @@
 """Export of trained models to ONNX, for images of any size, checked against torch."""
 
 import importlib.util
-import shutil
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -26,7 +22,7 @@ from .check import compare
 from .detectors import ExportableDetector
 from .metadata import is_export, model_metadata
 from .operators import to_onnx
-from .supported import check_evaluation, check_model
+from .supported import check_model
 from .traceable import ExportableSegmentor, make_exportable
 
 
@@ -35,7 +31,6 @@ def export_model(
     checkpoint: str | Path,
     out: Path,
     part: str = "model",
-    evaluate: int | None = None,
 ) -> list[str]:
     """Export a trained model to an ONNX file for images of any size.
 
@@ -46,10 +41,9 @@ def export_model(
     Args:
         checkpoint: A path, a URL or `xcit://NAME`. It must fill the whole exported part.
         part: 'backbone' or 'model'.
-        evaluate: Number of images of the config's test set on which the file and torch are scored.
 
     Returns:
-        Lines that report the deviations from torch and the scores.
+        For each output a line with its deviation from torch.
 
     Raises:
         FileExistsError: If the file exists and is not an earlier export.
@@ -57,42 +51,25 @@ def export_model(
         ModuleNotFoundError: If packages for ONNX are missing.
         ValueError: If the model cannot be exported, the checkpoint does not fit it, or the file
             would replace an input.
-        RuntimeError: If tracing fails, or the file does not agree with torch.
+        RuntimeError: If tracing or writing fails, or the file does not agree with torch.
     """
     check_output(out, [config, checkpoint])
     _check_target(out, part)
     cfg = read_config(config)
     check_checkpoint(checkpoint)
     check_model(cfg, part)
-    if evaluate is not None:
-        check_evaluation(cfg, part, evaluate)
-    with quiet(), TemporaryDirectory() as folder, torch.no_grad():
+    with quiet(), torch.no_grad():
         model: Any = load_model(cfg, checkpoint, part)
         module = _make_traceable(cfg, model)
         metadata = model_metadata(cfg, model, module.outputs)
         channels = cfg.model.backbone.get("in_channels", 3)
-        file = Path(folder) / "model.onnx"
-        with _named_failures():
-            _write_onnx(module, file, channels, metadata)
-            with timed_step("compare"):
-                lines = compare(file, module, channels)
-            if evaluate is not None:
-                with timed_step(f"score {evaluate} images"):
-                    from .scoring import evaluate_file  # needs onnxruntime
-
-                    lines += evaluate_file(cfg, model, file, evaluate)
-        with atomic_path(out) as path:
-            shutil.copy(file, path)
-    return lines
-
-
-@contextmanager
-def _named_failures() -> Iterator[None]:
-    """Raise RuntimeError in place of any error of exporters, runtimes, data sets and metrics."""
-    try:
-        yield
-    except Exception as error:
-        raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
+        try:
+            with atomic_path(out) as path:
+                _write_onnx(module, path, channels, metadata)
+                with timed_step("compare"):
+                    return compare(path, module, channels)
+        except Exception as error:  # exporters and runtimes raise nearly anything
+            raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
 
 
 def _check_target(out: Path, part: str) -> None:

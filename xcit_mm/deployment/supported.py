@@ -5,11 +5,9 @@ from typing import Any, NoReturn
 
 from mmengine.config import Config
 
-from ..checks.data import check_paths
-from ..checks.run_config import RunConfig
 from ..models import XCiT
 from ..models.build import check_backbone
-from ..utils.configs import backbone_class, evaluators, tested_dataset, tested_metainfo, type_name
+from ..utils.configs import backbone_class, tested_dataset, tested_metainfo, type_name
 from .traceable import list_stages
 
 # Supported types of a detector's parts, by their key in the config.
@@ -114,19 +112,6 @@ def check_segmentor(cfg: Config) -> None:
     channels = heads[-1].get("out_channels") or heads[-1].get("num_classes")
     if len(heads) > 1 and channels == 1:
         _refuse("a cascade of one channel", "mmseg cannot predict with it")
-
-
-def check_evaluation(cfg: Config, part: str, count: int) -> None:
-    """Raise ValueError or FileNotFoundError if a part cannot be scored on `count` images."""
-    fix = "leave --evaluate out"
-    if part != "model":
-        raise ValueError(f"a backbone has no score: {fix}, or export the whole model")
-    if count < 1:
-        raise ValueError(f"--evaluate {count}: at least one image")
-    if not evaluators(cfg, "test"):
-        raise ValueError(f"the config has no test_evaluator: give it one, or {fix}")
-    for missing in check_paths(RunConfig(cfg, ["test"]).splits.values()):
-        raise FileNotFoundError(missing.message())
 
 
 def _iter_parts(where: str, part: Any) -> Iterator[tuple[str, dict]]:
