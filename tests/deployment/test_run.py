@@ -145,6 +145,13 @@ def test_preprocessing_that_the_script_lacks_is_named(path, options, named, edit
         run.Model(edited(unsupported=unsupported))
 
 
+def test_a_file_that_onnxruntime_has_quantised_keeps_its_metadata(segmentor_file, tmp_path):
+    file = onnx.load(segmentor_file)
+    file.metadata_props.add(key="onnx.infer", value="onnxruntime.quant")
+    onnx.save(file, tmp_path / "int8.onnx")
+    assert run.Model(tmp_path / "int8.onnx").facts == run.Model(segmentor_file).facts
+
+
 PIXELS = synthetic_photo(40, 60)
 
 

@@ -152,7 +152,11 @@ class Model:
         metadata = self.session.get_modelmeta().custom_metadata_map
         if "classes" not in metadata:
             raise ValueError(f"{path} is a backbone or not of xcit-mm export: export a whole model")
-        self.facts: dict[str, Any] = {key: json.loads(metadata[key]) for key in metadata}
+        self.facts: dict[str, Any] = {
+            key: json.loads(text)
+            for key, text in metadata.items()
+            if not key.startswith("onnx.")  # entries of onnxruntime's quantisation are not JSON
+        }
         unsupported = self.facts["unsupported"]
         if unsupported:
             raise ValueError(f"{path} needs {unsupported}, which this script lacks: add it")
