@@ -72,7 +72,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         ([*FROM, "--launcher", "pytorch"], "then train it with --launcher"),
         ([*FROM, "--no-val"], "--no-val is for rasters: give --labels"),
         (["raster", "a.tif", "m", "--out"], "--out: expected one argument"),
-        (["weights", "convert", "a", "b", "--to", "timn"], "invalid choice: 'timn'"),
+        (["weights", "convert", "a", "b", "--to", "timm"], "invalid choice: 'convert'"),
         (["export", "m", "--out", "m.onnx", "--int8", "a"], "unrecognized arguments: --int8 a"),
         (["export", "m", "--out", "m.onnx", "--evaluate", "9"], "arguments: --evaluate 9"),
         (["raster", "a.tif", "m", "--out", "b.tif", "--nodata", "-3.4f"], "expected one argument"),

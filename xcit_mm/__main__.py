@@ -15,7 +15,7 @@ COMMANDS = {
     "test": "score a model on the data set of its config",
     "export": "write a model as ONNX",
     "doctor": "check the installation, or a training run before it starts",
-    "weights": "list, download, inspect and convert weights",
+    "weights": "list and inspect weights",
 }
 """Summary of every command, which is a module of `xcit_mm.commands`."""
 

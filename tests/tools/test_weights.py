@@ -1,4 +1,4 @@
-"""`tools/weights.py` inspects and converts files, and reports errors in one line."""
+"""`xcit-mm weights` lists and inspects files, and reports errors in one line."""
 
 import argparse
 import re
@@ -7,11 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from helpers.weight_files import KEYS, official, path_of, same
-
-from xcit_mm.weights.classes import learned_classes
-from xcit_mm.weights.layouts import parse_checkpoint
-from xcit_mm.weights.reader import load_from_file
+from helpers.weight_files import official
 
 
 @pytest.fixture
@@ -36,64 +32,6 @@ def test_inspect_shows_layout_task_architecture_and_metadata(weights, file):
     assert "epoch       3" in printed
 
 
-@pytest.mark.parametrize(
-    "layout, out, keys",
-    [
-        ("timm", "converted.safetensors", "timm_p16"),
-        ("safetensors", "converted.safetensors", "official_p16"),
-        ("mmpretrain", "converted.pth", "mmpretrain_p16"),
-    ],
-)
-def test_a_converted_file_has_the_tensors_under_the_names_of_the_layout(
-    layout, out, keys, weights, file
-):
-    assert weights("convert", file, out, "--to", layout) == f"{out} ({layout} layout)\n"
-    content = load_from_file(out)
-    tensors = content.get("state_dict", content)
-    assert {name: list(tensor.shape) for name, tensor in tensors.items()} == KEYS[keys]
-    assert same(parse_checkpoint(content).trunk, official(16))
-
-
-@pytest.mark.parametrize(
-    "source, options, left_out",
-    [
-        ("mmpretrain_p16.pth", ["out.pth", "--to", "mmpretrain"], ""),
-        ("mmpretrain_p16.pth", ["out.pth", "--to", "official"], ""),
-        ("mmpretrain_p16.pth", ["out.pth", "--to", "timm"], "the names of the classes"),
-        (
-            "mmpretrain_p16.pth",
-            ["out.safetensors", "--to", "mmpretrain"],
-            "the names of the classes",
-        ),
-        ("official-maskrcnn_p16.pth", ["out.pth", "--backbone", "--to", "official"], ""),
-        (
-            "official-maskrcnn_p16.pth",
-            ["out.pth", "--backbone", "--to", "timm"],
-            "the trained pyramid",
-        ),
-        (
-            "official-maskrcnn_p16.pth",
-            ["out.pth", "--backbone", "--to", "mmpretrain"],
-            "the trained pyramid",
-        ),
-        ("dino-full_p16.pth", ["out.pth", "--to", "timm"], "the head of DINO"),
-    ],
-)
-def test_convert_keeps_the_names_of_classes_or_says_what_it_leaves_out(
-    source, options, left_out, weights, tmp_path
-):
-    content = load_from_file(path_of(source, tmp_path))
-    if source.startswith("mmpretrain"):
-        content["meta"] = dict(dataset_meta=dict(classes=("a", "b")))
-    torch.save(content, "named.pth")
-    _, *lines = weights("convert", "named.pth", *options).splitlines()
-    reason = f"left out, because {options[0]} has no place for it: "
-    assert lines == ([reason + left_out] if left_out else [])
-    names = None if left_out or "--backbone" in options else ("a", "b")
-    assert learned_classes(load_from_file(options[0])) == names
-    assert "fault       none" in weights("inspect", options[0])
-
-
 NORM = "blocks.3.norm1.bias"
 SAVED = official(16)
 DETECTOR = {f"backbone.{key}": value for key, value in SAVED.items()}
@@ -113,20 +51,6 @@ BROKEN = [
     (SAVED | {NORM: torch.full((32,), torch.inf)}, f"{NORM} with values that are not finite"),
     (DETECTOR | {"neck.x": torch.tensor(torch.inf)}, "neck.x with values that are not finite"),
 ]
-WITHOUT_SIZES = [  # which inspect refuses
-    (dict(list(SAVED.items())[::2]), "it lacks "),
-    ({f"module.{key}" if "1" in key else key: SAVED[key] for key in SAVED}, "it lacks "),
-    (SAVED | {"blocks.99999999.norm1.bias": SAVED[NORM]}, "it has a block 99999999, but "),
-]
-
-
-@pytest.mark.parametrize("state, fault", BROKEN + WITHOUT_SIZES)
-def test_a_file_that_fills_no_model_is_not_converted(state, fault, refusal, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    torch.save(state, "broken.pth")
-    error = refusal("weights", "convert", "broken.pth", "out.pth", "--to", "timm")
-    assert error.startswith("ValueError: broken.pth fills no model: it ") and fault in error
-    assert [path.name for path in tmp_path.iterdir()] == ["broken.pth"]
 
 
 @pytest.mark.parametrize("state, fault", BROKEN)
@@ -136,8 +60,17 @@ def test_inspect_shows_why_a_file_fills_no_model(state, fault, weights):
     assert fault in line
 
 
-def test_convert_does_not_overwrite(weights, refusal, file):
-    assert f"{file} exists" in refusal("weights", "convert", file, file, "--to", "timm")
+@pytest.mark.parametrize(
+    "state, fault",
+    [
+        (dict(list(SAVED.items())[::2]), "it lacks "),
+        ({f"module.{key}" if "1" in key else key: SAVED[key] for key in SAVED}, "it lacks "),
+        (SAVED | {"blocks.99999999.norm1.bias": SAVED[NORM]}, "it has a block 99999999, but "),
+    ],
+)
+def test_inspect_refuses_a_file_that_does_not_tell_its_sizes(state, fault, refusal, tmp_path):
+    torch.save(state, tmp_path / "broken.pth")
+    assert f"ValueError: {fault}" in refusal("weights", "inspect", tmp_path / "broken.pth")
 
 
 def test_inspect_shows_metadata_of_any_type_in_one_line_each(weights, tmp_path):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from helpers import small_models
 from helpers.golden import GOLDEN, PICO, deviation, fill, image, keys
-from helpers.paths import CONFIGS
+from helpers.pages import blocks
+from helpers.paths import CONFIGS, ROOT
 from helpers.weight_files import (
     DENSE_KEYS,
     load_in_runner,
@@ -49,6 +50,16 @@ def test_files_of_every_project_give_the_golden_pyramid(source, tmp_path):
     with torch.inference_mode():
         maps = model(image(75, 101, batch=2).float())
     assert deviation(maps, GOLDEN / f"pyramid_pico_p{patch_size}.npz", "75x101") < 1e-4
+
+
+@pytest.mark.parametrize("source", sources())
+def test_the_lines_of_the_page_save_the_trunk_of_every_file(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = path_of(source, tmp_path)
+    (code,) = (code for _, code in blocks(ROOT / "docs" / "weights.md") if "save_file" in code)
+    exec(code.replace("xcit://xcit_small_12_p16_224", str(file)))
+    saved = parse_checkpoint(load_from_file("trunk.safetensors"))
+    assert same(saved.trunk, parse_checkpoint(load_from_file(file)).trunk)
 
 
 @pytest.mark.parametrize(

@@ -1,35 +1,20 @@
-"""`xcit-mm weights`: list, inspect and convert XCiT weights."""
+"""`xcit-mm weights`: list and inspect XCiT weights."""
 
 import argparse
-import io
 import reprlib
 from collections.abc import Sequence
-from pathlib import Path
-
-import torch
-from safetensors.torch import save
 
 from ..models.build import check_complete
 from ..utils.arguments import CommandParser
-from ..utils.atomic import write_whole
 from ..utils.cli import cli_main, ignore_broken_pipe
 from ..weights.bands import stem_key
-from ..weights.layouts import (
-    CLASSIFIER_PREFIXES,
-    LAYOUTS,
-    Weights,
-    describe,
-    list_left_out,
-    parse_checkpoint,
-    to_layout,
-)
+from ..weights.layouts import CLASSIFIER_PREFIXES, describe, parse_checkpoint
 from ..weights.published import PUBLISHED, local_path
 from ..weights.zoo import load_checkpoint
 
 CALLS = """
 xcit-mm weights list
 xcit-mm weights inspect FILE
-xcit-mm weights convert FILE OUT --to official|timm|mmpretrain|safetensors
 """
 
 # The keys of a dense XCiT and of a classifier.
@@ -42,13 +27,9 @@ KNOWN_PREFIXES = (
 )
 
 
-def read_weights(args: argparse.Namespace) -> Weights:
-    return parse_checkpoint(load_checkpoint(args.file), args.ema)
-
-
 def inspect(args: argparse.Namespace) -> None:
     """Print layout, architecture and metadata of a file."""
-    weights = read_weights(args)
+    weights = parse_checkpoint(load_checkpoint(args.file), args.ema)
     trunk = weights.trunk
     tensors = {**trunk, **weights.heads}
     floats = [value for value in tensors.values() if value.is_floating_point()]
@@ -86,35 +67,6 @@ def inspect(args: argparse.Namespace) -> None:
         print(f"{key:11} {line[:200]}{'...' if len(line) > 200 else ''}")
 
 
-def convert(args: argparse.Namespace) -> None:
-    out = Path(args.out)
-    if out.exists():
-        raise FileExistsError(f"{out} exists: remove it or choose another name")
-    weights = read_weights(args)
-    if args.backbone and weights.heads:
-        weights.heads.clear()
-        weights.metadata.clear()  # names of classes belong to the heads
-    try:
-        check_complete(weights)
-    except ValueError as error:
-        fix = "take a complete file of finite weights"
-        raise ValueError(f"{args.file} fills no model: {error}; {fix}") from None
-    converted = to_layout(weights, "official" if args.to == "safetensors" else args.to)
-    file = io.BytesIO()  # in memory first, because torch does not say why a disk refuses a file
-    if args.to == "safetensors" or out.suffix == ".safetensors":
-        tensors = converted.get("state_dict") or converted.get("model") or converted
-        # Safetensors cannot hold tensors that share memory.
-        converted = {key: value.clone().contiguous() for key, value in tensors.items()}
-        file.write(save(converted))
-    else:
-        torch.save(converted, file)
-    write_whole(file.getbuffer(), out, "free disk space, or write to another disk")
-    print(f"{out} ({args.to} layout)")
-    left_out = list_left_out(weights, converted)
-    if left_out:
-        print(f"left out, because {out} has no place for it: {', '.join(left_out)}")
-
-
 def list_names(args: argparse.Namespace) -> None:
     """Print detectors and segmentors, then trunks with class attention."""
     row = "{:<36}{:<12}{:<9}{:<8}{:<22}{:<12}{}".format
@@ -132,21 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog=parser.prog)
     command = commands.add_parser("list", help="print the published files")
     command.set_defaults(run=list_names)
-    files = CommandParser(add_help=False)
-    files.add_argument("file", help="path, URL or xcit://NAME")
-    ema_help = "take model_ema or state_dict_ema of a training file (default: its model)"
-    files.add_argument("--ema", action="store_true", help=ema_help)
     inspect_help = "print layout, architecture and metadata of a file"
-    command = commands.add_parser("inspect", parents=[files], help=inspect_help)
+    command = commands.add_parser("inspect", help=inspect_help)
+    command.add_argument("file", help="path, URL or xcit://NAME")
+    ema_help = "take model_ema or state_dict_ema of a training file (default: its model)"
+    command.add_argument("--ema", action="store_true", help=ema_help)
     command.set_defaults(run=inspect)
-    convert_help = "write a trunk in another layout"
-    command = commands.add_parser("convert", parents=[files], help=convert_help)
-    command.add_argument("out", help="file to write; the suffix .safetensors selects that format")
-    layouts = [*LAYOUTS, "safetensors"]
-    command.add_argument("--to", choices=layouts, required=True, help="layout to write")
-    backbone_help = "leave out the heads of a detector or segmentor (default: all)"
-    command.add_argument("--backbone", action="store_true", help=backbone_help)
-    command.set_defaults(run=convert)
     args = parser.parse_args(argv)
 
     def work() -> None:

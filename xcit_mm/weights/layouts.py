@@ -1,4 +1,4 @@
-"""The layouts of checkpoints: recognised by their keys, read into published names and written."""
+"""The layouts of checkpoints: recognised by their keys, and read into published names."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..archs import ARCHS, arch_name, resolve_arch
 from .bands import LINEAR_STEM, stem_key
-from .classes import learned_classes
 
 # Prefixes of the keys that only a classifier has, only DINO's head, and only a pyramid.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
@@ -20,24 +19,23 @@ PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 # Where backbones that wrap a model of timm have it: this package's TimmPyramid, mmseg, mmpretrain.
 TIMM_PREFIX = "timm_model."
 
-# Parts of keys of the other projects by those of published keys. A ^ stands for the start of a key.
+# Parts of published keys by those of the other projects' keys. A ^ stands for the start of a key.
 _MMPRETRAIN = {
-    "^blocks.": "^xca_layers.",
-    "^cls_attn_blocks.": "^ca_layers.",
-    "^pos_embeder.token_projection.": "^pos_embed.token_projection.conv.",
-    "^head.": "^head.fc.",
-    **{f"^patch_embed.proj.{2 * i}.0.": f"^patch_embed.proj.{i}.conv." for i in range(4)},
-    **{f"^patch_embed.proj.{2 * i}.1.": f"^patch_embed.proj.{i}.bn." for i in range(4)},
-    ".local_mp.conv1.": ".local_mp.conv1.conv.",
-    ".local_mp.conv2.": ".local_mp.conv2.conv.",
-    ".local_mp.bn.": ".local_mp.conv1.bn.",
-    ".mlp.fc1.": ".ffn.layers.0.0.",
-    ".mlp.fc2.": ".ffn.layers.1.",
+    "^xca_layers.": "^blocks.",
+    "^ca_layers.": "^cls_attn_blocks.",
+    "^pos_embed.token_projection.conv.": "^pos_embeder.token_projection.",
+    "^head.fc.": "^head.",
+    **{f"^patch_embed.proj.{i}.conv.": f"^patch_embed.proj.{2 * i}.0." for i in range(4)},
+    **{f"^patch_embed.proj.{i}.bn.": f"^patch_embed.proj.{2 * i}.1." for i in range(4)},
+    ".local_mp.conv1.conv.": ".local_mp.conv1.",
+    ".local_mp.conv2.conv.": ".local_mp.conv2.",
+    ".local_mp.conv1.bn.": ".local_mp.bn.",
+    ".ffn.layers.0.0.": ".mlp.fc1.",
+    ".ffn.layers.1.": ".mlp.fc2.",
 }
-_NAMES_BY_LAYOUT = dict(
-    official=dict[str, str](), timm={"^pos_embeder.": "^pos_embed."}, mmpretrain=_MMPRETRAIN
+_PUBLISHED_NAMES = dict(
+    official=dict[str, str](), timm={"^pos_embed.": "^pos_embeder."}, mmpretrain=_MMPRETRAIN
 )
-LAYOUTS = tuple(_NAMES_BY_LAYOUT)
 
 
 @dataclass
@@ -148,47 +146,7 @@ def _rename_as_published(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], s
         layout = "timm"
     else:
         layout = "official"
-    published = {other: name for name, other in _NAMES_BY_LAYOUT[layout].items()}
-    return _join_class_qkv(_replace_parts(state, published)), layout
-
-
-def to_layout(weights: Weights, layout: str) -> dict[str, Any]:
-    """Make a checkpoint of a trunk in a layout, with the wrapping of that project.
-
-    The names of the classes are kept where the layout has a place beside the tensors.
-
-    Raises:
-        ValueError: If the weights hold a detector or segmentor, which has the official layout only.
-    """
-    if weights.heads:
-        fix = "keep it, or convert its backbone alone (--backbone)"
-        raise ValueError(f"a {weights.task} has one layout only: {fix}")
-    classes = learned_classes(weights.metadata)
-    names = dict(meta=dict(dataset_meta=dict(classes=classes))) if classes else {}
-    if layout == "official":
-        return dict(model=dict(weights.trunk)) | names
-    # The models of the other projects have no pyramid and no head of DINO.
-    unused = (*PYRAMID_PREFIXES, *DINO_HEAD_PREFIXES)
-    state = {key: value for key, value in weights.trunk.items() if not key.startswith(unused)}
-    state = _replace_parts(_split_class_qkv(state), _NAMES_BY_LAYOUT[layout])
-    if layout == "timm":
-        return state
-    # mmpretrain has the head of a classifier beside the backbone.
-    prefixed = {
-        key if key.startswith("head.") else f"backbone.{key}": value for key, value in state.items()
-    }
-    return dict(meta={}, state_dict=prefixed) | names
-
-
-def list_left_out(weights: Weights, converted: dict[str, Any]) -> list[str]:
-    """Return what a checkpoint that was made from weights has no place for."""
-    written = parse_checkpoint(converted)
-    lost = [key for key in weights.trunk if key not in written.trunk]
-    parts = {"the trained pyramid": PYRAMID_PREFIXES, "the head of DINO": DINO_HEAD_PREFIXES}
-    left_out = [part for part in parts if any(key.startswith(parts[part]) for key in lost)]
-    if learned_classes(weights.metadata) != learned_classes(written.metadata):
-        left_out.append("the names of the classes")
-    return left_out
+    return _join_class_qkv(_replace_parts(state, _PUBLISHED_NAMES[layout])), layout
 
 
 def _replace_parts(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
@@ -212,18 +170,6 @@ def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
                 tensors = [joined.pop(part) for part in parts]
                 joined[key.replace(".q.", ".qkv.")] = torch.cat(tensors)
     return joined
-
-
-def _split_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Split `qkv` of class attention into q, k and v, as the other projects name them."""
-    split = {}
-    for key, value in state.items():
-        if key.startswith("cls_attn_blocks.") and ".attn.qkv." in key:
-            for part, third in zip("qkv", value.chunk(3), strict=True):
-                split[key.replace(".qkv.", f".{part}.")] = third
-        else:
-            split[key] = value
-    return split
 
 
 def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
