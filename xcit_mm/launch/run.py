@@ -20,10 +20,11 @@ from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
 from ..training.console import console_of_run
 from ..training.folder_config import FolderConfigHook
+from ..training.resuming import NotSaved
 from ..training.schedule import CannotResume, is_complete
 from ..training.termination import TerminationHook
 from ..utils.arguments import errors_of_one_line
-from ..utils.atomic import NotSaved, atomic_path
+from ..utils.atomic import atomic_path
 from ..utils.cli import cli_main, parse_cfg_options
 from ..utils.compat import add_hooks_to_runs, find_bases_by_package, load_urls_by
 from ..utils.configs import data_sets, part_class, read_config, type_name

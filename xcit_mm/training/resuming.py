@@ -9,13 +9,17 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..utils.atomic import write_whole
+from ..utils.atomic import atomic_path
 from ..utils.compat import is_resuming, is_training_run
 from ..weights.reader import load_from_file
 from ..weights.work_dirs import SavedRun, find_newer_best, forget_missing_best
 from .batches import use_numbered_loop
 from .nonfinite import is_finite
 from .schedule import follow_config
+
+
+class NotSaved(OSError):
+    """A checkpoint cannot be written."""
 
 
 class AtomicBackend(LocalBackend):
@@ -46,8 +50,12 @@ class AtomicBackend(LocalBackend):
 
 def _write(data: bytes | memoryview, path: Path) -> None:
     """Write a file without waiting until it is on the disk, as mmengine does."""
-    fix = "earlier checkpoints are complete: free disk space and resume with --resume"
-    write_whole(data, path, fix, path.with_name(".unfinished"), fsync=False)
+    try:
+        with atomic_path(path, path.with_name(".unfinished"), fsync=False) as unfinished:
+            unfinished.write_bytes(data)
+    except OSError as error:
+        fix = "earlier checkpoints are complete: free disk space and resume with --resume"
+        raise NotSaved(f"{path} could not be written: {error.strerror}; {fix}") from error
 
 
 register_backend("atomic", AtomicBackend)

@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import IO
 
 
-class NotSaved(OSError):
-    """A file cannot be written."""
-
-
 @contextmanager
 def atomic_path(path: Path, unfinished: Path | None = None, fsync: bool = True) -> Iterator[Path]:
     """Yield a path in the folder of `path` for a file or folder to write. It is renamed to `path`
@@ -47,21 +43,6 @@ def atomic_write(path: Path, unfinished: Path | None = None) -> Iterator[IO[byte
     """Open a file for writing that replaces the file at `path`, as `atomic_path` does."""
     with atomic_path(path, unfinished) as new, new.open("wb") as file:
         yield file
-
-
-def write_whole(
-    data: bytes | memoryview,
-    path: Path,
-    fix: str,
-    unfinished: Path | None = None,
-    fsync: bool = True,
-) -> None:
-    """Write a file as `atomic_path` does, or raise NotSaved with its name, the cause and a fix."""
-    try:
-        with atomic_path(path, unfinished, fsync) as new:
-            new.write_bytes(data)
-    except OSError as error:
-        raise NotSaved(f"{path} could not be written: {error.strerror}; {fix}") from error
 
 
 @contextmanager
