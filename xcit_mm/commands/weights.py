@@ -4,7 +4,6 @@ import argparse
 import reprlib
 from collections.abc import Sequence
 
-from ..models.build import check_complete
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, ignore_broken_pipe
 from ..weights.bands import stem_key
@@ -37,11 +36,6 @@ def inspect(args: argparse.Namespace) -> None:
     statistics = ("running_mean", "running_var", "_tracked")
     learned = sum(value.numel() for key, value in tensors.items() if not key.endswith(statistics))
     count = f"{learned / 1e6:.3f} M in {len(tensors)} tensors, {', '.join(sorted(dtypes))}"
-    fault = "none"
-    try:
-        check_complete(weights)
-    except ValueError as error:
-        fault = str(error)
     entry = f", under {weights.source!r}" if weights.source else ""
     rows = {
         "layout": f"{weights.layout}{entry}",
@@ -51,7 +45,6 @@ def inspect(args: argparse.Namespace) -> None:
         "parameters": count,
         "pyramid": "yes" if any(key.startswith("fpn") for key in trunk) else "no",
         "unknown": ", ".join(key for key in trunk if not key.startswith(KNOWN_PREFIXES)) or "none",
-        "fault": fault,
     }
     for title, cell in rows.items():
         print(f"{title:11} {cell}")

@@ -2,21 +2,20 @@
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
-from torch import Tensor, nn
+from torch import nn
 
-from ..archs import resolve_arch
 from ..utils.configs import SUFFIXES, backbone_class, data_preprocessor, read_config, type_name
 from ..utils.errors import reason
 from ..weights.classes import check_same_classes, configured_classes, learned_classes
-from ..weights.layouts import DINO_HEAD_PREFIXES, Weights, backbone_options, parse_checkpoint
-from ..weights.matching import check_coverage, load_pretrained, match_model, without
+from ..weights.layouts import backbone_options, parse_checkpoint
+from ..weights.matching import load_pretrained, match_model
 from ..weights.published import PUBLISHED
 from ..weights.work_dirs import CHECKPOINT_SUFFIXES
 from ..weights.zoo import (
@@ -28,7 +27,6 @@ from ..weights.zoo import (
     similar_names,
 )
 from .base import Backbone
-from .classifier import XCiTClassifier
 from .xcit import STRIDES, Pyramid, Trunk, XCiT
 
 
@@ -213,48 +211,20 @@ def _build_for_file(path: str, options: dict[str, Any]) -> Trunk:
     """
     try:
         weights = parse_checkpoint(load_checkpoint(path))
-        arguments = _arguments_for(weights.trunk)
+        arguments = backbone_options(weights.trunk)
+        levels = {key.partition(".")[0] for key in weights.trunk if key.startswith("fpn")}
+        if levels:  # those from the patch size on may need no tensors
+            arguments["strides"] = tuple(
+                stride
+                for number, stride in enumerate(STRIDES, start=1)
+                if stride >= arguments["patch_size"] or f"fpn{number}" in levels
+            )
         # The file is checked before memory is taken for the sizes that it claims.
         with torch.device("meta"):
             _build_trunk(arguments | options).match_weights(weights)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return _build_trunk(arguments | options)
-
-
-def check_complete(weights: Weights) -> None:
-    """Raise ValueError unless the tensors of a file are finite and fill a classifier, or a trunk
-    with or without pyramid, of the sizes that the tensors determine.
-    """
-    trunk = without(weights.trunk, DINO_HEAD_PREFIXES)
-    arguments = _arguments_for(trunk)
-    model: Trunk
-    with torch.device("meta"):
-        if "cls_token" in trunk:
-            arguments.pop("strides", None)  # a classifier has no pyramid
-            head = trunk.get("head.weight", trunk.get("head.bias"))
-            classes = 0 if head is None else head.shape[:1].numel()
-            model = XCiTClassifier(**arguments, num_classes=classes)
-        else:
-            depth = resolve_arch(arguments["arch"]).depth
-            count = max(len(arguments.get("strides", ())), 1)
-            # The last blocks are tapped, because blocks after the last tap are not built.
-            model = _build_trunk(arguments | dict(out_indices=range(depth - count, depth)))
-    check_coverage(model.state_dict(), trunk)
-    check_coverage(weights.heads, weights.heads)  # finite
-
-
-def _arguments_for(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the arguments of the `XCiT`, or the `Trunk`, that the tensors of a file fit."""
-    arguments = backbone_options(trunk)
-    levels = {key.partition(".")[0] for key in trunk if key.startswith("fpn")}
-    if levels:  # those from the patch size on may need no tensors
-        arguments["strides"] = tuple(
-            stride
-            for number, stride in enumerate(STRIDES, start=1)
-            if stride >= arguments["patch_size"] or f"fpn{number}" in levels
-        )
-    return arguments
 
 
 def _build_trunk(arguments: dict[str, Any]) -> Trunk:

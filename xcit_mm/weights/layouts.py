@@ -11,9 +11,8 @@ from torch import Tensor
 from ..archs import ARCHS, arch_name, resolve_arch
 from .bands import LINEAR_STEM, stem_key
 
-# Prefixes of the keys that only a classifier has, only DINO's head, and only a pyramid.
+# Prefixes of the keys that only a classifier has, and only a pyramid.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
-DINO_HEAD_PREFIXES = ("head.mlp.", "head.last_layer.")
 PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 
 # Where backbones that wrap a model of timm have it: this package's TimmPyramid, mmseg, mmpretrain.
