@@ -2,6 +2,8 @@
 
 import ast
 import copy
+import inspect
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,13 +12,21 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.fileio import list_from_file
 from mmengine.registry import DATASETS, MODELS, Registry
+from mmengine.runner import Runner
 
+from .cli import print_line
 from .compat import find_bases_by_package
-from .config_keys import check_keys
 from .errors import reason
 
 SUFFIXES = (".py", ".json", ".yaml", ".yml")
 """Suffixes of the configs that mmengine reads."""
+# What the runners, the libraries' scripts and this package read of a config.
+_READ_KEYS = {
+    *inspect.signature(Runner.__init__).parameters,
+    *("activation_checkpointing", "compile", "custom_imports", "efficient_conv_bn_eval"),
+    *("find_unused_parameters", "init_weights_for_test_or_val", "model_wrapper_cfg", "raster"),
+    *("runner_type", "source", "strategy", "sync_bn", "tta_model", "tta_pipeline"),
+}
 
 
 def read_config(config: str | Path, options: Mapping[str, Any] | None = None) -> Config:
@@ -24,7 +34,7 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
 
     Args:
         options: Values by dotted key, such as `{"model.backbone.arch": "t12"}`, that replace those
-            of the config.
+            of the config. A line names each key that the config does not have.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -46,13 +56,41 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
     if not cfg.get("model"):
         raise ValueError(f"{config} has no model: give the config of a whole run")
     if options:
-        check_keys(cfg, options)
-        try:
-            cfg.merge_from_dict(dict(options))
-        except Exception as error:  # a wrong index or type raises any of several
-            keys = ", ".join(options)
-            raise ValueError(f"--cfg-options {keys} of {config}: {reason(error)}") from None
+        _merge_options(cfg, options, config)
     return cfg
+
+
+def _merge_options(cfg: Config, options: Mapping[str, Any], config: str | Path) -> None:
+    """Change values of a config, whose path `config` is for the message of an error."""
+    notes = []
+    for key in options:
+        first = key.partition(".")[0]
+        if first not in _READ_KEYS and first not in cfg:
+            fix = "give a whole key, such as train_cfg.max_iters"
+            raise ValueError(f"--cfg-options {key}: {config} has no {first}: {fix}")
+        if first not in _READ_KEYS:
+            notes.append(f"--cfg-options {key}: a variable, whose value the parts have copied")
+        elif "." in key and not key.endswith("._delete_") and not _has_key(cfg, key):
+            notes.append(f"--cfg-options {key}: new key")
+    try:
+        cfg.merge_from_dict(dict(options))
+    except Exception as error:  # a wrong index or type raises any of several
+        keys = ", ".join(options)
+        raise ValueError(f"--cfg-options {keys} of {config}: {reason(error)}") from None
+    if os.environ.get("RANK", "0") == "0":  # of torchrun
+        for note in notes:
+            print_line(note)
+
+
+def _has_key(cfg: Config, key: str) -> bool:
+    """Return whether a config has a value, maybe None, at a dotted key."""
+    value: Any = cfg
+    for name in key.split("."):
+        try:
+            value = value[int(name) if isinstance(value, list | tuple) else name]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return False
+    return True
 
 
 def plain_values(source: str) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""`--cfg-options`: a key that nothing reads is refused, and a key that is new is named."""
+
+import pytest
+from helpers.paths import CONFIGS
+
+from xcit_mm import read_config
+
+DET = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes-quick.py"
+
+
+@pytest.mark.parametrize("key", ["lr", "optim_wraper.optimizer.lr"])
+def test_a_first_name_that_the_config_lacks_is_refused(key):
+    with pytest.raises(ValueError, match=rf"--cfg-options {key}: \S+ has no {key.split('.')[0]}: "):
+        read_config(DET, {key: 3})
+
+
+@pytest.mark.parametrize(
+    "options, line",
+    [
+        ({"train_cfg.max_iters": 3}, None),
+        ({"load_from": "a.pth"}, None),
+        ({"param_scheduler.1.end": 9}, None),
+        ({"efficient_conv_bn_eval": ["backbone"]}, None),  # read by the runner
+        ({"strategy": dict(type="FSDPStrategy")}, None),  # read by the flexible runner
+        ({"train_cfg.max_iter": 3}, "train_cfg.max_iter: new key"),
+        ({"randomness.seeds": 3}, "randomness.seeds: new key"),
+        ({"train_cfg._delete_": True, "train_cfg.epochs": 3}, "train_cfg.epochs: new key"),
+        ({"max_iters": 3}, "max_iters: a variable, whose value the parts have copied"),
+    ],
+    ids=str,
+)
+def test_a_new_key_is_applied_and_named_in_a_line(options, line, capsys):
+    cfg = read_config(DET, options)
+    assert capsys.readouterr().err == (f"--cfg-options {line}\n" if line else "")
+    key, value = list(options.items())[-1]
+    changed = cfg
+    for name in key.split("."):
+        changed = changed[int(name) if isinstance(changed, list) else name]
+    assert changed == value
+
+
+def test_a_line_stands_once_under_torchrun(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    read_config(DET, {"train_cfg.max_iter": 3})
+    assert capsys.readouterr().err == ""
