@@ -67,11 +67,12 @@ def add_raster_options(parser: "argparse._ActionsContainer") -> None:
     add("--bounds", type=float, nargs="+", metavar="X", help=bounds_help)
     scale_help = "become 0 and 255 (default: 2 98)"
     add("--percentiles", type=float, nargs=2, metavar=("LOW", "HIGH"), help=scale_help)
-    nodata_help = "stored value of no data (default: the file's)"
+    nodata_help = "stored value of no data: 0, or --nodata=-3.4e38 (default: the file's)"
     add("--nodata", type=float, metavar="X", help=nodata_help)
 
 
 def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of a run. `flags` become those that are left to the library's script."""
     options, flags = parser.parse_known_intermixed_args(argv)
-    return argparse.Namespace(**vars(options), flags=flags, help=parser.format_help())
+    options.flags = flags
+    return options

@@ -102,7 +102,7 @@ class Run(NamedTuple):
         if changes:
             sys.argv += ["--cfg-options", *changes]
         script = load_script(path)
-        with errors_of_one_line(self.tool, options.help):
+        with errors_of_one_line(self.tool):
             script.parse_args()  # again in its main(), but checks come before
         return script
 

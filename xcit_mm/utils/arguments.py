@@ -1,21 +1,16 @@
-"""Parsing of a command line: a help that begins with the commonest calls, errors of one line."""
+"""Parsing of a command line: a help that begins with the commonest calls."""
 
 import argparse
 import io
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from difflib import get_close_matches
 from functools import partial
-from typing import Any, NoReturn
-
-_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
-_OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+from typing import Any
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An `ArgumentParser` whose help begins with calls, and whose errors name a similar option."""
+    """An `ArgumentParser` whose help begins with calls."""
 
     def __init__(self, command: str = "", calls: str = "", **options: Any) -> None:
         """Make the parser of a command.
@@ -35,17 +30,6 @@ class CommandParser(argparse.ArgumentParser):
         formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
         super().__init__(formatter_class=formatter, **options)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments as `ArgumentParser` does, where -3.4e38 is a number and not an option."""
-        arguments = sys.argv[1:] if args is None else args
-        # argparse takes what has a space for a value, and numbers may have one.
-        spaced = [f" {value}" if _NUMBER.fullmatch(value) else value for value in arguments]
-        return super().parse_known_args(spaced, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        """End the program with the exit code 2 and a line that names the most similar option."""
-        _exit_with_hint(self.prog, message, self.format_help())
-
 
 def score(text: str) -> float:
     """Parse a score, as the type of an option."""
@@ -56,31 +40,17 @@ def score(text: str) -> float:
 
 
 @contextmanager
-def errors_of_one_line(command: str, own_help: str) -> Iterator[None]:
-    """End as the command's own parser does if another parser rejects arguments in this block.
-
-    Args:
-        own_help: Help of the command, which names options that the other parser does not have.
+def errors_of_one_line(command: str) -> Iterator[None]:
+    """End with one line in the name of a command if another parser rejects arguments in this
+    block.
     """
     printed = io.StringIO()
     try:
         with redirect_stderr(printed):
             yield
     except SystemExit:
-        usage, separator, message = printed.getvalue().partition(": error: ")
+        _, separator, message = printed.getvalue().partition(": error: ")
         if not separator:
             raise
-        _exit_with_hint(f"xcit-mm {command}", message.strip(), own_help + usage)
-
-
-def _exit_with_hint(program: str, message: str, helps: str) -> NoReturn:
-    """Print an error with the most similar option of the help texts, and exit with the code 2."""
-    options = sorted(set(_OPTION.findall(helps)))
-    hint = f"{program} --help lists the arguments"
-    for wrong in _OPTION.findall(message):
-        similar = get_close_matches(wrong, options, n=1)
-        if wrong not in options and similar:
-            hint = f"did you mean {similar[0]}?"
-            break
-    print(f"{program}: {message}: {hint}", file=sys.stderr)
-    sys.exit(2)
+        print(f"xcit-mm {command}: error: {message.strip()}", file=sys.stderr)
+        sys.exit(2)
