@@ -1,6 +1,4 @@
-"""NonFiniteHook names the source of a non-finite value, and protects the weights, in all processes
-alike.
-"""
+"""NonFiniteHook stops all processes before a step with a non-finite value, and names its source."""
 
 import functools
 import itertools
@@ -16,6 +14,7 @@ from helpers.processes import in_two_processes, run_tool
 from mmengine.model import BaseModel, MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
 from mmengine.optim.optimizer import amp_optimizer_wrapper
+from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
@@ -61,8 +60,6 @@ def batches(fault: str, *bad: int) -> list[dict]:
             images[number][0, 0, 0, 0] = float("nan")
         elif fault in ("weights", "matching"):
             images[number] *= 1e38
-        elif fault == "statistics":  # a fill value: only the variance overflows
-            images[number][0, 0, 0, 0] = 1e30
     return [
         dict(
             inputs=image,
@@ -83,7 +80,6 @@ class Training(Runner):
         work_dir: Path,
         data: list[dict],
         optim_wrapper: dict | None = None,
-        **hook: object,
     ) -> None:
         torch.manual_seed(0)
         clipped = dict(optimizer=dict(type="AdamW", lr=1e-3), clip_grad=dict(max_norm=1.0))
@@ -93,7 +89,7 @@ class Training(Runner):
             train_dataloader=DataLoader(data, collate_fn=lambda batch: batch[0]),
             optim_wrapper=optim_wrapper or clipped,
             train_cfg=dict(type="IterBasedTrainLoop", max_iters=6),
-            custom_hooks=[dict(type="NonFiniteHook", **hook)],
+            custom_hooks=[dict(type="NonFiniteHook")],
             experiment_name=f"{work_dir.name}{next(NUMBERS)}",
         )
         self.states: list[list[Tensor]] = []
@@ -110,9 +106,8 @@ class Training(Runner):
 MESSAGES = dict(
     input=r"the input .* at 3a\.jpg, 3b\.jpg",
     weights=r"output of backbone\.patch_embed\.proj\.0\.\S+ \(\w+\) .* at 3a\.jpg",
-    loss="loss or gradients",
-    gradient=r"gradient of head\.(weight|bias) .* at 3a\.jpg",
-    statistics=r"buffer backbone\.patch_embed\.proj\.0\.1\.running_var",
+    loss=r"loss or gradients are not finite, .* at 3a\.jpg",
+    gradient=r"loss or gradients are not finite, .* at 3a\.jpg, 3b\.jpg",
 )
 
 
@@ -125,30 +120,16 @@ def test_stop_names_the_module_and_the_images_and_keeps_the_weights(fault, tmp_p
     assert len(runner.states) == 3
 
 
-def test_skip_leaves_out_the_step_and_continues(tmp_path, capfd):
-    runner = Training(tmp_path, batches("gradient", 1, 3, 5), action="skip", max_skips=1)
-    runner.train()
-    assert runner.is_finite()
-    equal = [all(map(torch.equal, *states)) for states in itertools.pairwise(runner.states)]
-    assert equal == [True, False, True, False, True]
-    assert "skipped (1 of at most 1 in a row)" in capfd.readouterr().out
+def test_a_step_that_accumulates_gradients_is_checked_too(tmp_path):
+    optimizer = dict(type="AdamW", lr=1e-3)
+    wrapper = dict(optimizer=optimizer, accumulative_counts=3)
+    with pytest.raises(FloatingPointError, match=r"^iteration 3: the input .* at 3a\.jpg"):
+        Training(tmp_path, batches("input", 3), wrapper).train()
 
 
-@pytest.mark.parametrize(
-    "fault, bad, max_skips, cause",
-    [("input", [3], 10, r".*buffer backbone\."), ("gradient", [2, 3], 1, "")],
-    ids=["broken statistics", "too many in a row"],
-)
-def test_skipping_ends(fault, bad, max_skips, cause, tmp_path):
-    runner = Training(tmp_path, batches(fault, *bad), action="skip", max_skips=max_skips)
-    with pytest.raises(FloatingPointError, match=f"^iteration 3: {cause}"):
-        runner.train()
-    assert all(value.isfinite().all() for value in runner.model.parameters())
-
-
-def test_unknown_action_is_named():
-    with pytest.raises(ValueError, match="action='ignore'"):
-        NonFiniteHook("ignore")
+def test_an_option_of_a_former_version_is_named():
+    with pytest.raises(TypeError, match=r"NonFiniteHook.*'action'"):
+        HOOKS.build(dict(type="NonFiniteHook", action="skip"))
 
 
 @pytest.mark.parametrize("fault, explained", [("matching", True), ("bug", False)])
@@ -191,9 +172,15 @@ class TestLossScaling:
         assert runner.optim_wrapper.loss_scaler.get_scale() == 2.0**126  # it has overflowed once
         assert runner.is_finite()
 
-    def test_nan_at_scale_1_stops_training(self, fused, device, scaled, tmp_path):
+    def test_a_step_that_the_scaler_skips_is_no_error(self, fused, device, scaled, tmp_path):
         runner = Training(tmp_path, batches("gradient", 3), scaled(1.0, fused))
-        with pytest.raises(FloatingPointError, match="iteration 3: "):
+        runner.train()
+        assert runner.optim_wrapper.loss_scaler.get_scale() == 0.5
+        assert runner.is_finite()
+
+    def test_a_loss_that_is_not_finite_stops_training(self, fused, device, scaled, tmp_path):
+        runner = Training(tmp_path, batches("input", 3), scaled(1.0, fused))
+        with pytest.raises(FloatingPointError, match="iteration 3: the input "):
             runner.train()
         assert all(value.isfinite().all() for value in runner.model.parameters())
 
@@ -208,16 +195,17 @@ def test_stopped_run_names_the_module_and_the_images_in_one_line(shapes, tmp_pat
     assert re.match(f"FloatingPointError: {message}", run.stderr.splitlines()[-1])
 
 
-# By action and fault: the error, and whether the weights stay the same.
-CASES = {
-    ("stop", "input"): ("the input", True),
-    ("stop", "gradient"): (r"gradient of head\.(weight|bias)", True),
-    ("skip", "gradient"): ("", True),
-    ("skip", "none"): ("", False),
-}
+# By fault: the error in each process.
+UNKNOWN = r"iteration 0: loss or gradients are not finite, here or in another process at 0a\.jpg"
+CASES = dict(
+    input=(UNKNOWN, r"iteration 0: the input is the first that is not finite at 0a\.jpg"),
+    gradient=(UNKNOWN, UNKNOWN),
+    loss=(UNKNOWN, UNKNOWN),
+    none=("$", "$"),
+)
 
 
-def train_one_step(rank: int, device: str, action: str, fault: str) -> tuple[str, bool]:
+def train_one_step(rank: int, device: str, fault: str) -> tuple[str, bool]:
     """Train on a batch that has the fault in the second process only.
 
     Return the error, and whether the weights are the same.
@@ -226,7 +214,7 @@ def train_one_step(rank: int, device: str, action: str, fault: str) -> tuple[str
     probe = Probe().train().to(device)
     model = MMDistributedDataParallel(probe, find_unused_parameters=True)
     wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
-    hook = NonFiniteHook(action)
+    hook = NonFiniteHook()
     hook.before_train(SimpleNamespace(model=model, optim_wrapper=wrapper, iter=0))
     initial = [parameter.detach().clone() for parameter in model.parameters()]
     batch = batches(fault if rank == 1 else "none", 0)[0]
@@ -244,23 +232,23 @@ def run_process(rank: int, device: str, folder: Path) -> None:
         torch.cuda.set_device(rank % torch.cuda.device_count())
     store = f"file://{folder / 'store'}"
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    outcomes = {case: train_one_step(rank, device, *case) for case in CASES}
+    outcomes = {fault: train_one_step(rank, device, fault) for fault in CASES}
     torch.save(outcomes, folder / f"{rank}.pth")
     torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module", params=DEVICES)
 def outcomes(request, tmp_path_factory) -> list[dict]:
-    """What happened in each process, by the case. One pair of processes runs all cases."""
+    """What happened in each process, by the fault. One pair of processes runs all cases."""
     folder = tmp_path_factory.mktemp("processes")
     start_method = "forkserver" if request.param == "cpu" else "spawn"
     in_two_processes(run_process, request.param, folder, start_method=start_method)
     return [torch.load(folder / f"{rank}.pth") for rank in range(2)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_two_processes_stop_and_skip_as_one(case, outcomes):
-    first, second = (process[case] for process in outcomes)
-    error, stays = CASES[case]
-    assert first == second == (first[0], stays)
-    assert re.search(error, first[0]) if error else first[0] == ""
+@pytest.mark.parametrize("fault", CASES)
+def test_all_processes_stop_before_the_step_if_one_has_the_fault(fault, outcomes):
+    for process, expected in zip(outcomes, CASES[fault], strict=True):
+        error, is_unchanged = process[fault]
+        assert re.match(expected, error)
+        assert is_unchanged == (fault != "none")

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from mmengine.dist import all_gather_object, all_reduce, get_world_size
+from mmengine.dist import all_reduce, get_world_size
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
@@ -33,38 +33,23 @@ def is_finite(value: Any) -> bool:
 
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
-    """Stop training, or skip a step, if loss, gradients or running statistics are not finite.
+    """Stop training before the optimizer steps if loss or gradients are not finite.
 
-    The values of one process stop all. The batch is then run forward again, to name the first
-    module with a non-finite output, and the images. A batch that has broken the statistics is not
-    skipped. An overflow of scaled gradients is left to the loss scaler, until the scale falls
-    below 1. Models with several optimizers are not supported.
-
-    Args:
-        action: 'stop' raises a FloatingPointError. 'skip' logs it and continues.
-        max_skips: Maximum number of steps to skip in a row.
+    All processes raise a FloatingPointError. Each runs its batch forward again, to name its first
+    module with a non-finite output, and its images. A step that a loss scaler skips is no error,
+    unless the loss is not finite. Models with several optimizers are not supported.
     """
 
     priority = "HIGH"  # before other hooks save or log the iteration
 
-    def __init__(self, action: str = "stop", max_skips: int = 10) -> None:
-        if action not in ("stop", "skip"):
-            raise ValueError(f"{action=}: choose 'stop' or 'skip'")
-        self.action = action
-        self.max_skips = max_skips
-        self.skips = 0  # in a row
+    def __init__(self) -> None:
+        self._checked_iteration = -1  # none
 
     def before_train(self, runner: Runner) -> None:
         self._runner = runner
         self._optimizer = runner.optim_wrapper.optimizer
         model: Any = runner.model
         self._model = model.module if is_model_wrapper(model) else model
-        self._checked_iteration = -1  # none
-        self._statistics = {
-            name: buffer
-            for name, buffer in self._model.named_buffers()
-            if name.endswith(("running_mean", "running_var"))
-        }
 
         # A copy of the model shares this function, whereas a method would be copied with the run.
         def after_forward(model: Any, args: tuple, kwargs: dict, output: Any) -> None:
@@ -99,85 +84,54 @@ class NonFiniteHook(Hook):
         norm = get_total_norm(gradients)
         if not norm.isfinite():
             norm = get_total_norm(gradients, torch.inf)
-        if self._check_step(norm.isfinite()):
-            self.skips = 0
+        self._check(norm)
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
-        if self._checked_iteration == runner.iter:
-            return
         # There was no step: gradients accumulate, or the loss scaler skipped it.
-        wrapper: Any = runner.optim_wrapper
-        scaler = getattr(wrapper, "loss_scaler", None)
-        # A scale below 1 that still overflows is not a fault of the scale.
-        overflows_unscaled = scaler and wrapper.should_update() and scaler.get_scale() < 1
-        self._check_step(torch.tensor(not overflows_unscaled))
+        if self._checked_iteration != runner.iter:
+            self._check(torch.zeros(()))
 
     @torch.no_grad()
-    def _check_step(self, are_gradients_finite: Tensor) -> bool:
-        """Return whether gradients, loss and running statistics are finite in all processes.
-
-        If not, leave out the step, or raise FloatingPointError.
-        """
+    def _check(self, gradient_norm: Tensor) -> None:
+        """Raise FloatingPointError if the loss or the norm is not finite in any process."""
         self._checked_iteration = self._runner.iter
         loss = self._model.parse_losses(self._losses)[0]
-        largest_statistic = get_total_norm(list(self._statistics.values()), torch.inf)
-        checks = (loss.isfinite(), are_gradients_finite, largest_statistic.isfinite())
-        all_finite = torch.stack([check.to(loss.device) for check in checks]).all().float()
+        is_finite_here = loss.isfinite() & gradient_norm.to(loss.device).isfinite()
+        all_finite = is_finite_here.float()
         all_reduce(all_finite, op="min")
-        if not all_finite:
-            self._stop_or_skip()
-        return bool(all_finite)
-
-    def _stop_or_skip(self) -> None:
-        """Raise FloatingPointError with the cause, or log it and drop the gradients."""
-        broken = [name for name, buffer in self._statistics.items() if not is_finite(buffer)]
-        statistics = f"the buffer {broken[0]} is not finite" if broken else ""
-        reports = all_gather_object((self._describe_batch(*self._batch), statistics))
-        self._optimizer.zero_grad(set_to_none=True)  # a step without gradients changes nothing
-        causes = [cause for report in reports for cause in report if cause]
-        unknown = "loss or gradients are not finite, every output of a module is"
-        message = f"iteration {self._runner.iter}: {'; '.join(causes) or unknown}"
-        are_statistics_broken = any(statistics for _, statistics in reports)
-        self.skips += 1
-        # Statistics that are broken stay so after a skip.
-        if self.action == "stop" or self.skips > self.max_skips or are_statistics_broken:
-            raise FloatingPointError(message)
-        skips = f"skipped ({self.skips} of at most {self.max_skips} in a row)"
-        log_line(f"{message}; {skips}", logging.ERROR)
+        if all_finite:
+            return
+        cause = self._describe_batch(*self._batch)
+        if not cause:
+            images = _name_images(self._batch[1])
+            cause = f"loss or gradients are not finite, here or in another process{images}"
+        raise FloatingPointError(f"iteration {self._runner.iter}: {cause}")
 
     @torch.no_grad()
     def _describe_batch(self, args: tuple, kwargs: dict[str, Any]) -> str:
         """Run a batch forward again, in the precision of training, and name its first value that is
         not finite, and the images. Return '' if all values are finite.
         """
-        with self._runner.optim_wrapper.optim_context(self._runner.model):
-            source = _find_non_finite(self._model, args, kwargs)
-        if not source:
+        names = {module: name for name, module in self._model.named_modules() if name}
+        sources = [] if is_finite((args, kwargs)) else ["the input"]
+
+        def inspect(module: nn.Module, inputs: Any, output: Any) -> None:
+            if module in names and not sources and not is_finite(output):
+                sources.append(f"the output of {names[module]} ({type(module).__name__})")
+
+        # All processes run it, since modules such as SyncBN wait for each other. The matching of
+        # Mask2Former raises at NaN. `forward` leaves out the hooks of the model itself, which may
+        # have called this function.
+        precision = self._runner.optim_wrapper.optim_context(self._runner.model)
+        with precision, register_module_forward_hook(inspect), suppress(Exception):
+            self._model.forward(*args, **kwargs)
+        if not sources:
             return ""
-        paths = [sample.get("img_path") for sample in kwargs.get("data_samples") or ()]
-        images = preview(list(filter(None, paths)))
-        where = f" at {images}" if images else ""
-        return f"{source} is the first that is not finite{where}"
+        return f"{sources[0]} is the first that is not finite{_name_images(kwargs)}"
 
 
-def _find_non_finite(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> str:
-    """Name the first of inputs, outputs of modules and gradients that is not finite, or ''."""
-    names = {module: name for name, module in model.named_modules() if name}
-    sources = [] if is_finite((args, kwargs)) else ["the input"]
-
-    def inspect(module: nn.Module, inputs: Any, output: Any) -> None:
-        if module in names and not sources and not is_finite(output):
-            sources.append(f"the output of {names[module]} ({type(module).__name__})")
-
-    # All processes run it, since modules such as SyncBN wait for each other. The matching of
-    # Mask2Former raises at NaN. `forward` leaves out the hooks of the model itself, which may have
-    # called this function.
-    with register_module_forward_hook(inspect), suppress(Exception):
-        model.forward(*args, **kwargs)
-    if sources:
-        return sources[0]
-    # The backward pass begins at the last parameter.
-    for name, parameter in reversed(list(model.named_parameters())):
-        if not is_finite(parameter.grad):
-            return f"the gradient of {name}"
-    return ""
+def _name_images(kwargs: dict[str, Any]) -> str:
+    """Return ' at ' and the first paths of the images of a batch, or '' if it has no paths."""
+    paths = [sample.get("img_path") for sample in kwargs.get("data_samples") or ()]
+    images = preview(list(filter(None, paths)))
+    return f" at {images}" if images else ""

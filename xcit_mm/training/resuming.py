@@ -116,5 +116,5 @@ class ResumableCheckpointHook(CheckpointHook):
         for name, value in checkpoint["state_dict"].items():
             if not is_finite(value):
                 problem = f"iteration {runner.iter}: {name} is not finite"
-                fix = "resume from the last checkpoint with NonFiniteHook, which finds the cause"
+                fix = "resume from the last checkpoint, with NonFiniteHook, which stops at a NaN"
                 raise FloatingPointError(f"{problem}, so no checkpoint is written: {fix}")
