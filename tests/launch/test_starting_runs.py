@@ -3,6 +3,7 @@ set.
 """
 
 import multiprocessing
+import re
 import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
@@ -165,3 +166,19 @@ def test_weights_that_do_not_load_end_a_test_in_one_line(
     options = cfg_options(SEG, shapes, 1)
     run = run_in_process("test", CONFIG, path, *options, cwd=tmp_path)
     assert run.returncode == 1 and message in run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("train_cfg.max_iter=3", "TypeError: .*'max_iter'"),  # made when the training starts
+        ("default_hooks.loger.interval=3", 'KeyError: .* must contain the key "type"'),
+    ],
+)
+def test_a_key_that_a_part_does_not_take_is_two_lines(change, message, shapes, tmp_path):
+    options = cfg_options(SEG, shapes, 1)
+    run = run_in_process("train", CONFIG, "--skip-checks", *options, change, cwd=tmp_path)
+    key = change.partition("=")[0]
+    lines = run.stderr.splitlines()
+    assert run.returncode == 1 and f"--cfg-options {key}: new key" in lines
+    assert re.match(message, lines[-1]) and "Traceback" not in run.stderr

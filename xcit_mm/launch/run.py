@@ -140,7 +140,8 @@ def run_tool(tool: str, options: argparse.Namespace) -> int:
             work(options)
 
     errors = (CheckpointMismatch, CannotResume, NotSaved, ConnectionError, FloatingPointError)
-    return cli_main(work_in_console, interrupted, *errors)
+    # mmengine raises a TypeError for a key that a part does not take, a KeyError without a type.
+    return cli_main(work_in_console, interrupted, *errors, TypeError, KeyError)
 
 
 @contextmanager
