@@ -121,16 +121,18 @@ def end_with_the_parent() -> None:
 
 
 def arrange_death(call: str, count: int, number: int = signal.SIGKILL) -> None:
-    """Send a signal to this process and its children at the n-th call of a method of hooks, or of
-    os.replace.
+    """Send a signal to this process at the n-th call of a method of hooks, or of os.replace.
 
     Args:
         call: Name of a method of hooks, "before_replace" or "after_replace".
         count: Number of the call, from 1.
-        number: The signal. The system sends SIGKILL to the children later.
+        number: The signal. Another one than SIGKILL, which the system sends to the children later,
+            is sent to the whole process group, as torchrun sends it.
     """
     from mmengine.runner import Runner
 
+    if number != signal.SIGKILL:
+        os.setpgid(0, 0)
     remaining = count
     replace = os.replace
     call_hook = Runner.call_hook
@@ -139,9 +141,9 @@ def arrange_death(call: str, count: int, number: int = signal.SIGKILL) -> None:
         nonlocal remaining
         remaining -= 1
         if remaining == 0:
-            children = multiprocessing.active_children() if number != signal.SIGKILL else []
-            pids = [str(pid) for pid in (*(child.pid for child in children), os.getpid())]
-            subprocess.run(["kill", f"-{int(number)}", *pids])
+            target = os.getpid() if number == signal.SIGKILL else -os.getpgrp()
+            # By another process: workers of torch take a signal of their parent for its end.
+            subprocess.run(["kill", f"-{int(number)}", "--", str(target)])
 
     def fatal_replace(*paths: object) -> None:
         if call == "before_replace":

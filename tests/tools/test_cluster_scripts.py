@@ -45,3 +45,23 @@ def test_slurm_scripts_start_torchrun_on_every_node(tool, arguments, shims):
     assert "-m|torch.distributed.run|--nnodes|2|--nproc_per_node|4|" in out
     assert "--rdzv_endpoint|n1:29500|" in out
     assert out.endswith(f"tools/{tool}.py|{arguments}--launcher|pytorch|--amp|")
+
+
+@pytest.mark.parametrize(
+    "script, arguments",
+    [
+        ("dist_train.sh", ["a.py", "2"]),
+        ("dist_test.sh", ["a.py", "LAST", "2"]),
+        ("slurm_train.sh", ["part", "job", "a.py", "LAST"]),
+        ("slurm_test.sh", ["part", "job", "a.py", "LAST"]),
+    ],
+)
+def test_sigterm_to_a_script_reaches_torchrun(script, arguments, shims, tmp_path):
+    loop = "echo started; for _ in {1..100}; do sleep 0.1; done"
+    (tmp_path / "python").write_text(f"#!/bin/bash\ntrap 'echo saved; exit 143' TERM\n{loop}\n")
+    command = ["bash", ROOT / "tools" / script, *arguments]
+    with subprocess.Popen(command, env=shims, stdout=subprocess.PIPE, text=True) as process:
+        assert "started\n" in process.stdout
+        process.terminate()
+        assert process.stdout.read() == "saved\n"
+    assert process.returncode == 143

@@ -1,5 +1,5 @@
-"""SIGTERM, as Slurm sends it to every process of a run: the training saves, and resumes as if it
-had not been stopped.
+"""SIGTERM, as torchrun sends it to the process group of a run: the training saves, and resumes as
+if it had not been stopped.
 """
 
 import signal

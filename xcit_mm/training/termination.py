@@ -1,12 +1,10 @@
-"""SIGTERM, which Slurm and spot machines send before they end a run: the run saves and ends."""
+"""SIGTERM, which Slurm and torchrun send before they end a run: the run saves and ends."""
 
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +43,7 @@ class TerminationHook(Hook):
         for loop in (runner.train_loop, runner.val_loop):
             loader = getattr(loop, "dataloader", None)
             if isinstance(loader, DataLoader):
-                loader.worker_init_fn = partial(_ignore_sigterm_in_worker, loader.worker_init_fn)
+                loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.
@@ -85,20 +83,12 @@ def _stopped_path(runner: Runner) -> Path:
     return Path(runner.work_dir) / STOPPED
 
 
-def _ignore_sigterm_in_worker(init: Callable[[int], None] | None, worker: int) -> None:
-    """Let a worker ignore SIGTERM, which Slurm sends to every process, unless the run sends it.
+def _leave_process_group(init: Callable[[int], None] | None, worker: int) -> None:
+    """Take a worker out of the process group of the run, to which a terminal sends Ctrl-C, and
+    torchrun SIGTERM: the run needs its workers until it ends.
 
     Then call `init`, the former `worker_init_fn` of the loader, with the worker's number.
     """
-    parent = parent_process()
-    assert parent is not None
-
-    def wait_for_end_by_parent() -> None:
-        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
-            pass
-        os._exit(0)
-
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=wait_for_end_by_parent, daemon=True).start()
+    os.setpgid(0, 0)
     if init is not None:
         init(worker)
