@@ -11,9 +11,11 @@ from xcit_mm.datasets.writing import is_current, read_state, write_dataset
 
 
 def test_a_file_that_is_given_decides_between_formats(folder):
-    write_files(folder, "{0,1}.jpg 0.xml 0.txt", {"a.json": coco("1.jpg"), "classes.txt": "b"})
+    write_files(
+        folder, "{0,1}.jpg 0.xml 0.txt", {"a.json": coco("1.jpg"), "data.yaml": "names: [b]"}
+    )
     assert read_objects(folder / "a.json").classes == ("thing",)
-    assert read_objects(folder / "classes.txt").classes == ("b",)
+    assert read_objects(folder / "data.yaml").classes == ("b",)
 
 
 def test_of_two_formats_that_stays_whose_files_are_not_moved(folder):
@@ -28,10 +30,10 @@ def test_of_two_formats_that_stays_whose_files_are_not_moved(folder):
     assert read_objects(folder / "d").describe().startswith("2 photos, 2 objects of 1 class")
 
 
-@pytest.mark.parametrize("source", [{"a.json": coco("0.jpg")}, {"classes.txt": "a"}])
+@pytest.mark.parametrize("source", [{"a.json": coco("0.jpg")}, {"data.yaml": "names: [a]"}])
 def test_results_in_the_folder_of_the_data_are_no_data(source, folder):
     """A user trains in the folder of the data, and predicts there."""
-    write_files(folder, "0.jpg 0.txt" if "classes.txt" in source else "0.jpg", source)
+    write_files(folder, "0.jpg 0.txt" if "data.yaml" in source else "0.jpg", source)
     first = read_objects(folder)
     write_dataset(first, folder, folder / "a-coco")
     log = {"a.py": "", "work_dirs/a/1/scalars.json": "{}", "other/last_checkpoint": ""}
@@ -59,16 +61,15 @@ def test_photos_named_as_files_of_results_are_data(folder):
 
 
 def test_a_pipe_is_not_read(folder):
-    write_files(folder, "0.jpg 0.txt", {"classes.txt": "a"})
-    os.mkfifo(folder / "data.yaml")
+    write_files(folder, "0.jpg 0.txt", {"data.yaml": "names: [a]"})
+    os.mkfifo(folder / "a.json")
     assert read_objects(folder).describe() == "1 photo, 1 object of 1 class"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
 def test_texts_of_windows_are_read(encoding, folder):
-    write_files(
-        folder, "0.jpg", {"classes.txt": "é".encode(encoding), "0.txt": YOLO.encode(encoding)}
-    )
+    texts = {"data.yaml": "names: [é]", "0.txt": YOLO}
+    write_files(folder, "0.jpg", {name: text.encode(encoding) for name, text in texts.items()})
     assert read_objects(folder).classes == ("é",)
 
 

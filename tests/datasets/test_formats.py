@@ -29,7 +29,7 @@ SHAPE = dict(label="thing", points=[OUTLINE[:2], OUTLINE[2:4], OUTLINE[4:6], OUT
 def test_the_outline_of_an_object_is_kept(file, text, folder):
     write_files(folder, "0.jpg", {file: text})
     if file == "0.txt":
-        (folder / "classes.txt").write_text("thing")
+        (folder / "data.yaml").write_text("names: [thing]")
     dataset = read_objects(folder)
     assert dataset.classes == ("thing",)
     objects = dataset.training.objects
@@ -52,7 +52,7 @@ def test_shapes_of_one_label_and_group_of_labelme_are_one_object(folder):
 def test_a_photo_that_exif_turns_has_the_size_that_mmcv_reads(folder):
     exif = Image.Exif()
     exif[0x0112] = 6
-    write_files(folder, "0.txt", {"classes.txt": "thing"})
+    write_files(folder, "0.txt", {"data.yaml": "names: [thing]"})
     Image.new("RGB", (96, 64)).save(folder / "0.jpg", exif=exif)
     (image,) = read_objects(folder).training.images
     assert (image.width, image.height) == (64, 96)
@@ -90,14 +90,14 @@ YAML = {"data.yaml": "train: .\nnames: [other, thing]\n"}
         ),
         ({"labels/0.xml": VOC, "annotations/0.xml": VOC}, "0.jpg has the labels"),
         ({"0.xml": "<annotation>"}, "0.xml cannot be read"),
-        ({"classes.txt": "Böden\n".encode("latin-1")}, "classes.txt cannot be read"),
+        ({"data.yaml": "names: [Böden]".encode("latin-1")}, "data.yaml cannot be read"),
         ({"result.json": '{"annotations": ['}, "result.json is not in COCO's format"),
         ({"result.json": with_list("annotations")}, "and 0 annotations: annotate it"),
         ({"result.json": with_list("categories")}, "has 0 categories and"),
         ({"result.json": with_list("images")}, "lists no images"),
         ({"result.json": coco("none.jpg")}, "none.jpg of"),
         ({"a/train.json": coco("0.jpg"), "b/train.json": coco("0.jpg")}, "must have one"),
-        ({}, "has no labels, but 1 .jpg: expected a COCO json"),
+        ({}, "has no labels that are read, but 1 .jpg: expected a COCO json"),
     ],
 )
 def test_what_is_wrong_in_a_data_set_is_one_line_with_the_file(texts, message, folder):
@@ -105,6 +105,25 @@ def test_what_is_wrong_in_a_data_set_is_one_line_with_the_file(texts, message, f
     with pytest.raises((ValueError, FileNotFoundError)) as error:
         read_objects(folder)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+FORMATS_WITHOUT_A_READER = {
+    "Darknet": ("0.txt", {"obj.data": "names = obj.names\n", "obj.names": "thing\n"}),
+    "labels with classes.txt": ("0.txt", {"classes.txt": "thing\n"}),
+}
+
+
+@pytest.mark.parametrize(
+    "patterns, texts", FORMATS_WITHOUT_A_READER.values(), ids=FORMATS_WITHOUT_A_READER
+)
+def test_a_format_without_a_reader_is_one_line_with_what_is_expected(patterns, texts, folder):
+    write_files(folder, f"0.jpg {patterns}", texts)
+    for data in (folder, *(folder / name for name in texts)):
+        with pytest.raises(ValueError, match="has no labels that are read, but ") as error:
+            read_objects(data)
+        message = str(error.value)
+        assert "\n" not in message
+        assert "YOLO's folder with data.yaml" in message and "docs/your-own-data.md" in message
 
 
 def with_text_ids_without_sizes(content: dict) -> None:

@@ -49,7 +49,6 @@ ROTATION = (
     "<attributes><attribute><name>rotation</name><value>45.0</value></attribute></attributes>"
 )
 ROTATED = VOC.replace("</object>", f"{ROTATION}</object>")
-LISTS = {"obj.names": "thing\n", "train.txt": "d/obj/0.jpg\n", "test.txt": "d/obj/1.jpg\n"}
 # Files beside photos, and what is read of them: classes, and the description of the data set.
 MEANT = {
     "names that YAML reads as truth values": (
@@ -58,36 +57,21 @@ MEANT = {
         ("no", "on", "~", "1.0"),
         "1 photo, 1 object of 4 classes",
     ),
-    "one name": (
-        "0.jpg",
-        {"data.yaml": "train: .\nnames: fish\n", "0.txt": YOLO},
-        ("fish",),
-        "1 photo, 1 object of 1 class",
-    ),
-    "a file of names": (
-        "0.jpg",
-        {"data.yaml": "train: .\nnames: my.names\n", "my.names": "fish\n", "0.txt": YOLO},
-        ("fish",),
-        "1 photo, 1 object of 1 class",
-    ),
-    "lists of Darknet": (
-        "obj/{0,1,2}.jpg obj/{0,1,2}.txt",
-        LISTS | {"obj.data": "train = d/train.txt\nvalid = d/test.txt\nnames = d/obj.names\n"},
-        ("thing",),
-        "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 photo in no split "
-        "(obj/2.jpg), 1 label of photos in no split (obj/2.txt)",
-    ),
     "lists beside names": (
         "obj/{0,1}.jpg obj/{0,1}.txt",
-        LISTS,
+        {
+            "data.yaml": "names: [thing]",
+            "train.txt": "d/obj/0.jpg\n",
+            "test.txt": "d/obj/1.jpg\n",
+        },
         ("thing",),
         "1 photo, 1 object of 1 class; held out 1 photo",
     ),
-    "names of LabelImg in each split": (
-        "{train,val}/0.jpg {train,val}/0.txt",
-        {"train/classes.txt": "thing", "val/classes.txt": "thing"},
+    "names of LabelImg beside data.yaml": (
+        "0.jpg 0.txt",
+        {"data.yaml": "names: [thing]", "classes.txt": "dog"},
         ("thing",),
-        "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 other file (val/classes.txt)",
+        "1 photo, 1 object of 1 class; left out: 1 other file (classes.txt)",
     ),
     "a folder of no split beside train": (
         "{train,val,more}/0.jpg {train,val,more}/0.xml",
@@ -110,7 +94,7 @@ MEANT = {
     ),
     "an xml of GDAL beside YOLO": (
         "0.jpg",
-        {"classes.txt": "thing", "0.txt": YOLO, "0.jpg.aux.xml": "<PAMDataset/>"},
+        {"data.yaml": "names: [thing]", "0.txt": YOLO, "0.jpg.aux.xml": "<PAMDataset/>"},
         ("thing",),
         "1 photo, 1 object of 1 class; left out: 1 other file (0.jpg.aux.xml)",
     ),
@@ -185,13 +169,13 @@ MEANT = {
     ),
     "a polygon in the middle, whose first points may be a box": (
         "0.jpg",
-        {"classes.txt": "a", "0.txt": "0 .4 .4 .6 .4 .6 .6 .4 .6\n"},
+        {"data.yaml": "names: [a]", "0.txt": "0 .4 .4 .6 .4 .6 .6 .4 .6\n"},
         ("a",),
         "1 photo, 1 object of 1 class",
     ),
     "polygons that begin in a corner": (
         "0.jpg",
-        {"classes.txt": "a", "0.txt": "0 0 0 .5 0 .5 .5 0 .5 0 0\n"},
+        {"data.yaml": "names: [a]", "0.txt": "0 0 0 .5 0 .5 .5 0 .5 0 0\n"},
         ("a",),
         "1 photo, 1 object of 1 class",
     ),
@@ -327,7 +311,7 @@ MEANT = {
     ),
     "results of Ultralytics": (
         "images/0.jpg labels/0.txt runs/{detect,train}/exp/{0.jpg,labels/0.txt}",
-        {"classes.txt": "a", "runs/train/exp/opt.yaml": "epochs: 3"},
+        {"data.yaml": "names: [a]", "runs/train/exp/opt.yaml": "epochs: 3"},
         ("a",),
         "1 photo, 1 object of 1 class; left out: 2 folders of results (such as runs/detect/exp)",
     ),
@@ -375,7 +359,7 @@ MEANT = {
     ),
     "a photo whose name ends as that of a label": (
         "man.jpg man_mask.jpg man_mask.txt",
-        {"classes.txt": "a"},
+        {"data.yaml": "names: [a]"},
         ("a",),
         "2 photos, 1 without objects, 1 object of 1 class",
     ),

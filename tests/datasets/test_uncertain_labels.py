@@ -41,7 +41,7 @@ UNCERTAIN = {
     ),
     "keypoints that data.yaml does not declare": (
         "0.jpg",
-        {"classes.txt": "a", "0.txt": POSE},
+        {"data.yaml": "names: [a]", "0.txt": POSE},
         ("look like boxes with keypoints", "kpt_shape"),
     ),
     "more names than nc": (
@@ -49,10 +49,15 @@ UNCERTAIN = {
         {"data.yaml": "names: [a, b]\nnc: 1"},
         ("nc is 1, and there are 2 names",),
     ),
-    "a missing file of names": (
+    "a file of names": (
         "0.jpg 0.txt",
-        {"data.yaml": "names: no.names"},
-        ("the file no.names does not exist",),
+        {"data.yaml": "names: coco.names", "coco.names": "a"},
+        ("data.yaml cannot be read (its names are the text 'coco.names', not a list)",),
+    ),
+    "a text as names": (
+        "0.jpg 0.txt",
+        {"data.yaml": "nc: 1\nnames: fish"},
+        ("data.yaml cannot be read (its names are the text 'fish', not a list)",),
     ),
     "a box that is null": (
         "0.jpg",
@@ -71,7 +76,7 @@ UNCERTAIN = {
     ),
     "a label of two photos": (
         "0.jpg 0.png 0.txt",
-        {"classes.txt": "a"},
+        {"data.yaml": "names: [a]"},
         ("0.jpg and ", "0.png share the label "),
     ),
     "a label that names another photo": (
@@ -81,7 +86,7 @@ UNCERTAIN = {
     ),
     "two labels of a photo": (
         "images/0.jpg images/0.txt labels/0.txt",
-        {"classes.txt": "a"},
+        {"data.yaml": "names: [a]"},
         ("images/0.jpg has the labels", "images/0.txt and", "labels/0.txt: remove one"),
     ),
     "an area that is a list": (
@@ -93,11 +98,6 @@ UNCERTAIN = {
         "0.jpg 0.txt",
         {"data.yaml": "names: [a, 'a ']"},
         ("data.yaml has 'a' twice",),
-    ),
-    "an empty line between names": (
-        "0.jpg 0.txt",
-        {"classes.txt": "a\n\nb\n"},
-        ("classes.txt has an empty line 2: name the class",),
     ),
     "labels in a folder that is not known as one": (
         "images/0.jpg jsons/0.json",
@@ -131,7 +131,7 @@ UNCERTAIN = {
     ),
     "HEIC named as JPEG": (
         "",
-        {"classes.txt": "a", "0.jpg": b"\0\0\0\x18ftypheic" + bytes(64), "0.txt": YOLO},
+        {"data.yaml": "names: [a]", "0.jpg": b"\0\0\0\x18ftypheic" + bytes(64), "0.txt": YOLO},
         ("0.jpg cannot be read: it is HEIC or AVIF: convert it to JPEG",),
     ),
     "photos that another split has": (
@@ -151,12 +151,12 @@ UNCERTAIN = {
     ),
     "a name that is not UTF-8": (
         "0.jpg 0.txt",
-        {"classes.txt": "a", os.fsdecode(b"caf\xe9.jpg"): b""},
+        {"data.yaml": "names: [a]", os.fsdecode(b"caf\xe9.jpg"): b""},
         ("caf\\udce9.jpg' is not UTF-8: rename the file",),
     ),
     "labels of other names than the photos": (
         "0.jpg 0.jpg.txt",
-        {"classes.txt": "a"},
+        {"data.yaml": "names: [a]"},
         ("none of its labels, such as", "0.jpg.txt, is of a photo, such as"),
     ),
     "lists that name no photo": (
@@ -188,7 +188,7 @@ def test_labels_of_uncertain_meaning_are_one_line(patterns, texts, parts, folder
 
 @pytest.mark.parametrize("name", ["1.jpg", "1.txt", "data.yaml"])
 def test_a_link_to_a_missing_file_is_named_with_its_target(name, folder):
-    write_files(folder, "{0,1}.jpg {0,1}.txt", {"classes.txt": "a"})
+    write_files(folder, "{0,1}.jpg {0,1}.txt", {"a.yaml": "names: [a]"})
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(folder.parent / "disk" / name)
     missing = rf"{name} is a link to .*/disk/{name}, which does not exist: restore that file"

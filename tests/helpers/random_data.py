@@ -264,10 +264,7 @@ def yolo_line(thing: Thing, names: list[str]) -> str:
 
 
 def describe_yolo(photos: list[Photo], names: list[str], root: Path, random: Random) -> None:
-    """Write data.yaml or a list of names. Splits are lists of photos, or those of the folders."""
-    if random.choice([True, False]) and all(name == name.strip() for name in names):
-        write(root / random.choice(["classes.txt", "obj.names"]), "\n".join(names), random)
-        return
+    """Write data.yaml. Splits are lists of photos, or those of the folders."""
     entries: dict[str, Any] = dict(nc=len(names))
     entries["names"] = random.choice([names, dict(enumerate(names))])
     if random.choice([True, False]):

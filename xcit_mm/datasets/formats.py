@@ -10,7 +10,7 @@ from .dataset import LAYOUTS, Dataset
 from .inventory import Inventory
 
 EXPECTED = (
-    "a COCO json or a folder with one, YOLO's folder with data.yaml or classes.txt, "
+    "a COCO json or a folder with one, YOLO's folder with data.yaml, "
     "Pascal VOC's xml files, or labelme's json files"
 )
 _Reader = Callable[[Inventory], Dataset | None]
@@ -64,7 +64,7 @@ def _read(data: Path, readers: Mapping[str, _Reader], expected: str) -> Dataset:
     if not explaining:
         suffixes = Counter(path.suffix.lower() for path in inventory.files)
         files = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(5))
-        problem = f"{data} has no labels, but {files or 'no files'}"
+        problem = f"{data} has no labels that are read, but {files or 'no files'}"
         raise ValueError(f"{problem}: expected {expected}; {LAYOUTS}")
     if len(explaining) > 1:
         objects = [

@@ -20,7 +20,7 @@ from .lookup import PhotoIndex
 _HIDDEN = (".", "Thumbs.db", "desktop.ini", "__MACOSX", "Icon\r")
 _RESULT_FILES = ("last_checkpoint", "args.yaml", "opt.yaml")  # of mmengine and Ultralytics
 _TASKS = ("detect", "segment", "pose", "obb", "classify")  # of Ultralytics, with runs/TASK/NAME
-LABEL_SUFFIXES = (".txt", ".json", ".xml", ".yaml", ".yml", ".names", ".data")
+LABEL_SUFFIXES = (".txt", ".json", ".xml", ".yaml", ".yml")
 STATE = "source.json"
 """The file of a folder of copies, see writing.py, that says what was copied."""
 

@@ -1,5 +1,5 @@
-"""YOLO's format: folders of images, a text file of labels for each image, and a description that
-names the classes.
+"""YOLO's format: folders of images, a text file of labels for each image, and a yaml that names the
+classes.
 """
 
 from array import array
@@ -26,22 +26,16 @@ from .yolo_descriptions import (
 
 
 def read(inventory: Inventory) -> Dataset | None:
-    """Read a folder that has a description: a yaml with names, or else a .data, or else a list of
-    names. A photo without a label file has no objects.
+    """Read a folder that has a yaml with names. A photo without a label file has no objects.
 
     Raises:
-        ValueError: If a description cannot be read, several files describe the folder, or a list
-            has other names.
+        ValueError: If the yaml cannot be read, or several describe the folder.
     """
-    yamls = [path for path in inventory.describing(".yaml", ".yml") if has_names(path)]
-    lists = inventory.describing(".names")
-    lists += [path for path in inventory.describing(".txt") if path.name.lower() == "classes.txt"]
-    descriptions = yamls or inventory.describing(".data") or lists[:1]
+    descriptions = [path for path in inventory.describing(".yaml", ".yml") if has_names(path)]
     if not descriptions:
         return None
     first, *further = descriptions
     description = read_description(first)
-    further += [path for path in lists if read_description(path).classes != description.classes]
     if further:
         problem = f"{inventory.data} is described by {first} and {further[0]}"
         raise ValueError(f"{problem}: keep the one that describes all photos")
@@ -56,7 +50,7 @@ def read(inventory: Inventory) -> Dataset | None:
         raise ValueError(f"{first} has no training images: expected 'train'")
     unlisted = inventory.other_photos(chain(*photos.values()))
     photos.setdefault("", []).extend(unlisted)
-    used = [*description.files, *lists]
+    used = [first, *lists]
     texts = [path for path in inventory.with_suffix(".txt") if path not in used]
     pairs = pair_labels(photos, texts, inventory, left_out)
     may_be_poses: list[bool] = []

@@ -1,6 +1,4 @@
-"""What describes a data set of YOLO: data.yaml, Darknet's obj.data, or a list of names such as
-classes.txt.
-"""
+"""What describes a data set of YOLO: data.yaml."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +10,7 @@ from typing import Any
 import yaml
 
 from ..utils.images import PHOTO_SUFFIXES
-from ..utils.texts import class_name, read_class_names, read_lines, read_text
+from ..utils.texts import class_name, read_text
 from ..utils.walk import iter_files
 from .dataset import check_repeated
 from .inventory import LeftOut
@@ -24,13 +22,11 @@ class Description:
     """What a description says about a data set.
 
     Attributes:
-        files: The file, and those that it names.
         classes: Names of the classes by number.
         keypoint_values: Number of values of a line's keypoints.
         entries: All that it says, as it was written.
     """
 
-    files: list[Path]
     classes: dict[int, str]
     keypoint_values: int
     entries: dict[str, Any]
@@ -63,13 +59,15 @@ def read_description(path: Path) -> Description:
     """Read a description.
 
     Raises:
-        ValueError: If it cannot be read, or names no classes or a file that does not exist.
+        ValueError: If it cannot be read, or names no classes.
     """
     try:
         entries = _read_entries(path)
-        if not _entry(entries, "names"):
+        names = _entry(entries, "names")
+        if not names:
             raise ValueError("it has no names")
-        names, named_files = _read_names(path, entries["names"])
+        if isinstance(names, str):
+            raise ValueError(f"its names are the text {names!r}, not a list")
         numbered = list(names.items() if isinstance(names, dict) else enumerate(names))
         classes = {int(number): class_name(name) for number, name in numbered}
         if len(classes) < len(numbered):
@@ -82,41 +80,22 @@ def read_description(path: Path) -> Description:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read ({reason}): expected names: [...]") from None
     check_repeated(list(classes.values()), path)
-    files = [path, *named_files]
-    return Description(files, dict(sorted(classes.items())), keypoint_values, entries)
+    return Description(dict(sorted(classes.items())), keypoint_values, entries)
 
 
 def _read_entries(path: Path) -> dict[str, Any]:
     """Return the entries of a description by keys of small letters, all values as they were
     written.
     """
-    suffix = path.suffix.lower()
-    if suffix in (".yaml", ".yml"):
-        entries = yaml.load(read_text(path), _Loader)
-        is_mapping = isinstance(entries, dict)
-        return {key.lower(): value for key, value in entries.items()} if is_mapping else {}
-    if suffix == ".data":
-        pairs = [line.partition("=") for line in read_lines(path)]
-        return {key.strip().lower(): value.strip() for key, _, value in pairs}
-    return dict(names=path.name)
+    entries = yaml.load(read_text(path), _Loader)
+    is_mapping = isinstance(entries, dict)
+    return {key.lower(): value for key, value in entries.items()} if is_mapping else {}
 
 
 def _entry(entries: Mapping[str, Any], key: str) -> Any:
     """Return an entry, or nothing if it is null."""
     value = entries.get(key) or ""
     return "" if value in ("~", "null", "Null", "NULL") else value
-
-
-def _read_names(path: Path, names: Any) -> tuple[Any, list[Path]]:
-    """Return names of classes, and their file. A text is the path of this file, or one class."""
-    if not isinstance(names, str):
-        return names, []
-    for file in _possible_paths(names, [path.parent]):
-        if file.is_file():
-            return read_class_names(file), [file]
-    if PurePath(names).suffix in (".names", ".txt", ".yaml"):
-        raise ValueError(f"the file {names} does not exist")
-    return [names], []
 
 
 def find_sources(
