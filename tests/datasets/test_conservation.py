@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from helpers.random_data import (
+    EXTRA_FILES,
     WRITERS,
     Columns,
     Photo,
@@ -46,8 +47,12 @@ def read_columns(dataset: Dataset) -> Columns:
 
 
 def unexplained(dataset: Dataset, root: Path) -> set[str]:
-    """Return the files that are neither in the data set nor left out, except those of systems."""
-    explained = {*dataset.left_out.files, *dataset.descriptions}
+    """Return the files that are neither in the data set nor left out, except those of systems.
+    Photos and labels must not be left out as other files.
+    """
+    others = [root / name for name in dataset.left_out.reasons.get(("other file", ""), [])]
+    lost = {path for path in others if path.name not in EXTRA_FILES}
+    explained = {*dataset.left_out.files, *dataset.descriptions} - lost
     for split in dataset.splits.values():
         explained |= split.files
     found = []

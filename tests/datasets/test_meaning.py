@@ -306,8 +306,8 @@ MEANT = {
         },
         ("thing",),
         "1 photo, 1 object of 1 class; held out 1 photo; left out: "
-        "1 other file (captions_val.json), 1 json of no split (instances_default.json), "
-        "1 photo that no json lists (2.jpg)",
+        "1 json of no split (instances_default.json), 1 photo that no json lists (2.jpg), "
+        "1 other file (captions_val.json)",
     ),
     "results of Ultralytics": (
         "images/0.jpg labels/0.txt runs/{detect,train}/exp/{0.jpg,labels/0.txt}",

@@ -33,9 +33,6 @@ def read(inventory: Inventory) -> Dataset | None:
     if not jsons:
         return None
     left_out = LeftOut(inventory.root)
-    paths = {coco.path for coco in jsons}
-    unread = [path for path in inventory.with_suffix(".json") if path not in paths]
-    left_out.add_files("other file", "", unread)
     json_of_split = _choose_jsons(jsons, inventory, left_out)
     training = json_of_split["train"]
     classes = tuple(dict.fromkeys(training.category_names))

@@ -9,15 +9,14 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..utils.coco import polygon_area
-from ..utils.errors import counted, preview
-from ..utils.images import PHOTO_SUFFIXES
+from ..utils.errors import counted
 from .inventory import Inventory, LeftOut
 
 IGNORED = 255
@@ -180,8 +179,7 @@ class Split:
 
 @dataclass
 class Dataset:
-    """A data set. What is found is what is used and what is left out, as is checked when it is
-    made.
+    """A data set. What is found is what is used and what is left out.
 
     Attributes:
         data_format: COCO, YOLO, Pascal VOC, labelme, or maps.
@@ -212,20 +210,11 @@ class Dataset:
             self._leave_out_unused(self.inventory)
 
     def _leave_out_unused(self, inventory: Inventory) -> None:
-        """Leave out unused files. Raise RuntimeError if photos or labels are among them."""
+        """Leave out unused files."""
         explained = {*self.descriptions, *self.left_out.files}
         for split in self.splits.values():
             explained |= split.files
-        suffixes = {*PHOTO_SUFFIXES}
-        if inventory.data.is_dir():
-            used = chain(*(split.files for split in self.splits.values()))
-            suffixes |= {path.suffix.lower() for path in used}
-        unused = inventory.without(explained)
-        lost = [path for path in unused if path.suffix.lower() in suffixes]
-        if lost:
-            problem = f"{preview(lost)} of {inventory.root} are neither used nor left out"
-            raise RuntimeError(f"{problem}: this is an error of xcit_mm")
-        self.left_out.add_files("other file", "", unused)
+        self.left_out.add_files("other file", "", inventory.without(explained))
         for folder in sorted(inventory.results):
             self.left_out.add("folder", "of results", folder)
 

@@ -185,7 +185,6 @@ def pair_labels(
             raise ValueError(f"{other} and {photo} share the label {path}: rename one")
     unused = sorted(set(inventory.without(photo_of_label)).intersection(labels))
     without_photo = [label for label in unused if not _is_list(label)]
-    left_out.add_files("other file", "", filter(_is_list, unused))
     left_out.add_files("label", "without a photo", without_photo)
     first_photo = next(chain(*splits.values()), None)
     if without_photo and first_photo and not photo_of_label:

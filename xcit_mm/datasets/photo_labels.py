@@ -39,9 +39,6 @@ class PhotoLabels:
     without_area: Counter[str] = field(default_factory=Counter)
     photo: str | None = None
 
-    def __len__(self) -> int:
-        return len(self.objects) + self.unread.total() + self.without_area.total()
-
 
 def read_photo_labels(
     pairs: Mapping[str, Sequence[tuple[Path, Path | None]]],
@@ -63,23 +60,17 @@ def read_photo_labels(
     """
     sizes = image_sizes(photo for photos in pairs.values() for photo, _ in photos)
     labels: set[str] = set()
-    stated = 0
     rows: dict[str, list[tuple[Image, Path | None, list[NewObject]]]] = {"train": []}
     for split, photos in pairs.items():
         for photo, path in photos:
             photo_labels = read(path, sizes[photo]) if path else PhotoLabels([])
-            stated += len(photo_labels)
             _check(photo_labels, photo, path)
             if _leave_out_unread(photo_labels, photo, path, left_out):
                 image = Image(photo, *(photo_labels.size or sizes[photo]))
                 rows.setdefault(split, []).append((image, path, photo_labels.objects))
                 labels.update(labelled.label for labelled in photo_labels.objects)
     names = tuple(sorted(labels) if classes is None else dict.fromkeys(classes))
-    splits = {split: to_split(rows_of_split, names) for split, rows_of_split in rows.items()}
-    used = sum(len(split.objects or ()) for split in splits.values())
-    if stated != used + left_out.count("object") + left_out.count("shape"):
-        raise RuntimeError(f"{stated} objects are stated, {used} used: this is an error of xcit_mm")
-    return names, splits
+    return names, {split: to_split(rows_of_split, names) for split, rows_of_split in rows.items()}
 
 
 def _check(photo_labels: PhotoLabels, photo: Path, path: Path | None) -> None:
@@ -189,8 +180,6 @@ def read_folder(
     if not labels:
         return None
     left_out = LeftOut(inventory.root)
-    unread = set(inventory.with_suffix(labels[0].suffix.lower())).difference(labels)
-    left_out.add_files("other file", "", sorted(unread))
     maps = [path for path in inventory.photos if path.parent.name.lower() in _VOC_MAPS]
     left_out.add_files("segmentation map", "", maps)
     photos = sorted(set(inventory.photos).difference(maps))
