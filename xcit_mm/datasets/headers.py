@@ -108,8 +108,7 @@ def read_infos(paths: Sequence[str], are_maps: bool = False) -> dict[str, ImageI
 def _cache_path(path: str, are_maps: bool) -> Path:
     """Return the path of the user's cache for the folder of an image."""
     # Paths in a cache may be relative to the working folder.
-    key = f"{os.path.realpath(os.path.dirname(path))} {os.getcwd()} {are_maps}"
-    key = f"{key} {len(ImageInfo._fields)}"  # an earlier version had fewer
+    key = repr((os.path.realpath(os.path.dirname(path)), os.getcwd(), are_maps))
     root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     name = f"{sha256(os.fsencode(key)).hexdigest()[:16]}.json"
     return Path(root).expanduser() / "xcit_mm" / name
