@@ -23,8 +23,6 @@ GOOD = (20, 20, 40, 40)
 # The suffix of label files, and the name of the first object, by format.
 NAMES = {
     "YOLO": "line 1 of",
-    "Pascal VOC": "object 1 of",
-    "labelme": "shape 1 of",
     "COCO": "id 1 (image 0.jpg)",
 }
 FORMATS = pytest.mark.parametrize("data_format", NAMES)
@@ -50,31 +48,14 @@ def write_data(data_format: str, labels: Labels, side: int = SIDE, split: str = 
     annotations: list[dict] = []
     for image, objects in enumerate(labels):
         lines = []
-        elements = [f"<size><width>{side}</width><height>{side}</height></size>"]
-        shapes = []
         for name, box in objects:
             x, y, w, h = box
             label = classes.index(name)
             lines.append(f"{label} {(x + w / 2) / SIDE} {(y + h / 2) / SIDE} {w / SIDE} {h / SIDE}")
-            elements.append(
-                f"<object><name>{name}</name><bndbox><xmin>{x + 1}</xmin><ymin>{y + 1}</ymin>"
-                f"<xmax>{x + w}</xmax><ymax>{y + h}</ymax></bndbox></object>"
-            )
-            corners = [[x, y], [x + w, y + h]]
-            shapes.append(dict(label=name, shape_type="rectangle", points=corners))
             ids = dict(id=len(annotations) + 1, image_id=image, category_id=label)
             annotations.append(dict(ids, bbox=box, area=w * h, iscrowd=0))
-        text = {
-            "YOLO": (".txt", "\n".join(lines)),
-            "Pascal VOC": (".xml", f"<annotation>{''.join(elements)}</annotation>"),
-            "labelme": (
-                ".json",
-                json.dumps(dict(shapes=shapes, imageWidth=side, imageHeight=side)),
-            ),
-        }
-        if data_format in text:
-            suffix, content = text[data_format]
-            (folder / f"{image}{suffix}").write_text(content)
+        if data_format == "YOLO":
+            (folder / f"{image}.txt").write_text("\n".join(lines))
     if data_format == "YOLO":
         Path("data/data.yaml").write_text(f"train: train\nnames: {json.dumps(classes)}")
     if data_format == "COCO":
@@ -130,12 +111,6 @@ def test_a_faulty_object_is_named_by_its_file_and_line(
     assert_only(checked(), level, code, problem, NAMES[data_format])
 
 
-@pytest.mark.parametrize("low, high", [(0.2, 0.5), (0.0, 1.0), (0.5, 0.9)])
-def test_fractions_of_pascal_voc_whose_pixels_count_from_1_are_named(low, high):
-    write_data("Pascal VOC", [[("thing", (low - 1, low - 1, high - low + 1, high - low + 1))]])
-    assert_only(checked(), "FAIL", "D408", "fractions", "object 1 of")
-
-
 @FORMATS
 def test_a_small_object_in_the_corner_is_not_a_failure(data_format):
     write_data(data_format, [[("thing", (0, 0, 2, 2))], [("thing", GOOD)], [("thing", GOOD)]])
@@ -159,9 +134,8 @@ def test_classes_that_differ_only_in_case_or_spaces_are_noted(data_format, other
     assert_only(found, "note", "D307", f"'{other}'", "'thing'")
 
 
-@pytest.mark.parametrize("data_format", ["Pascal VOC", "labelme", "COCO"])
-def test_a_stated_size_that_is_not_that_of_the_photo_is_named(data_format):
-    write_data(data_format, [[("thing", GOOD)], [("thing", GOOD)]], side=512)
+def test_a_stated_size_that_is_not_that_of_the_photo_is_named():
+    write_data("COCO", [[("thing", GOOD)], [("thing", GOOD)]], side=512)
     photo = Path("data/train/0.jpg").resolve()
     assert_only(checked(), "FAIL", "D315", photo, f"{SIDE} x {SIDE}", "512 x 512")
 

@@ -11,20 +11,18 @@ from xcit_mm.datasets.writing import is_current, read_state, write_dataset
 
 
 def test_a_file_that_is_given_decides_between_formats(folder):
-    write_files(
-        folder, "{0,1}.jpg 0.xml 0.txt", {"a.json": coco("1.jpg"), "data.yaml": "names: [b]"}
-    )
+    write_files(folder, "{0,1}.jpg 0.txt", {"a.json": coco("1.jpg"), "data.yaml": "names: [b]"})
     assert read_objects(folder / "a.json").classes == ("thing",)
     assert read_objects(folder / "data.yaml").classes == ("b",)
 
 
 def test_of_two_formats_that_stays_whose_files_are_not_moved(folder):
-    write_files(folder / "d", "{0,1}.jpg 0.xml 1.xml", {"a.json": coco("1.jpg")})
-    write_files(folder / "d", "", {"broken.yaml": "names: [b]\ntrain: none", "0.txt": YOLO})
+    write_files(folder / "d", "{0,1}.jpg 0.txt 1.txt", {"a.json": coco("1.jpg")})
+    (folder / "d/data.yaml").write_text("names: [b]\ntrain: none")
     with pytest.raises(ValueError, match="none must be"):
         read_objects(folder / "d")
-    (folder / "d/broken.yaml").rename(folder / "broken.yaml")
-    with pytest.raises(ValueError, match=r"COCO .* Pascal VOC"):
+    (folder / "d/data.yaml").write_text("names: [b]\n")
+    with pytest.raises(ValueError, match=r"COCO .* YOLO"):
         read_objects(folder / "d")
     (folder / "d/a.json").rename(folder / "a.json")
     assert read_objects(folder / "d").describe().startswith("2 photos, 2 objects of 1 class")
@@ -55,9 +53,12 @@ def test_results_in_the_folder_of_the_data_are_no_data(source, folder):
     assert state is not None and is_current(state, str(folder))
 
 
-def test_photos_named_as_files_of_results_are_data(folder):
-    write_files(folder, "work_dirs/d/{source,run}.jpg work_dirs/d/{source,run}.json")
-    assert len(read_objects(folder / "work_dirs").training.images) == 2
+@pytest.mark.parametrize("name", ["source", "run"])
+def test_a_json_named_as_a_file_of_results_is_data(name, folder):
+    write_files(
+        folder, f"work_dirs/d/{name}.jpg", {f"work_dirs/d/{name}.json": coco(f"{name}.jpg")}
+    )
+    assert len(read_objects(folder / "work_dirs").training.images) == 1
 
 
 def test_a_pipe_is_not_read(folder):

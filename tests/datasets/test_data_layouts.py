@@ -1,10 +1,9 @@
 """Layouts of data that people have: every image and label is used, or counted as left out."""
 
-import json
 from collections.abc import Mapping
 
 import pytest
-from helpers.layouts import BOX, RECTANGLE, coco, write_files
+from helpers.layouts import BOX, coco, write_files
 from PIL import Image
 
 from xcit_mm.datasets import read_maps, read_objects
@@ -13,12 +12,6 @@ NAMES = "names: [thing]\n"
 PAIRS = "images/{0,1}.jpg labels/{0,1}.txt"
 PAIRS_OF_TRAIN = "images/train/{0,1}.jpg labels/train/{0,1}.txt"
 IN_FOLDERS = "images/train/{a/1,b/1,top}.jpg labels/train/{a/1,b/1,top}.txt"
-POINT = dict(label="thing", points=[[12, 12]], shape_type="point")
-VOC_LISTS = {
-    f"{year}/ImageSets/Main/{name}.txt": lines
-    for year in ("VOC2007", "VOC2012")
-    for name, lines in (("train", "0\n"), ("val", "1\n"), ("trainval", "0\n1\n"))
-}
 # Layouts of two photos with an object each.
 PLAIN = {
     "YOLO below a folder that begins with images": (
@@ -45,23 +38,11 @@ DESCRIBED = {
         "3 photos, 3 objects of 1 class; left out: "
         "1 label without a photo (labels/train/gone.txt), 1 photo in no split (images/extra/1.jpg)",
     ),
-    "VOC of two years": (
-        "{VOC2007,VOC2012}/JPEGImages/{0,1}.jpg map:{VOC2007,VOC2012}/SegmentationClass/{0,1}.png "
-        "{VOC2007,VOC2012}/Annotations/{0,1}.xml",
-        VOC_LISTS,
-        "2 photos, 2 objects of 1 class; held out 2 photos; left out: "
-        "4 segmentation maps (such as VOC2007/SegmentationClass/0.png)",
-    ),
-    "VOC with val and test": (
-        "{train,val,test}/0.jpg {train,val,test}/0.xml",
-        {},
+    "YOLO with val and test": (
+        "{train,val,test}/0.jpg {train,val,test}/0.txt",
+        {"data.yaml": NAMES},
         "1 photo, 1 object of 1 class; held out 1 photo; "
         "left out: 1 photo of test, because val is held out (test/0.jpg)",
-    ),
-    "labelme": (
-        "train/{0,1}.jpg train/0.json",
-        {"train/1.json": json.dumps(dict(shapes=[RECTANGLE, POINT]))},
-        "2 photos, 2 objects of 1 class; left out: 1 shape of the type point (train/1.json)",
     ),
     "COCO with a missing image and a json of no split": (
         "images/0.jpg",
@@ -95,6 +76,64 @@ MAPS = {
     "of mmseg": "img_dir/{train,val}/{0,1}.png map:ann_dir/{train,val}/{0,1}.png",
     "told apart by channels": "{train,val}/photo/{0,1}.png map:{train,val}/masks/photo/{0,1}.png",
 }
+VOC_LISTS = {
+    f"{year}/ImageSets/Segmentation/{name}.txt": lines
+    for year in ("VOC2007", "VOC2012")
+    for name, lines in (("train", "0\n"), ("val", "1\n"), ("trainval", "0\n1\n"))
+}
+LISTED_MAPS = "JPEGImages/{0,1}.jpg map:SegmentationClass/{0,1}.png"
+ONE_OF_TWO = "1 photo with maps of 2 classes; held out 1 photo"
+# Photos with maps, lists of photos, and what is read.
+WITH_LISTS = {
+    "of Pascal VOC in two years": (
+        "{VOC2007,VOC2012}/JPEGImages/{0,1}.jpg map:{VOC2007,VOC2012}/SegmentationClass/{0,1}.png",
+        VOC_LISTS,
+        WITH_VAL,
+    ),
+    "CVAT's list of all photos": (
+        LISTED_MAPS,
+        {"ImageSets/Segmentation/default.txt": "0\n1\n"},
+        "2 photos with maps of 2 classes; left out: 1 other file "
+        "(ImageSets/Segmentation/default.txt)",
+    ),
+    "with quotes, folders, suffixes and a missing photo": (
+        "JPEGImages/a/{0,1,2}.jpg map:SegmentationClass/a/{0,1,2}.png",
+        {
+            "ImageSets/Segmentation/trainVal.txt": '"a/0.jpg"\na\\1\na/2',
+            "ImageSets/Segmentation/VAL.txt": "a/2\n7.jpg",
+        },
+        "2 photos with maps of 2 classes; held out 1 photo; "
+        "left out: 1 photo of a list that is missing (7)",
+    ),
+    "beside lists of another task": (
+        LISTED_MAPS,
+        {
+            "ImageSets/Main/train.txt": "0\n1\n",
+            "ImageSets/Segmentation/train.txt": "0\n",
+            "ImageSets/Segmentation/val.txt": "1\n",
+        },
+        f"{ONE_OF_TWO}; left out: 1 other file (ImageSets/Main/train.txt)",
+    ),
+    "of another machine, in a folder of small letters": (
+        LISTED_MAPS,
+        {"imagesets/train.txt": "/data/JPEGImages/0.jpg\n", "imagesets/val.txt": "C:\\x\\1.jpg\n"},
+        ONE_OF_TWO,
+    ),
+    "of photos with maps": (
+        "train/images/{0,1}.jpg map:train/labels/{0,1}.png",
+        {
+            "train_list.txt": "images/0.jpg labels/0.png\n",
+            "val_list.txt": "images/1.jpg labels/1.png\n",
+            "test.txt": "a note",
+        },
+        f"{ONE_OF_TWO}; left out: 1 other file (test.txt)",
+    ),
+    "beside folders of splits": (
+        "{train,val}/0.jpg map:{train,val}/0_mask.png",
+        {"train.txt": "train/0.jpg"},
+        f"{ONE_OF_TWO}; left out: 1 other file (train.txt)",
+    ),
+}
 COUNTED_MAPS = {
     "images/{train,val,test}/{0,1}.jpg map:masks/{train,val}/{0,1}.png": (
         f"{WITH_VAL}; left out: 2 photos of test without a label (such as images/test/0.jpg)"
@@ -122,6 +161,30 @@ def test_all_photos_with_maps_of_a_layout_are_used(patterns: str, description: s
     training = dataset.training
     assert {Image.open(image.path).mode for image in training.images} == {"RGB"}
     assert {Image.open(path).mode for path in training.maps} == {"L"}
+
+
+@pytest.mark.parametrize("patterns, texts, description", WITH_LISTS.values(), ids=WITH_LISTS)
+def test_lists_divide_photos_with_maps(patterns, texts, description, folder):
+    write_files(folder / "data", patterns, texts)
+    assert read_maps(folder / "data").describe() == description
+
+
+@pytest.mark.parametrize(
+    "patterns, texts, counts",
+    [
+        (
+            "JPEGImages/0.jpg map:SegmentationClass/0.png",
+            {"ImageSets/Segmentation/train.txt": "0;1"},
+            r"1 photo of a list that is missing \(0;1\), 1 photo in no split",
+        ),
+        ("images/test/0.jpg map:masks/test/0.png", {}, "1 photo of test: docs"),
+    ],
+    ids=["lists that name no photo", "only photos of a test"],
+)
+def test_maps_without_photos_for_training_are_one_line(patterns, texts, counts, folder):
+    write_files(folder, patterns, texts)
+    with pytest.raises(ValueError, match=f"no photos for training, but {counts}"):
+        read_maps(folder)
 
 
 def test_maps_of_one_class_are_one_line_with_the_remedy(folder):

@@ -1,14 +1,11 @@
 """Labels keep their meaning, whatever their format."""
 
-import json
 from collections.abc import Callable
 
 import pytest
-from helpers.layouts import POSE, SHAPE, VOC, YOLO, annotated, coco, shape, with_name, write_files
+from helpers.layouts import POSE, YOLO, annotated, coco, with_name, write_files
 
 from xcit_mm.datasets import read_objects
-
-DIAMOND = [[12, 16], [16, 12], [20, 16], [16, 20]]
 
 
 def with_ids(*ids: str) -> Callable[[dict], None]:
@@ -45,10 +42,6 @@ def with_keypoints(content: dict) -> None:
     content["annotations"][0].update(keypoints=[13, 13, 2], num_keypoints=1)
 
 
-ROTATION = (
-    "<attributes><attribute><name>rotation</name><value>45.0</value></attribute></attributes>"
-)
-ROTATED = VOC.replace("</object>", f"{ROTATION}</object>")
 # Files beside photos, and what is read of them: classes, and the description of the data set.
 MEANT = {
     "names that YAML reads as truth values": (
@@ -74,11 +67,11 @@ MEANT = {
         "1 photo, 1 object of 1 class; left out: 1 other file (classes.txt)",
     ),
     "a folder of no split beside train": (
-        "{train,val,more}/0.jpg {train,val,more}/0.xml",
-        {},
+        "{train,val,more}/0.jpg {train,val,more}/0.txt",
+        {"data.yaml": "names: [thing]"},
         ("thing",),
         "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 photo in no split "
-        "(more/0.jpg), 1 label of photos in no split (more/0.xml)",
+        "(more/0.jpg), 1 label of photos in no split (more/0.txt)",
     ),
     "keypoints": (
         "0.jpg",
@@ -97,37 +90,6 @@ MEANT = {
         {"data.yaml": "names: [thing]", "0.txt": YOLO, "0.jpg.aux.xml": "<PAMDataset/>"},
         ("thing",),
         "1 photo, 1 object of 1 class; left out: 1 other file (0.jpg.aux.xml)",
-    ),
-    "shapes that are not read": (
-        "{0,1,2}.jpg",
-        {
-            "0.json": json.dumps(dict(shapes=[SHAPE])),
-            "1.json": json.dumps(dict(shapes=[SHAPE, shape("circle")])),
-            "2.json": json.dumps(dict(shapes=[shape("rotation")])),
-        },
-        ("thing",),
-        "1 photo, 1 object of 1 class; left out: "
-        "1 photo with shapes of the type circle (1.jpg), "
-        "1 object that cannot be read: shapes of the type circle (1.json), "
-        "1 object beside others that cannot be read (1.json), "
-        "1 photo with shapes of the type rotation (2.jpg), "
-        "1 object that cannot be read: shapes of the type rotation (2.json)",
-    ),
-    "rectangles of four corners, one of them rotated": (
-        "{0,1}.jpg",
-        {
-            "0.json": json.dumps(
-                dict(
-                    shapes=[dict(SHAPE, shape_type="rectangle")], imageWidth="32", imageHeight=[32]
-                )
-            ),
-            "1.json": json.dumps(
-                dict(shapes=[dict(SHAPE, points=DIAMOND, shape_type="rectangle")])
-            ),
-        },
-        ("thing",),
-        "1 photo, 1 object of 1 class; left out: 1 photo with rotated boxes (1.jpg), "
-        "1 object that cannot be read: rotated boxes (1.json)",
     ),
     "a rotated box": (
         "{0,1}.jpg",
@@ -179,65 +141,9 @@ MEANT = {
         ("a",),
         "1 photo, 1 object of 1 class",
     ),
-    "a rotated box of VOC": (
-        "{0,1}.jpg 0.xml",
-        {"1.xml": ROTATED},
-        ("thing",),
-        "1 photo, 1 object of 1 class; left out: 1 photo with rotated boxes (1.jpg), "
-        "1 object that cannot be read: rotated boxes (1.xml)",
-    ),
-    "CVAT's list of all photos": (
-        "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
-        {"ImageSets/Main/default.txt": "0\n1\n"},
-        ("thing",),
-        "2 photos, 2 objects of 1 class; left out: 1 other file (ImageSets/Main/default.txt)",
-    ),
-    "lists of VOC with quotes, columns, folders, suffixes and a missing photo": (
-        "JPEGImages/a/{0,1,2}.jpg Annotations/a/{0,1,2}.xml",
-        {
-            "ImageSets/Main/trainVal.txt": '"a/0.jpg"\na\\1  1\na/2  1',
-            "ImageSets/Main/VAL.txt": "a/2 -1\n7.jpg",
-        },
-        ("thing",),
-        "2 photos, 2 objects of 1 class; held out 1 photo; "
-        "left out: 1 photo of a list that is missing (7)",
-    ),
-    "lists of VOC for segmentation": (
-        "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
-        {"ImageSets/Segmentation/train.txt": "0\n", "ImageSets/Segmentation/val.txt": "1\n"},
-        ("thing",),
-        "1 photo, 1 object of 1 class; held out 1 photo",
-    ),
-    "lists of VOC for each class": (
-        "JPEGImages/{0,1,2}.jpg Annotations/{0,1,2}.xml",
-        {
-            "ImageSets/Main/thing_train.txt": "0  1\n",
-            "ImageSets/Main/thing_val.txt": "1 -1\n",
-            "ImageSets/Main/train_trainval.txt": "0 0\n1  1\n",
-        },
-        ("thing",),
-        "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 photo in no split "
-        "(JPEGImages/2.jpg), 1 label of photos in no split (Annotations/2.xml)",
-    ),
-    "lists of VOC of another machine, in a folder of small letters": (
-        "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
-        {"imagesets/train.txt": "/data/JPEGImages/0.jpg\n", "imagesets/val.txt": "C:\\x\\1.jpg\n"},
-        ("thing",),
-        "1 photo, 1 object of 1 class; held out 1 photo",
-    ),
-    "lists of photos with labels beside one folder": (
-        "train/images/{0,1}.jpg train/labels/{0,1}.xml",
-        {
-            "train_list.txt": "images/0.jpg labels/0.xml\n",
-            "val_list.txt": "images/1.jpg labels/1.xml\n",
-            "test.txt": "a note",
-        },
-        ("thing",),
-        "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 other file (test.txt)",
-    ),
     "a list beside folders of splits": (
-        "{train,val}/0.jpg {train,val}/0.json",
-        {"train.txt": "train/0.jpg"},
+        "{train,val}/0.jpg {train,val}/0.txt",
+        {"data.yaml": "names: [thing]", "train.txt": "train/0.jpg"},
         ("thing",),
         "1 photo, 1 object of 1 class; held out 1 photo; left out: 1 other file (train.txt)",
     ),
@@ -316,32 +222,14 @@ MEANT = {
         "1 photo, 1 object of 1 class; left out: 2 folders of results (such as runs/detect/exp)",
     ),
     "lists of label files": (
-        "JPEGImages/{0,1}.jpg Annotations/{0,1}.xml",
-        {"train.txt": "Annotations/0.xml", "val.txt": "Annotations/1.xml"},
-        ("thing",),
-        "1 photo, 1 object of 1 class; held out 1 photo",
-    ),
-    "labelme's ignored label, and empty groups": (
-        "0.jpg",
+        "images/{0,1}.jpg labels/{0,1}.txt",
         {
-            "0.json": json.dumps(
-                dict(
-                    shapes=[
-                        dict(SHAPE, group_id=""),
-                        dict(SHAPE, group_id=""),
-                        dict(SHAPE, label="__ignore__"),
-                    ]
-                )
-            )
+            "data.yaml": "names: [thing]",
+            "train.txt": "labels/0.txt",
+            "val.txt": "labels/1.txt",
         },
         ("thing",),
-        "1 photo, 2 objects of 1 class; left out: 1 shape of the label __ignore__ (0.json)",
-    ),
-    "a folder of photos whose name has the word segmentation": (
-        "cell-segmentation/0.jpg cell-segmentation/0.json",
-        {},
-        ("thing",),
-        "1 photo, 1 object of 1 class",
+        "1 photo, 1 object of 1 class; held out 1 photo",
     ),
     "a split whose photos are all left out": (
         "{0,1}.jpg",
@@ -352,8 +240,8 @@ MEANT = {
         "1 json of val whose photos are all left out (val.json)",
     ),
     "photos of one name, each beside its label": (
-        "{photos,images}/0.jpg {photos,images}/0.json",
-        {},
+        "{photos,images}/0.jpg {photos,images}/0.txt",
+        {"data.yaml": "names: [thing]"},
         ("thing",),
         "2 photos, 2 objects of 1 class",
     ),
@@ -380,11 +268,3 @@ def test_labels_keep_their_meaning(patterns, texts, classes, description, folder
         (folder / "d" / name).symlink_to(target.removeprefix("-> "))
     dataset = read_objects(folder / "d")
     assert (dataset.classes, dataset.describe()) == (classes, description)
-
-
-@pytest.mark.parametrize("value, is_crowd", [("1", True), ("0", False), ("False", False)])
-def test_difficult_objects_of_voc_neither_train_nor_score(value, is_crowd, folder):
-    """As in mmdet: COCO's crowds are ignored by both."""
-    difficult = VOC.replace("</bndbox>", f"</bndbox><difficult>{value}</difficult>")
-    write_files(folder, "{0,1}.jpg 0.xml", {"1.xml": difficult})
-    assert read_objects(folder).training.objects.is_crowd.tolist() == [False, is_crowd]

@@ -1,33 +1,21 @@
 """Labels whose meaning is uncertain are refused in one line."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.layouts import (
-    POSE,
-    SHAPE,
-    VOC,
-    YOLO,
-    annotated,
-    coco,
-    shape,
-    with_name,
-    write_files,
-    write_photo,
-)
+from helpers.layouts import POSE, YOLO, annotated, coco, with_name, write_files, write_photo
 from PIL import Image
 
 from xcit_mm.datasets import read_maps, read_objects
 
 UNCERTAIN = {
     "two formats": (
-        "0.jpg 0.xml",
-        {"a.json": coco("0.jpg")},
-        ("1 object of COCO (", "1 object of Pascal VOC (", "move the files of all but one format"),
+        "0.jpg 0.txt",
+        {"a.json": coco("0.jpg"), "data.yaml": "names: [a]"},
+        ("1 object of COCO (", "1 object of YOLO (", "move the files of all but one format"),
     ),
     "a json beside a broken description": (
         "0.jpg",
@@ -64,25 +52,10 @@ UNCERTAIN = {
         {"a.json": annotated(lambda content: content["annotations"][0].update(bbox=None), "0.jpg")},
         ("a.json", "annotation 1 is None, not [x, y, width, height]"),
     ),
-    "a value of VOC that is no number": (
-        "0.jpg",
-        {"0.xml": VOC.replace("<xmin>13", "<xmin>nan")},
-        ("0.xml has a value in object 1 that is not a number",),
-    ),
-    "an object of VOC without a box": (
-        "0.jpg",
-        {"0.xml": "<annotation><object><name>a</name></object></annotation>"},
-        ("0.xml cannot be read (an object has no bndbox)",),
-    ),
     "a label of two photos": (
         "0.jpg 0.png 0.txt",
         {"data.yaml": "names: [a]"},
         ("0.jpg and ", "0.png share the label "),
-    ),
-    "a label that names another photo": (
-        "{0,1}.jpg",
-        {"0.json": json.dumps(dict(shapes=[SHAPE], imagePath="1.jpg"))},
-        ("0.json is of 1.jpg, as it says, and has the name of 0.jpg",),
     ),
     "two labels of a photo": (
         "images/0.jpg images/0.txt labels/0.txt",
@@ -100,9 +73,9 @@ UNCERTAIN = {
         ("data.yaml has 'a' twice",),
     ),
     "labels in a folder that is not known as one": (
-        "images/0.jpg jsons/0.json",
-        {},
-        ("none of its labels, such as", "jsons/0.json, is of a photo, such as", "images/0.jpg"),
+        "images/0.jpg texts/0.txt",
+        {"data.yaml": "names: [a]"},
+        ("none of its labels, such as", "texts/0.txt, is of a photo, such as", "images/0.jpg"),
     ),
     "a name twice": (
         "0.jpg 0.txt",
@@ -123,11 +96,6 @@ UNCERTAIN = {
         "0.jpg",
         {"a.json": annotated(lambda content: content["images"][0].update(file_name=None), "0.jpg")},
         ("a.json", "the image of id 1 has the name None"),
-    ),
-    "an xml of an unknown encoding": (
-        "0.jpg",
-        {"0.xml": f"<?xml version='1.0' encoding='foo'?>{VOC}"},
-        ("0.xml cannot be read (unknown encoding",),
     ),
     "HEIC named as JPEG": (
         "",
@@ -159,20 +127,10 @@ UNCERTAIN = {
         {"data.yaml": "names: [a]"},
         ("none of its labels, such as", "0.jpg.txt, is of a photo, such as"),
     ),
-    "lists that name no photo": (
-        "JPEGImages/0.jpg Annotations/0.xml",
-        {"ImageSets/Main/train.txt": "0;1"},
-        ("no photos for training, but 1 photo of a list that is missing (0;1), 1 photo in no",),
-    ),
     "only photos of a test": (
-        "test/0.jpg test/0.xml",
-        {},
-        ("no photos for training, but 1 photo of test: docs",),
-    ),
-    "only photos with unread shapes": (
-        "0.jpg",
-        {"0.json": json.dumps(dict(shapes=[shape("circle")]))},
-        ("no photo for training is left", "shapes of the type circle (0.jpg)"),
+        "test/0.jpg test/0.txt",
+        {"data.yaml": "names: [a]"},
+        ("data.yaml has no training images: expected 'train'",),
     ),
 }
 

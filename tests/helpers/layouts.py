@@ -12,14 +12,7 @@ from PIL import Image
 
 BOX = [12, 12, 8, 8]
 YOLO = "0 0.5 0.5 0.25 0.25\n"
-RECTANGLE = dict(label="thing", points=[[12, 12], [20, 20]], shape_type="rectangle")
-VOC = (
-    "<annotation><object><name>thing</name><bndbox><xmin>13</xmin><ymin>13</ymin>"
-    "<xmax>20</xmax><ymax>20</ymax></bndbox></object></annotation>"
-)
-SHAPE = dict(label="thing", points=[[12, 12], [20, 12], [20, 20], [12, 20]])  # of labelme
 POSE = "0 .5 .5 .25 .25 .4 .4 2 .6 .6 1\n"  # a box of YOLO with two keypoints
-LABELS = {".txt": YOLO, ".xml": VOC, ".json": json.dumps(dict(shapes=[RECTANGLE]))}
 
 
 def coco(*file_names: str) -> str:
@@ -30,11 +23,6 @@ def coco(*file_names: str) -> str:
     annotations = [dict(shape, id=image["id"], image_id=image["id"]) for image in images]
     categories = [dict(id=1, name="thing")]
     return json.dumps(dict(images=images, annotations=annotations, categories=categories))
-
-
-def shape(shape_type: str) -> dict:
-    """Return a shape of labelme of a type."""
-    return dict(SHAPE, shape_type=shape_type)
 
 
 def annotated(change: Callable[[dict], object], *names: str) -> str:
@@ -72,11 +60,10 @@ def write_files(root: Path, patterns: str, texts: Mapping[str, str | bytes] | No
     contents = dict(texts or {})
     for pattern in patterns.split():
         for name in expand(pattern.removeprefix("map:")):
-            label = LABELS.get(Path(name).suffix)
-            if label is None:
-                write_photo(root / name, "L" if pattern.startswith("map:") else "RGB")
+            if name.endswith(".txt"):
+                contents.setdefault(name, YOLO)
             else:
-                contents.setdefault(name, label)
+                write_photo(root / name, "L" if pattern.startswith("map:") else "RGB")
     for name, content in contents.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         encoded = content if isinstance(content, bytes) else content.encode()

@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import supervision as sv
@@ -177,13 +176,6 @@ def to_supervision(photos: list[Photo], names: list[str]) -> sv.DetectionDataset
     return sv.DetectionDataset(names, list(detections), detections)
 
 
-def written_by(method: str, photo: Photo, names: list[str], suffix: str) -> str:
-    """Return the text that supervision writes for the boxes of a photo."""
-    with TemporaryDirectory() as folder:
-        getattr(to_supervision([photo], names), method)(annotations_directory_path=folder)
-        return Path(folder, photo.path.stem + suffix).read_text()
-
-
 def shuffled_names(data: Mapping, random: Random) -> list[str]:
     """Return the names of the classes in any order."""
     photos = [things for photos in data.values() for things in photos.values()]
@@ -248,7 +240,9 @@ def write_yolo(data: Mapping, root: Path, random: Random) -> list[Photo]:
         if any(thing.has_outline for thing in photo.things):
             text = "\n".join(yolo_line(thing, names) for thing in photo.things)
         else:
-            text = written_by("as_yolo", photo, names, ".txt")
+            with TemporaryDirectory() as folder:
+                to_supervision([photo], names).as_yolo(annotations_directory_path=folder)
+                text = Path(folder, f"{photo.path.stem}.txt").read_text()
         if text or random.choice([True, False]):  # a photo without objects needs no file
             write(photo.label, text, random)
     describe_yolo(photos, names, root, random)
@@ -277,45 +271,7 @@ def describe_yolo(photos: list[Photo], names: list[str], root: Path, random: Ran
     write(root / "data.yaml", text, random)
 
 
-def write_voc(data: Mapping, root: Path, random: Random) -> list[Photo]:
-    """Write supervision's xml files, or by hand polygons."""
-    photos = write_photos(data, root, ".xml", random)
-    names = shuffled_names(data, random)
-    for photo in photos:
-        tree = ElementTree.fromstring(written_by("as_pascal_voc", photo, names, ".xml"))
-        for element, thing in zip(tree.iter("object"), photo.things, strict=True):
-            if thing.has_outline:
-                polygon = ElementTree.SubElement(element, "polygon")
-                for number, value in enumerate(thing.outline):
-                    name = f"{'xy'[number % 2]}{number // 2 + 1}"
-                    ElementTree.SubElement(polygon, name).text = str(value + 1)
-        write(photo.label, ElementTree.tostring(tree, "unicode"), random)
-    return photos
-
-
-def write_labelme(data: Mapping, root: Path, random: Random) -> list[Photo]:
-    """Write labelme's jsons by hand."""
-    photos = write_photos(data, root, ".json", random)
-    for photo in photos:
-        shapes = []
-        for thing in photo.things:
-            x, y, width, height = thing.box
-            if thing.has_outline:
-                shape_type = "polygon"
-                points = np.reshape(thing.outline, (-1, 2)).tolist()
-            else:
-                shape_type = "rectangle"
-                points = random.sample([[x, y], [x + width, y + height]], 2)
-            shapes.append(dict(label=thing.label, points=points, shape_type=shape_type))
-        content: dict[str, Any] = dict(version="5.5.0", flags={}, shapes=shapes)
-        content |= dict(imagePath=photo.path.name, imageData=None)
-        if random.choice([True, False]):
-            content |= dict(imageWidth=WIDTH, imageHeight=HEIGHT)
-        write(photo.label, json.dumps(content, ensure_ascii=random.choice([True, False])), random)
-    return photos
-
-
-WRITERS = dict(coco=write_coco, yolo=write_yolo, voc=write_voc, labelme=write_labelme)
+WRITERS = dict(coco=write_coco, yolo=write_yolo)
 
 
 def write_maps(data: Mapping, root: Path, random: Random) -> tuple[list[Photo], tuple[str, ...]]:

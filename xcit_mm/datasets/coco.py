@@ -19,9 +19,7 @@ _SAMPLE = 100  # images of a json that are looked for in each folder
 
 def read(inventory: Inventory) -> Dataset | None:
     """Read the jsons of splits, whose images are in the inventory or where the jsons say."""
-    annotated = [path for path, keys in inventory.keys_of_jsons.items() if "annotations" in keys]
-    if inventory.data in annotated:
-        annotated = [inventory.data]
+    annotated = [path for path in inventory.describing(".json") if _has_annotations(path)]
     # COCO also has captions and keypoints of the same images.
     instances = {path for path in annotated if path.name.startswith("instances_")}
     others = {
@@ -50,6 +48,13 @@ def read(inventory: Inventory) -> Dataset | None:
     unlisted = inventory.other_photos([*listed, *left_out.files])
     left_out.add_files("photo", "that no json lists", unlisted)
     return Dataset("COCO", classes, splits, left_out, inventory, jsons[0].path)
+
+
+def _has_annotations(path: Path) -> bool:
+    """Return whether a json has the key of COCO's annotations. Other jsons are not decoded."""
+    encoded = path.read_bytes()
+    encodings = ("utf-8", "utf-16-le", "utf-16-be")
+    return any('"annotations"'.encode(encoding) in encoded for encoding in encodings)
 
 
 def _choose_jsons(

@@ -23,7 +23,9 @@ IGNORED = 255
 """The label of pixels in segmentation maps that neither train nor score."""
 OF_TILES = "of --labels"
 """End of the names of objects in tiles of labelled rasters."""
-LAYOUTS = "docs/your-own-data.md shows the layouts that are read"
+LAYOUTS = (
+    "docs/your-own-data.md shows the layouts that are read, docs/recipes.md how to convert others"
+)
 
 
 class Image(NamedTuple):
@@ -182,7 +184,7 @@ class Dataset:
     """A data set. What is found is what is used and what is left out.
 
     Attributes:
-        data_format: COCO, YOLO, Pascal VOC, labelme, or maps.
+        data_format: COCO, YOLO, maps, or tiles of a raster.
         classes: Names of the labels 0, 1, ...
         splits: The split 'train', and perhaps 'val' and 'test'.
         left_out: What is not used.

@@ -5,14 +5,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..utils.errors import counted
-from . import coco, labelme, map_folders, voc, yolo
+from . import coco, map_folders, yolo
 from .dataset import LAYOUTS, Dataset
 from .inventory import Inventory
 
-EXPECTED = (
-    "a COCO json or a folder with one, YOLO's folder with data.yaml, "
-    "Pascal VOC's xml files, or labelme's json files"
-)
+EXPECTED = "a COCO json or a folder with one, or YOLO's folder with data.yaml"
 _Reader = Callable[[Inventory], Dataset | None]
 _EXPECTED_MAPS = "folders of images and of segmentation maps"
 
@@ -25,13 +22,7 @@ def read_objects(data: Path) -> Dataset:
         FileNotFoundError: If files are missing.
         ValueError: If no format explains the folder, several do, or the data cannot be read.
     """
-    readers = {
-        "COCO": coco.read,
-        "YOLO": yolo.read,
-        "Pascal VOC": voc.read,
-        "labelme": labelme.read,
-    }
-    return _read(data, readers, EXPECTED)
+    return _read(data, {"COCO": coco.read, "YOLO": yolo.read}, EXPECTED)
 
 
 def read_maps(data: Path) -> Dataset:

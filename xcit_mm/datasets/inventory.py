@@ -20,7 +20,7 @@ from .lookup import PhotoIndex
 _HIDDEN = (".", "Thumbs.db", "desktop.ini", "__MACOSX", "Icon\r")
 _RESULT_FILES = ("last_checkpoint", "args.yaml", "opt.yaml")  # of mmengine and Ultralytics
 _TASKS = ("detect", "segment", "pose", "obb", "classify")  # of Ultralytics, with runs/TASK/NAME
-LABEL_SUFFIXES = (".txt", ".json", ".xml", ".yaml", ".yml")
+LABEL_SUFFIXES = (".txt", ".json", ".yaml", ".yml")
 STATE = "source.json"
 """The file of a folder of copies, see writing.py, that says what was copied."""
 
@@ -55,10 +55,6 @@ class LeftOut:
         """Give a reason for a file that was left out as another file."""
         self.reasons[("other file", "")].remove(str(path.relative_to(self.root)))
         self.add("file", reason, path)
-
-    def count(self, noun: str) -> int:
-        """Return how many of a noun are left out."""
-        return sum(len(names) for (other, _), names in self.reasons.items() if other == noun)
 
     def __str__(self) -> str:
         lines = []
@@ -174,20 +170,6 @@ class Inventory:
             paths = sorted(self.with_suffix(*suffixes), key=lambda path: -len(path.parts))
             return sorted({self._real_paths[path]: path for path in paths}.values())
         return [self.data] if self.data.suffix.lower() in suffixes else []
-
-    @cached_property
-    def keys_of_jsons(self) -> dict[Path, set[str]]:
-        """Which keys of COCO and labelme stand in each json that may describe the data set."""
-        encodings = ("utf-8", "utf-16-le", "utf-16-be")
-        keys = {}
-        for path in self.describing(".json"):
-            encoded = path.read_bytes()
-            keys[path] = {
-                key
-                for key in ("annotations", "shapes")
-                if any(f'"{key}"'.encode(encoding) in encoded for encoding in encodings)
-            }
-        return keys
 
     @cached_property
     def photo_index(self) -> PhotoIndex:

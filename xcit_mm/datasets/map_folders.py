@@ -11,7 +11,6 @@ from .inventory import Inventory, LeftOut
 from .pairs import LABEL_ENDING, LABEL_FOLDERS, PHOTO_FOLDERS, pair_labelled
 from .photo_labels import image_sizes
 
-_VOC_TASK = "Segmentation"
 _MIN_SOFT_LABELS = 3  # labels between 0 and 255 of a map with soft edges
 
 
@@ -24,7 +23,7 @@ def read(inventory: Inventory) -> Dataset | None:
         return None
     photos = sorted(set(inventory.photos).difference(maps))
     left_out = LeftOut(inventory.root)
-    labelled, descriptions = pair_labelled(photos, maps, inventory, left_out, _VOC_TASK)
+    labelled, descriptions = pair_labelled(photos, maps, inventory, left_out)
     names = _find_names(inventory)
     infos = read_infos([str(path) for rows in labelled.values() for _, path in rows], are_maps=True)
     for path, info in infos.items():

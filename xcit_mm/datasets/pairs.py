@@ -59,22 +59,21 @@ def split_of(path: PurePath) -> str | None:
 
 
 def divide_photos(
-    photos: Sequence[Path], inventory: Inventory, left_out: LeftOut, task: str = "Main"
+    photos: Sequence[Path], inventory: Inventory, left_out: LeftOut
 ) -> tuple[dict[str, list[Path]], list[Path]]:
     """Return the photos of each split, and the lists that divide them.
 
-    These are Pascal VOC's lists in ImageSets/TASK. Without them the names of folders divide the
-    photos, or texts named as splits that list photos, if the folders are not of two splits. Other
-    photos are in the split ''; or they are of training, if no photos are and Pascal VOC has no
-    list.
+    These are Pascal VOC's lists in ImageSets/Segmentation. Without them the names of folders divide
+    the photos, or texts named as splits that list photos, if the folders are not of two splits.
+    Other photos are in the split ''; or they are of training, if no photos are and Pascal VOC has
+    no list.
     """
     split_of_photo = {photo: split_of(inventory.relative(photo.parent)) or "" for photo in photos}
     texts = [path for path in inventory.with_suffix(".txt") if _split_of_list(path)]
-    lists = _choose_lists([path for path in texts if _image_sets(path)], task)
+    lists = _choose_lists([path for path in texts if _image_sets(path)])
     listed = _read_lists(lists, photos, inventory)
     if not lists and len({*split_of_photo.values()} - {""}) < 2:
-        named_as_splits = [path for path in texts if _is_of_all_classes(path)]
-        listed = _read_lists(named_as_splits, photos, inventory)
+        listed = _read_lists(texts, photos, inventory)
         listed = {path: rows for path, rows in listed.items() if any(rows.values())}
     if listed:
         split_of_photo = dict.fromkeys(photos, "")
@@ -94,14 +93,8 @@ def divide_photos(
 
 
 def _split_of_list(path: Path) -> str:
-    """Return the split of train.txt, train_list.txt, or a class of Pascal VOC, thing_train.txt; or
-    ''.
-    """
-    return SPLITS.get(path.stem.lower().removesuffix("_list").rpartition("_")[2], "")
-
-
-def _is_of_all_classes(path: Path) -> bool:
-    return path.stem.lower().removesuffix("_list") in SPLITS
+    """Return the split of train.txt or train_list.txt, or ''."""
+    return SPLITS.get(path.stem.lower().removesuffix("_list"), "")
 
 
 def _image_sets(path: Path) -> Path | None:
@@ -109,13 +102,10 @@ def _image_sets(path: Path) -> Path | None:
     return next((folder for folder in path.parents if folder.name.lower() == "imagesets"), None)
 
 
-def _choose_lists(lists: Sequence[Path], task: str) -> list[Path]:
-    """Return the lists of a task, or else of any, that are not empty: those of all classes, or else
-    those of each class, which name all photos of a split.
-    """
+def _choose_lists(lists: Sequence[Path]) -> list[Path]:
+    """Return the lists for segmentation, or else for any task, that are not empty."""
     filled = [path for path in lists if read_lines(path)]
-    of_task = [path for path in filled if path.parent.name.lower() == task.lower()] or filled
-    return [path for path in of_task if _is_of_all_classes(path)] or of_task
+    return [path for path in filled if path.parent.name.lower() == "segmentation"] or filled
 
 
 def _read_lists(
@@ -142,8 +132,8 @@ def _read_lists(
 
 def _possible_names(line: str) -> list[Parts]:
     """Return the paths, without a suffix, that a line of a list of photos or labels may mean."""
-    # The list of a class adds 1, 0 or -1, others the label file. CVAT quotes names with spaces.
-    candidates = [line, re.sub(r"\s+-?[01]$", "", line), re.sub(r"(\.\w+)[\s,].*", r"\1", line)]
+    # Some lists add the label file. CVAT quotes names with spaces.
+    candidates = [line, re.sub(r"(\.\w+)[\s,].*", r"\1", line)]
     names = []
     for candidate in dict.fromkeys(candidates):
         name = candidate.strip('"')
@@ -242,7 +232,6 @@ def pair_labelled(
     labels: Sequence[Path],
     inventory: Inventory,
     left_out: LeftOut,
-    task: str = "Main",
 ) -> tuple[dict[str, list[tuple[Path, Path]]], list[Path]]:
     """Divide photos into splits, by lists or else by folder, pair each photo with its label, and
     leave out photos without a label. Return the pairs of each split, and the lists of photos.
@@ -250,7 +239,7 @@ def pair_labelled(
     Raises:
         ValueError: As `pair_labels`, or if no photo of training has a label.
     """
-    divided, lists = divide_photos(photos, inventory, left_out, task)
+    divided, lists = divide_photos(photos, inventory, left_out)
     pairs = pair_labels(divided, labels, inventory, left_out)
     splits: dict[str, list[tuple[Path, Path]]] = {}
     for split, rows in pairs.items():

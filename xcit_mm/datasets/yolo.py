@@ -4,7 +4,6 @@ classes.
 
 from array import array
 from collections.abc import Sequence
-from functools import partial
 from itertools import chain
 from math import isfinite, nan
 from pathlib import Path, PurePath
@@ -12,17 +11,12 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from ..utils.texts import read_lines
-from .dataset import Dataset, NewObject
+from .dataset import Dataset, Image, NewObject
 from .inventory import Inventory, LeftOut
 from .lookup import find_photos
 from .pairs import PHOTO_FOLDERS, divide_photos, pair_labels, split_of
-from .photo_labels import PhotoLabels, Size, box_around, read_photo_labels
-from .yolo_descriptions import (
-    Description,
-    find_sources,
-    has_names,
-    read_description,
-)
+from .photo_labels import Size, image_sizes, to_split
+from .yolo_descriptions import Description, find_sources, has_names, read_description
 
 
 def read(inventory: Inventory) -> Dataset | None:
@@ -54,11 +48,16 @@ def read(inventory: Inventory) -> Dataset | None:
     texts = [path for path in inventory.with_suffix(".txt") if path not in used]
     pairs = pair_labels(photos, texts, inventory, left_out)
     may_be_poses: list[bool] = []
-    read = partial(
-        _read_text, description=description, left_out=left_out, may_be_poses=may_be_poses
-    )
-    names = list(description.classes.values())
-    classes, splits = read_photo_labels(pairs, read, left_out, names)
+    classes = tuple(description.classes.values())
+    sizes = image_sizes(photo for photo, _ in chain(*pairs.values()))
+    splits = {}
+    for split, photos_of_split in pairs.items():
+        rows = []
+        for photo, path in photos_of_split:
+            size = sizes[photo]
+            objects = _read_text(path, size, description, left_out, may_be_poses) if path else []
+            rows.append((Image(photo, *size), path, objects))
+        splits[split] = to_split(rows, classes)
     if may_be_poses and all(may_be_poses):
         fix = "write kpt_shape into data.yaml, and boxes alone are read"
         raise ValueError(f"{first}: lines of the labels look like boxes with keypoints: {fix}")
@@ -96,7 +95,7 @@ def _find_photos(sources: Sequence[Path], inventory: Inventory) -> list[Path]:
 
 def _read_text(
     path: Path, size: Size, description: Description, left_out: LeftOut, may_be_poses: list[bool]
-) -> PhotoLabels:
+) -> list[NewObject]:
     """Read the lines of a label file: a class with a box (centre and sides) or a polygon, in parts
     of the photo's width and height. A last value without a partner is a score. Long
     lines are added to `may_be_poses`.
@@ -120,9 +119,10 @@ def _read_text(
             objects.append(NewObject(label, box, None, name))
         else:
             points = np.reshape(coordinates[: len(coordinates) // 2 * 2], (-1, 2)) * size
-            outline = array("d", points.ravel())
-            objects.append(NewObject(label, box_around(points), [outline], name))
-    return PhotoLabels(objects)
+            corner = points.min(axis=0)
+            box = [*corner.tolist(), *(points.max(axis=0) - corner).tolist()]
+            objects.append(NewObject(label, box, [array("d", points.ravel())], name))
+    return objects
 
 
 def _read_line(line: str, description: Description) -> tuple[str, list[float]]:
