@@ -100,9 +100,8 @@ TINY = (0.2, 0.2, 0.3, 0.3)
         ([[("thing", OUTSIDE)]] + [[("thing", GOOD)]] * 3, "note", "D408", "1 of 4"),
         ([[("thing", TINY)]] * 3, "FAIL", "D408", "3 of 3"),
         ([[("thing", CUT_OFF)], [("thing", GOOD)]], "note", "D411", "1 of 2"),
-        ([[("", GOOD)], [("thing", GOOD)]], "FAIL", "D307", "1 of 2"),
     ],
-    ids=["outside", "one outside", "fractions", "cut off", "no name"],
+    ids=["outside", "one outside", "fractions", "cut off"],
 )
 def test_a_faulty_object_is_named_by_its_file_and_line(
     data_format, labels, level, code, problem, folder
@@ -124,14 +123,6 @@ def test_an_object_that_is_drawn_twice_is_noted(data_format):
     second = {"COCO": "id 3 (image 1.jpg)"}
     name = second.get(data_format, NAMES[data_format].replace("1", "2"))
     assert_only(checked(), "note", "D413", "1 of 4", name)
-
-
-@FORMATS
-@pytest.mark.parametrize("other", ["Thing", "th ing", "THING", "th-ing"])
-def test_classes_that_differ_only_in_case_or_spaces_are_noted(data_format, other):
-    write_data(data_format, [[("thing", GOOD)], [(other, GOOD)]])
-    found = [finding for finding in checked() if finding.code == "D307"]
-    assert_only(found, "note", "D307", f"'{other}'", "'thing'")
 
 
 def test_a_stated_size_that_is_not_that_of_the_photo_is_named():

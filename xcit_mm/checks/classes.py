@@ -1,4 +1,4 @@
-"""Checks of the classes of a run: their names, and their number and order in data and heads."""
+"""Checks of the classes of a run: their number and order in data and heads."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,19 +8,8 @@ from torch import nn
 
 from ..datasets.coco_json import CocoJson
 from ..utils.errors import preview
-from ..utils.texts import find_alike
 from .findings import Finding, fail, listed, note
 from .run_config import ConfiguredSplit
-
-
-def check_names(classes: Sequence[str], owner: str) -> Iterator[Finding]:
-    """Check that each class has a name of its own."""
-    nameless = [number for number, name in enumerate(classes) if not str(name).strip()]
-    problem = f"classes of the {owner} have no name, of the numbers"
-    yield from listed("FAIL", "D307", nameless, problem, "name them in classes")
-    alike = [" and ".join(map(repr, names)) for names in find_alike(map(str, classes))]
-    problem = f"names of classes of the {owner} differ only in case or spaces"
-    yield from listed("note", "D307", alike, problem, "give them one name if they are one class")
 
 
 def check_classes(
@@ -36,7 +25,6 @@ def check_classes(
             if classes and not isinstance(classes, str):
                 if tuple(classes) not in origins:
                     origins[tuple(classes)] = f"{split.name} data"
-                    yield from check_names(classes, f"{split.name} data")
                     yield from _check_heads(split, len(classes), heads)
             elif dataset.reader in ("CocoDataset", "BaseSegDataset"):  # others may find names
                 problem = f"classes={classes!r} in the {split.name} data set"

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 from ..datasets import Dataset
 from ..datasets.headers import ImageInfo, read_infos
-from .classes import check_names
 from .data import check_labels
-from .findings import Finding, listed
+from .findings import Finding
 from .leaks import check_leaks
 from .objects import CheckedObjects
 from .photos import Photos
@@ -28,7 +27,6 @@ def check_dataset(dataset: Dataset, needs_masks: bool = True) -> Iterator[Findin
     Args:
         needs_masks: Whether the objects are trained with their masks.
     """
-    yield from _check_nameless(dataset) or check_names(dataset.classes, "data set")
     held_out = "val" if "val" in dataset.splits else "test"  # a test split beside val is left out
     names = ["train", held_out] if dataset.held_out else ["train"]
     photos = {name: [str(image.path) for image in dataset.splits[name].images] for name in names}
@@ -40,18 +38,6 @@ def check_dataset(dataset: Dataset, needs_masks: bool = True) -> Iterator[Findin
             yield finding._replace(text=f"{name}: {finding.text}")
     if dataset.held_out:
         yield from check_leaks(held_out, photos[held_out], photos["train"])
-
-
-def _check_nameless(dataset: Dataset) -> list[Finding]:
-    """Check that the class of each object has a name."""
-    names = [
-        split.name_object(row)
-        for split in dataset.splits.values()
-        if split.objects is not None and "" in dataset.classes
-        for row in (split.objects.labels == dataset.classes.index("")).nonzero()[0].tolist()
-    ]
-    problem = f"of {dataset.count_labels()} objects have a class without a name"
-    return listed("FAIL", "D307", names, problem, "name their class")
 
 
 def _check_split(
