@@ -4,17 +4,14 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
-from mmengine.config import Config
 from torch import nn
 
 from ..datasets.coco_json import CocoJson
 from ..datasets.dataset import OF_TILES
 from ..datasets.headers import read_infos
 from ..datasets.photo_labels import to_number
-from ..datasets.writing import is_current, read_state
 from ..utils.configs import type_name
 from .classes import check_categories
 from .findings import Finding, fail, listed, note, ok
@@ -39,16 +36,6 @@ def check_paths(splits: Iterable[ConfiguredSplit]) -> list[Finding]:
         for name, path in missing.items()
         if path
     ]
-
-
-def check_copies(cfg: Config) -> Iterator[Finding]:
-    """Check that copies of `train --from` are of its data as they are now."""
-    source = cfg.get("source") or {}
-    state = read_state(Path(source["copies"])) if source.get("copies") else None
-    if state and not is_current(state, source["path"]):
-        problem = f"{source['path']} has changed since {source['copies']} was written"
-        fix = "start the training, which copies data again; tiles are cut again by --from"
-        yield note("D312", f"{problem}, and the copies are checked", fix)
 
 
 def check_data_sets(split: ConfiguredSplit, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from ..utils.errors import reason
 from ..utils.scripts import find_script
 from ..weights.zoo import find_config
 from .classes import check_classes
-from .data import check_copies, check_data_sets, check_overlaps, check_paths
+from .data import check_data_sets, check_overlaps, check_paths
 from .findings import Finding, collect, fail
 from .model import CheckedModel, check_forward, check_rates
 from .run_config import ConfiguredSplit, RunConfig, has_separate_test
@@ -35,7 +35,6 @@ def diagnose(config: str, cfg_options: Sequence[str] = ()) -> Iterator[Finding]:
     except Exception as error:  # a config is a program
         yield fail("", reason(error), "correct the config")
         return
-    yield from check_copies(cfg)
     yield from check_training(cfg, [*SPLITS, "test"] if has_separate_test(cfg) else SPLITS)
 
 
