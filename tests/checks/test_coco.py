@@ -16,7 +16,6 @@ from helpers.doctor_data import (
     edit_json,
     failures,
     findings,
-    make_crowds,
 )
 from mmdet.datasets import CocoDataset
 
@@ -88,7 +87,6 @@ BREAKS = {
         move_boxes(lambda x, y, w, h: [x / WIDTH, y / HEIGHT, w / WIDTH, h / HEIGHT]),
         *("D408", "80 of 80", "no area"),
     ),
-    "only crowds": (change_json(make_crowds), "D409", "80 of 80"),
     "boxes as corners": (
         move_boxes(lambda x, y, w, h: [x, y, x + w, y + h]),
         *("D411", "57 of 80"),
@@ -178,13 +176,6 @@ def test_doubtful_data_are_a_note(name):
     break_data, code, *values = NOTES[name]
     break_data()
     assert_named(noted(code), [(code, "train", *values)])
-
-
-def test_crowds_are_a_note_unless_they_are_cocos_own():
-    change_second("annotations", iscrowd=1)()
-    assert noted("D409") == []
-    edit_json(TRAIN_JSON, lambda content: content.pop("info"))
-    assert_named(noted("D409"), [("D409", "train", "1 of 80", TRAIN_JSON)])
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def write_coco(root: Path) -> None:
         ids = dict(id=number + 1, image_id=number % 3, category_id=category["id"])
         annotations.append(dict(shape, **ids))
     images = [dict(id=i, file_name=f"{i}.jpg", height=HEIGHT, width=WIDTH) for i in range(3)]
-    coco = dict(info=dict(description="COCO"), images=images, categories=categories)
+    coco = dict(images=images, categories=categories)
     for path, split in ((TRAIN_JSON, "train"), (VAL_JSON, "val")):
         for image in images:
             write_image(root / COCO / f"{split}2017" / image["file_name"])
@@ -71,13 +71,6 @@ def edit_json(path: Path, change: Callable[[dict], object]) -> None:
     coco = json.loads(path.read_text())
     change(coco)
     path.write_text(json.dumps(coco))
-
-
-def make_crowds(coco: dict) -> None:
-    """Mark all objects as crowds, of a json that is not COCO's own."""
-    coco.pop("info")
-    for annotation in coco["annotations"]:
-        annotation["iscrowd"] = 1
 
 
 def edit_annotations(path: Path, change: Callable[[dict], object]) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 from torch import nn
 
 from ..datasets.coco_json import CocoJson
-from ..datasets.dataset import OF_TILES
 from ..datasets.headers import read_infos
 from ..datasets.photo_labels import to_number
 from ..utils.configs import type_name
@@ -75,9 +74,6 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
         count = f"of {len(coco.objects.ids)} annotations of {path}"
         problem = f"{count} have an unknown image_id or category_id"
         yield from listed("FAIL", "D408", coco.unknown, problem, _DROPPED)
-        info = coco.info if isinstance(coco.info, dict) else {}
-        is_of_coco = any(str(value).startswith("COCO") for value in info.values())
-        is_of_tiles = all(str(name).endswith(OF_TILES) for name in coco.objects.names)
         objects = CheckedObjects(
             dataset.to_split(coco),
             path,
@@ -85,7 +81,6 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
             is_training=split.name == "train",
             needs_masks=split.scores_masks or dataset.annotation_step.get("with_mask", False),
             poly2mask=dataset.annotation_step.get("poly2mask", True),
-            has_meant_crowds=is_of_coco or is_of_tiles,
         )
         photos = None
         if path == dataset.json_path:

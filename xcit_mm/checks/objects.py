@@ -25,7 +25,6 @@ class CheckedObjects:
     Attributes:
         owner: The file or folder of the split, for messages.
         needs_masks: Whether masks are trained or scored.
-        has_meant_crowds: Whether crowds are meant, as in COCO's own files and in tiles of rasters.
         image_sizes: Width and height of their images (n, 2).
         corners: Left, top, right and bottom (n, 4).
         is_counted: Whether their class is among the classes (n,).
@@ -39,7 +38,6 @@ class CheckedObjects:
     is_training: bool
     needs_masks: bool
     poly2mask: bool = True
-    has_meant_crowds: bool = False
 
     def __post_init__(self) -> None:
         assert self.split.objects is not None
@@ -86,10 +84,6 @@ def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
     fix = "correct or remove them: mmdet drops them, and a score counts them as missed"
     is_lost = objects.is_dropped & ~is_fraction & ~columns.is_crowd  # crowds are not trained anyway
     yield from report(is_lost, "D408", problem, fix)
-    if not objects.has_meant_crowds:
-        problem = "are crowds (iscrowd) or difficult: they neither train nor score"
-        fix = "set iscrowd or difficult to 0, unless they are"
-        yield from report(columns.is_crowd, "D409", problem, fix, fails_at=1)
     is_trained = objects.is_loaded & ~columns.is_crowd
     yield from _check_borders(objects, is_trained)
     problem = "have image, class and box of another"

@@ -61,7 +61,6 @@ class CocoJson:
         objects: Its annotations. Images and labels are indices in the lists, or -1 if an annotation
             has another id.
         unknown: Names of the annotations of an unknown image or category.
-        info: What the file says about itself.
         is_rotated: Which annotations are rotated boxes without an outline.
         keypoints: Number of annotations with keypoints.
     """
@@ -72,7 +71,6 @@ class CocoJson:
     category_names: list[str]
     objects: Objects
     unknown: list[str]
-    info: Any
     is_rotated: np.ndarray
     keypoints: int
 
@@ -266,7 +264,6 @@ def _to_columns(path: Path, content: dict[str, Any], as_mmdet: bool) -> CocoJson
         [class_name(category["name"]) for category in content["categories"]],
         objects,
         unknown,
-        content.get("info"),
         is_rotated & ~has_mask,
         sum(annotation.has_keypoints for annotation in annotations),
     )

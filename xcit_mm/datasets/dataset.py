@@ -21,8 +21,6 @@ from .inventory import Inventory, LeftOut
 
 IGNORED = 255
 """The label of pixels in segmentation maps that neither train nor score."""
-OF_TILES = "of --labels"
-"""End of the names of objects in tiles of labelled rasters."""
 LAYOUTS = (
     "docs/your-own-data.md shows the layouts that are read, docs/recipes.md how to convert others"
 )

@@ -11,7 +11,7 @@ import numpy as np
 import shapely
 from shapely.affinity import translate
 
-from ..datasets.dataset import IGNORED, OF_TILES, Dataset, Image, Mask, NewObject, Split
+from ..datasets.dataset import IGNORED, Dataset, Image, Mask, NewObject, Split
 from ..datasets.inventory import LeftOut
 from ..datasets.photo_labels import to_split
 from ..utils.coco import encode_mask, from_corners
@@ -196,7 +196,7 @@ class ObjectTiles(_TileWriter):
             shape = translate(labelled.shape, -tile.columns.start, -tile.rows.start)
             box = from_corners(shape.bounds)[0].round(2).tolist()
             mask, area = self._to_mask(shape) if self._has_masks else (None, None)
-            name = f"polygon {labelled.label} {OF_TILES}"
+            name = f"polygon {labelled.label} of --labels"
             is_crowd = labelled.label not in shown
             objects += [NewObject(class_, box, mask, name, is_crowd, area) for class_ in names]
         return objects
