@@ -116,15 +116,6 @@ def test_a_small_object_in_the_corner_is_not_a_failure(data_format):
     assert [finding.level for finding in checked()] == ["note"]
 
 
-@FORMATS
-def test_an_object_that_is_drawn_twice_is_noted(data_format):
-    twice = [("thing", GOOD), ("thing", GOOD), ("other", GOOD)]
-    write_data(data_format, [[("thing", GOOD)], twice])
-    second = {"COCO": "id 3 (image 1.jpg)"}
-    name = second.get(data_format, NAMES[data_format].replace("1", "2"))
-    assert_only(checked(), "note", "D413", "1 of 4", name)
-
-
 def test_a_stated_size_that_is_not_that_of_the_photo_is_named():
     write_data("COCO", [[("thing", GOOD)], [("thing", GOOD)]], side=512)
     photo = Path("data/train/0.jpg").resolve()

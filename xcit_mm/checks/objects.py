@@ -70,7 +70,7 @@ class CheckedObjects:
 
 
 def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
-    """Check the objects that mmdet drops, where boxes are, copies, and the counts of objects."""
+    """Check the objects that mmdet drops, where boxes are, and the counts of objects."""
     if not objects.is_counted.any():
         yield fail("D408", f"{objects.owner} has no objects of the classes", "annotate objects")
         return
@@ -86,8 +86,6 @@ def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
     yield from report(is_lost, "D408", problem, fix)
     is_trained = objects.is_loaded & ~columns.is_crowd
     yield from _check_borders(objects, is_trained)
-    problem = "have image, class and box of another"
-    yield from report(_find_repeated(objects), "D413", problem, "remove copies", fails_at=_NEVER)
     labels = set(columns.labels[is_trained].tolist())
     missing = [name for label, name in enumerate(objects.classes) if label not in labels]
     problem = f"classes have no objects in {objects.owner}"
@@ -119,15 +117,3 @@ def _check_borders(objects: CheckedObjects, is_trained: np.ndarray) -> Iterator[
     else:
         fix = f"{_XYWH}, if the border of the image does not cut off objects"
         yield from objects.report(is_beyond, "D411", "reach beyond their image", fix, _NEVER)
-
-
-def _find_repeated(objects: CheckedObjects) -> np.ndarray:
-    """Return which loaded objects have image, class and box of an earlier one (n,)."""
-    rows = np.flatnonzero(objects.is_loaded)
-    columns = objects.columns
-    keys = np.stack([*columns.boxes[rows].T, columns.labels[rows], columns.images[rows]])
-    order = np.lexsort(keys)  # which keeps the order of equal keys
-    keys = keys[:, order]
-    is_repeated = np.zeros(len(columns), bool)
-    is_repeated[rows[order[1:]]] = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
-    return is_repeated
