@@ -1,12 +1,12 @@
 """Checks of the objects of a split, of any format: what mmdet drops, and where boxes are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..datasets import Split
-from .findings import Finding, fail, listed, note
+from .findings import Finding, fail, note
 
 _MANY = 20  # boxes that cannot be alike by chance
 _SLACK = 2  # pixels by which a box may reach beyond its image
@@ -34,7 +34,6 @@ class CheckedObjects:
 
     split: Split
     owner: str
-    classes: Sequence[str]
     is_training: bool
     needs_masks: bool
     poly2mask: bool = True
@@ -86,12 +85,6 @@ def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
     yield from report(is_lost, "D408", problem, fix)
     is_trained = objects.is_loaded & ~columns.is_crowd
     yield from _check_borders(objects, is_trained)
-    labels = set(columns.labels[is_trained].tolist())
-    missing = [name for label, name in enumerate(objects.classes) if label not in labels]
-    problem = f"classes have no objects in {objects.owner}"
-    fix = "annotate objects, or remove the classes"
-    # If all objects are dropped or crowds, lines above say so.
-    yield from listed("note", "D410", missing if labels else [], problem, fix)
     counts = np.bincount(columns.images)
     if counts.max() > _MAX_SCORED and not objects.is_training:
         problem = f"an image of {objects.owner} has {counts.max()} objects"

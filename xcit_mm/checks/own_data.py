@@ -62,7 +62,6 @@ def _check_split(
     objects = CheckedObjects(
         split,
         str(owner),
-        dataset.classes,
         is_training,
         needs_masks=needs_masks and any(split.objects.masks),
     )
