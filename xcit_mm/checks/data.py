@@ -77,7 +77,6 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
         objects = CheckedObjects(
             dataset.to_split(coco),
             path,
-            is_training=split.name == "train",
             needs_masks=split.scores_masks or dataset.annotation_step.get("with_mask", False),
             poly2mask=dataset.annotation_step.get("poly2mask", True),
         )

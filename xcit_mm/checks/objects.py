@@ -13,8 +13,6 @@ _SLACK = 2  # pixels by which a box may reach beyond its image
 _FRACTION = 2  # pixels in which fractions of an image lie, also as x1, y1, x2, y2
 _MIN_SIDE = 10 * _FRACTION  # pixels of an image that is too large for objects there
 _MIN_FAR = 0.05  # share of boxes that start too far right or down to be as large as they state
-_MAX_SCORED = 100  # objects of an image that COCO's mAP counts
-_NEVER = 2  # above every share
 _XYWH = "boxes in pixels of the image, as COCO's [x, y, width, height]"
 
 
@@ -34,7 +32,6 @@ class CheckedObjects:
 
     split: Split
     owner: str
-    is_training: bool
     needs_masks: bool
     poly2mask: bool = True
 
@@ -69,27 +66,20 @@ class CheckedObjects:
 
 
 def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
-    """Check the objects that mmdet drops, where boxes are, and the counts of objects."""
+    """Check the objects that mmdet drops, and where boxes are."""
     if not objects.is_counted.any():
         yield fail("D408", f"{objects.owner} has no objects of the classes", "annotate objects")
         return
-    columns = objects.columns
     is_near = (np.abs(objects.corners) <= _FRACTION).all(axis=1)
     is_fraction = is_near & (objects.image_sizes >= _MIN_SIDE).all(axis=1)
-    report = objects.report
     problem = "lie in the first two pixels with almost no area, like fractions of the image"
-    yield from report(is_fraction, "D408", problem, _XYWH)
+    yield from objects.report(is_fraction, "D408", problem, _XYWH)
     problem = "lie outside their image, have less than a pixel, no area, or ignore=1"
     fix = "correct or remove them: mmdet drops them, and a score counts them as missed"
-    is_lost = objects.is_dropped & ~is_fraction & ~columns.is_crowd  # crowds are not trained anyway
-    yield from report(is_lost, "D408", problem, fix)
-    is_trained = objects.is_loaded & ~columns.is_crowd
-    yield from _check_borders(objects, is_trained)
-    counts = np.bincount(columns.images)
-    if counts.max() > _MAX_SCORED and not objects.is_training:
-        problem = f"an image of {objects.owner} has {counts.max()} objects"
-        problem = f"{problem}, COCO's mAP counts the {_MAX_SCORED} best predictions"
-        yield note("D419", problem, "score as in docs/prediction.md, COCO")
+    is_crowd = objects.columns.is_crowd  # which is not trained anyway
+    is_lost = objects.is_dropped & ~is_fraction & ~is_crowd
+    yield from objects.report(is_lost, "D408", problem, fix)
+    yield from _check_borders(objects, objects.is_loaded & ~is_crowd)
 
 
 def _check_borders(objects: CheckedObjects, is_trained: np.ndarray) -> Iterator[Finding]:
@@ -109,4 +99,4 @@ def _check_borders(objects: CheckedObjects, is_trained: np.ndarray) -> Iterator[
         yield from objects.report(is_beyond, "D411", "are [x1, y1, x2, y2]", _XYWH, fails_at=0)
     else:
         fix = f"{_XYWH}, if the border of the image does not cut off objects"
-        yield from objects.report(is_beyond, "D411", "reach beyond their image", fix, _NEVER)
+        yield from objects.report(is_beyond, "D411", "reach beyond their image", fix, np.inf)

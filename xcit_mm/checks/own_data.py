@@ -62,7 +62,6 @@ def _check_split(
     objects = CheckedObjects(
         split,
         str(owner),
-        is_training,
         needs_masks=needs_masks and any(split.objects.masks),
     )
     yield from check_labels(objects, photos)
