@@ -2,6 +2,7 @@
 its learning rate.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -109,20 +110,29 @@ def check_forward(model: Any) -> Iterator[Finding]:
     image = torch.zeros(2, model.backbone.in_channels, _SIDE, _SIDE, device=device)
     maps = model.train().backbone(image)
     source = "the backbone"
-    neck = getattr(model, "neck", None)
-    if neck is not None:
-        failures = list(_check_part("D602", "neck", neck, maps, source))
-        if failures:
-            yield from failures
-            return
-        maps = neck(maps)
-        source = "the neck"
+    name = "neck"
+    try:
+        if getattr(model, "neck", None) is not None:
+            maps = model.neck(maps)
+            source = "the neck"
+        for name, part in model.named_modules():
+            if _base_name(name) in _DENSE_HEADS:
+                with contextlib.suppress(TypeError):  # Mask2Former's head takes samples too
+                    part(maps)
+    except Exception as error:
+        expected = getattr(model.get_submodule(name), "in_channels", None)
+        channels = [feature_map.shape[1] for feature_map in maps]
+        problem = f"{name}.in_channels is {expected}, {source} gives {channels} ({reason(error)})"
+        yield fail("", problem, "in_channels of the maps that it takes")
+        return
+    yield from _check_strides(model, maps, source)
+
+
+def _check_strides(model: Any, maps: Sequence[torch.Tensor], source: str) -> Iterator[Finding]:
+    """Check the strides by which heads convert positions on feature maps into pixels."""
     strides = [_SIDE / feature_map.shape[3] for feature_map in maps]
     for name, part in model.named_modules():
-        base_name = name.rstrip(".0123456789")  # without its number in a list
-        if base_name in _DENSE_HEADS:
-            yield from _check_part("D603", name, part, maps, source)
-        expected, number = _expected_strides(base_name, part, len(maps))
+        expected, number = _expected_strides(_base_name(name), part, len(maps))
         # The distances of some anchors of mmdet (SSD) are only close to the strides.
         pairs = zip(expected, strides, strict=False)
         are_close = all(0.7 < ours / theirs < 1.4 for ours, theirs in pairs)
@@ -135,19 +145,9 @@ def check_forward(model: Any) -> Iterator[Finding]:
     yield ok(f"{source} gives {count} at strides {_join(strides)}, as the heads expect")
 
 
-def _check_part(
-    code: str, name: str, part: Any, maps: Sequence[torch.Tensor], source: str
-) -> Iterator[Finding]:
-    """Check that a module takes feature maps."""
-    try:
-        part(maps)
-    except TypeError:  # Mask2Former's head takes samples too
-        return
-    except Exception as error:
-        expected = f"{name}.in_channels is {getattr(part, 'in_channels', None)}"
-        widths = [feature_map.shape[1] for feature_map in maps]
-        problem = f"{expected}, {source} gives {widths} ({reason(error)})"
-        yield fail(code, problem, "in_channels of the maps that it takes")
+def _base_name(name: str) -> str:
+    """Return the name of a module without its number in a list."""
+    return name.rstrip(".0123456789")
 
 
 def _expected_strides(base_name: str, part: Any, number: int) -> tuple[list[float], int]:
