@@ -5,7 +5,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-import numpy as np
 from torch import nn
 
 from ..datasets.coco_json import CocoJson
@@ -17,7 +16,7 @@ from .findings import Finding, fail, listed, note, ok
 from .leaks import check_leaks
 from .masks import check_masks
 from .objects import CheckedObjects, check_objects
-from .photos import Photos, check_orientation, check_photos, check_sizes
+from .photos import Photos, check_photos, check_sizes
 from .run_config import ConfiguredData, ConfiguredSplit
 from .segmentation import CheckedMaps, check_maps
 
@@ -107,18 +106,6 @@ def check_labels(objects: CheckedObjects, photos: Photos | None) -> Iterator[Fin
     split = objects.split
     stated = {str(image.path): (image.height, image.width) for image in split.images}
     yield from check_sizes("D315", photos, [(path, path, size) for path, size in stated.items()])
-    indices = {str(image.path): index for index, image in enumerate(split.images)}
-
-    def draw_boxes(path: str) -> np.ndarray:
-        """Fill the boxes of a photo, each with another number."""
-        labels = np.zeros(stated[path], int)
-        is_in_photo = objects.columns.images == indices[path]
-        for row in np.flatnonzero(objects.is_loaded & is_in_photo).tolist():
-            left, top, right, bottom = objects.corners[row].round().astype(int).clip(0)
-            labels[top:bottom, left:right] = row + 1
-        return labels
-
-    yield from check_orientation("D315", photos, draw_boxes)
     yield ok(f"{len(split.images)} images; {split.count_empty()} have no object")
 
 

@@ -1,12 +1,11 @@
 """Checks of photos, the headers of all and the pixels of a sample, against the labels."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from mmengine.registry import TRANSFORMS
-from PIL import Image, ImageOps
 
 from ..datasets.headers import ImageInfo, read_infos
 from ..utils.configs import type_name
@@ -17,7 +16,6 @@ from .findings import Finding, listed
 Shape = tuple[int, int]  # height and width
 _SAMPLE = 32
 _SUSPECTS = 500  # files that only the pipeline may be able to read
-_CLEAR = 1.2  # times as strong are the edges at the outlines of labels in the right orientation
 _REPLACE = "replace or remove these files"
 _TURN = "remove the orientation from the photos' EXIF, or turn the labels as EXIF turns the photos"
 _STORED = f"color_type='color_ignore_orientation' in LoadImageFromFile of all pipelines, or {_TURN}"
@@ -119,29 +117,3 @@ def check_sizes(
     stored = _TURN if photos.is_own else _STORED  # no config is written yet
     fix = f"give the labels and the photos the same size. Drawn as stored: {stored}"
     yield from listed("FAIL", code, wrong, "images have another size than their labels", fix)
-
-
-def check_orientation(
-    code: str, photos: Photos, draw: Callable[[str], np.ndarray]
-) -> Iterator[Finding]:
-    """Compare labels (H, W), which `draw` returns for a path, with the edges of photos that EXIF
-    turns without a change of their size.
-    """
-    turned = [
-        path
-        for path, info in photos.infos.items()
-        if photos.is_turned and info.orientation > 1 and not info.problem
-        if info.shape(True) == info.shape(False)
-    ]
-    strengths = [0.0, 0.0]  # of edges at outlines, in the photos as stored and as EXIF turns them
-    for path in _sample(turned):
-        is_outline = np.hypot(*np.gradient(draw(path).astype(float))) > 0
-        with Image.open(path) as image:
-            photo = image.convert("L")  # keeps the EXIF
-        for index, oriented in enumerate((photo, ImageOps.exif_transpose(photo))):
-            edges = np.hypot(*np.gradient(np.asarray(oriented, float)))
-            if edges.shape == is_outline.shape and is_outline.any() and edges.any():
-                strengths[index] += edges[is_outline].mean() / edges.mean()
-    if strengths[0] > _CLEAR * strengths[1]:
-        problem = "photos, whose labels seem drawn as stored, are turned by EXIF"
-        yield from listed("note", code, turned, problem, _STORED)

@@ -4,14 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from ..datasets import IGNORED
 from ..datasets.headers import ImageInfo
 from ..utils.errors import counted
 from .findings import Finding, listed, ok
-from .photos import Photos, check_orientation, check_photos, check_sizes
+from .photos import Photos, check_photos, check_sizes
 
 _MANY = 20  # maps among which a label that few maps have may be a slip
 
@@ -60,10 +57,6 @@ def check_maps(checked: CheckedMaps) -> Iterator[Finding]:
         first_head = next(iter(checked.heads.values()), None)
         labels.pop(getattr(first_head, "ignore_index", IGNORED), None)  # not a class
         yield from _check_pixels(checked, labels)
-        maps = dict(zip(checked.photos.paths, checked.maps, strict=True))
-        yield from check_orientation(
-            "D511", checked.photos, lambda photo: np.asarray(Image.open(maps[photo]))
-        )
     yield ok(f"{len(checked.maps)} images with maps of {counted(len(labels), 'label')}")
 
 
