@@ -3,7 +3,6 @@ objects that mmdet drops, that end a validation in a traceback, or that lie else
 boxes.
 """
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,19 +116,6 @@ def test_segmentor_of_one_class_has_the_labels_0_and_1(own_config):
     write_segmentation_maps(Path("data/shapes"), [0, 1, 2])
     label = ("decode_head", "num_classes=1", "ignore_index=255", "label 2 (3072 pixels")
     assert_named(failures(config), [("D506", "train", *label), ("D506", "val", *label)])
-
-
-def test_stray_label_of_one_map_is_named_with_its_file(own_config):
-    write_segmentation_maps(Path("data/shapes"), [0, 1])
-    images = Path("data/shapes/images/training")
-    for number in range(20):
-        shutil.copy(images / "0.jpg", images / f"copy{number}.jpg")
-        shutil.copy(SHAPES_MAPS / "0.png", SHAPES_MAPS / f"copy{number}.png")
-    write_map(SHAPES_MAPS / "copy9.png", [0, 1, 2])
-    classes = MASKS.format(classes=("ground", "shape", "slip"), head="num_classes=3")
-    found = [each for each in findings(own_config(classes), level="note") if each.code == "D513"]
-    stray = ("'slip'", "1024 pixels in 1 map", SHAPES_MAPS / "copy9.png")
-    assert_named(found[:1], [("D513", "train", "23 segmentation maps", *stray)])
 
 
 def compressed(annotation: dict) -> dict:

@@ -10,8 +10,6 @@ from ..utils.errors import counted
 from .findings import Finding, listed, ok
 from .photos import Photos, check_photos, check_sizes
 
-_MANY = 20  # maps among which a label that few maps have may be a slip
-
 
 @dataclass
 class CheckedMaps:
@@ -116,23 +114,13 @@ def _check_head(checked: CheckedMaps, name: str, labels: Mapping[int, _Label]) -
     return listed("FAIL", "D506", beyond, problem, fix)
 
 
-def _check_pixels(checked: CheckedMaps, labels: Mapping[int, _Label]) -> Iterator[Finding]:
-    """Check that classes have pixels, in so many maps that labels are not slips."""
+def _check_pixels(checked: CheckedMaps, labels: Mapping[int, _Label]) -> list[Finding]:
+    """Check that classes have pixels."""
     classes = checked.classes
     names = ["background", *classes] if len(classes) == 1 else classes
-    number = len(checked.maps)
     absent = [name for value, name in enumerate(names) if value not in labels]
     level = "FAIL" if checked.must_have_classes and len(absent) >= len(names) - 1 else "note"
-    problem = f"classes have no pixels in {number} segmentation maps"
+    problem = f"classes have no pixels in {len(checked.maps)} segmentation maps"
     fix = "write the numbers of the classes, 0, 1, ..., into the maps, not the ignored label, or "
     fix = f"{fix}correct classes or reduce_zero_label"
-    yield from listed(level, "D513", absent, problem, fix)
-    few = max(1, number // 1000)
-    rare = [
-        f"{names[value]!r} {label}"
-        for value, label in labels.items()
-        if len(label.maps) <= few and value < len(names)
-    ]
-    problem = f"labels are in few of {number} segmentation maps"
-    fix = "correct these maps if the labels are slips"
-    yield from listed("note", "D513", rare if number >= _MANY else [], problem, fix)
+    return listed(level, "D513", absent, problem, fix)
