@@ -10,7 +10,7 @@ from .findings import Finding, fail, note
 
 _MANY = 20  # boxes that cannot be alike by chance
 _SLACK = 2  # pixels by which a box may reach beyond its image
-_FRACTION = 2  # pixels in which fractions of an image lie, also as x1, y1, x2, y2
+_FRACTION = 2  # pixels in which fractions of an image lie: x + width is at most 2
 _MIN_SIDE = 10 * _FRACTION  # pixels of an image that is too large for objects there
 _MIN_FAR = 0.05  # share of boxes that start too far right or down to be as large as they state
 _XYWH = "boxes in pixels of the image, as COCO's [x, y, width, height]"
