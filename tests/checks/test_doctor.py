@@ -88,7 +88,6 @@ WRONG_OPTIONS = [
         "model.decode_head.in_channels=[9,9,9,9]",
         [("", "decode_head.in_channels", "the backbone", NARROW)],
     ),
-    (SEMANTIC_FPN, "train_dataloader.dataset.data_root=nowhere", [("D311", "train", "nowhere")]),
     (
         SEMANTIC_FPN,
         "val_dataloader.dataset.img_suffix=.tif",

@@ -67,7 +67,6 @@ FILES = {
         "truncated",
     ),
     "four bands": (write_four_bands, "4 bands"),
-    "another size": (write_small, "7 x 9", f"{WIDTH} x {HEIGHT}"),
 }
 
 

@@ -48,20 +48,17 @@ def _check_split(
     needs_masks: bool,
 ) -> Iterator[Finding]:
     split = dataset.splits[name]
-    is_training = name == "train"
     if split.objects is None:
         # The data set takes the place of heads.
         heads = {"the data set": SimpleNamespace(num_classes=len(dataset.classes))}
         maps = list(map(str, split.maps))
         infos = {path: map_infos[path] for path in maps}
+        is_training = name == "train"
         yield from check_maps(CheckedMaps(photos, maps, infos, dataset.classes, heads, is_training))
         return
     owner = split.label_files
     if not isinstance(owner, Path) and dataset.inventory is not None:
         owner = dataset.inventory.data
-    objects = CheckedObjects(
-        split,
-        str(owner),
-        needs_masks=needs_masks and any(split.objects.masks),
-    )
+    has_masks = any(split.objects.masks)
+    objects = CheckedObjects(split, str(owner), needs_masks=needs_masks and has_masks)
     yield from check_labels(objects, photos)
