@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from xcit_mm.datasets.coco import find_image_folder
 from xcit_mm.datasets.coco_json import read_coco, read_images
 
 
@@ -53,13 +52,3 @@ def test_prediction_needs_only_ids_and_file_names_and_takes_no_file_twice(tmp_pa
     path.write_text(json.dumps(dict(images=[images[0], images[0] | dict(id=2)])))
     with pytest.raises(ValueError, match=r"2 images with the file_name a\.jpg"):
         read_images(path)
-
-
-@pytest.mark.parametrize("place", ["", "images", "images/train2017", "../train2017"])
-def test_images_are_found_beside_their_json_though_the_first_is_missing(place, tmp_path):
-    path = tmp_path / "annotations" / "instances_train2017.json"
-    folder = tmp_path / "annotations" / place
-    folder.mkdir(parents=True)
-    (folder / "b.jpg").touch()
-    found = find_image_folder(path, ["a.jpg", "b.jpg"])
-    assert found is not None and found.resolve() == folder.resolve()

@@ -1,188 +1,216 @@
-"""What a folder holds is what is read and what is left out, however it is written."""
+"""Random data sets: what is written for a training is what was drawn, and what is lost is named."""
 
-import os
-import shutil
+import json
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from helpers.random_data import (
-    EXTRA_FILES,
-    WRITERS,
-    Columns,
-    Photo,
-    add_extra_files,
-    map_sets,
-    meaning,
-    object_sets,
-    replace_by_link,
-    write_maps,
-)
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from pycocotools import mask as rle
 
 from xcit_mm.checks.own_data import check_dataset, raise_failures
 from xcit_mm.datasets import Dataset, read_maps, read_objects
+from xcit_mm.datasets.writing import write_dataset
+
+WIDTH = 32
+HEIGHT = 24
+NAMES = ["car", "no", "1", "0x10", "~", "two words", "a: b", "犬"]
+STEMS = ["a", "no", "1", "é", "b c", "IMG.1", "folder/a", "folder/000"]
 
 
-def read_columns(dataset: Dataset) -> Columns:
-    """Return what was read."""
-    columns: Columns = {}
-    for split in dataset.splits.values():
-        of_images = [Counter() for _ in split.images]
-        objects = split.objects
-        for index, label, box, area in zip(
-            objects.images, objects.labels, objects.boxes, objects.areas, strict=True
-        ):
-            values = [round(float(value), 1) for value in (*box, area)]
-            of_images[index][(dataset.classes[label], *values)] += 1
-        paths = [os.path.realpath(image.path) for image in split.images]
-        columns.update(zip(paths, of_images, strict=True))
-    return columns
+class Thing(NamedTuple):
+    """An object: x, y, width and height of its box. Its outline is a half of the box."""
+
+    label: str
+    box: tuple[int, int, int, int]
+    has_outline: bool
+
+    @property
+    def outline(self) -> list[int]:
+        """Return the corners of a triangle."""
+        x, y, width, height = self.box
+        return [x, y, x + width, y, x + width, y + height]
+
+    @property
+    def area(self) -> float:
+        return self.box[2] * self.box[3] / (2 if self.has_outline else 1)
 
 
-def unexplained(dataset: Dataset, root: Path) -> set[str]:
-    """Return the files that are neither in the data set nor left out, except those of systems.
-    Photos and labels must not be left out as other files.
-    """
-    others = [root / name for name in dataset.left_out.reasons.get(("other file", ""), [])]
-    lost = {path for path in others if path.name not in EXTRA_FILES}
-    explained = {*dataset.left_out.files, *dataset.descriptions} - lost
-    for split in dataset.splits.values():
-        explained |= split.files
-    found = []
-    for folder, _, names in os.walk(root, followlinks=True):
-        if "__MACOSX" not in folder:
-            shown = [name for name in names if not name.startswith((".", "Thumbs"))]
-            found += [os.path.join(folder, name) for name in shown]
-    return {os.path.realpath(path) for path in found} - {os.path.realpath(p) for p in explained}
+@st.composite
+def things(draw: st.DrawFn) -> Thing:
+    """Draw an object inside a photo."""
+    x = draw(st.integers(0, WIDTH - 2))
+    y = draw(st.integers(0, HEIGHT - 2))
+    width = draw(st.integers(2, WIDTH - x))
+    height = draw(st.integers(2, HEIGHT - y))
+    return Thing(draw(st.sampled_from(NAMES)), (x, y, width, height), draw(st.booleans()))
 
 
-def add_files_and_links(root: Path, random: Random) -> None:
-    """Write files that no training needs, and perhaps replace a file or a folder by a link."""
-    add_extra_files(root, random)
-    candidates = sorted(path for path in root.rglob("*"))
-    for path in random.sample(candidates, random.choice([0, 0, 1])):
-        replace_by_link(path, root.parent / "elsewhere")
+def photos(labels: st.SearchStrategy) -> st.SearchStrategy[dict[str, list]]:
+    """Draw the labels of photos, each below the folder of its split."""
+    names = [f"{split}/{stem}.jpg" for split in ("train", "val") for stem in STEMS]
+    labelled = st.dictionaries(st.sampled_from(names[:4]), labels.filter(bool), min_size=2)
+    others = st.dictionaries(st.sampled_from(names[4:]), labels, max_size=6)
+    return st.builds(lambda first, more: first | more, labelled, others)
 
 
-def count_photos(dataset: Dataset) -> dict[str, int]:
-    """Return the number of photos of each split."""
-    return {name: len(split.images) for name, split in dataset.splits.items()}
+def write_photos(data: dict, root: Path) -> None:
+    for name in data:
+        (root / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (WIDTH, HEIGHT), (90, 120, 60)).save(root / "images" / name)
 
 
-@pytest.mark.parametrize("data_format", WRITERS)
-@given(data=object_sets(), random=st.randoms(use_true_random=False))
-@settings(deadline=None, derandomize=True, max_examples=12)
-def test_objects_are_read_as_they_were_meant(data_format: str, data: dict, random: Random):
+def write_coco(data: dict[str, list[Thing]], root: Path, random: Random) -> None:
+    """Write a json for each split, with outlines, RLE of pycocotools, and ids in any order."""
+    ids = count(random.randrange(10**9))
+    numbers = {name: next(ids) for name in random.sample(NAMES, len(NAMES))}
+    for split in {name.split("/")[0] for name in data}:
+        images = []
+        annotations = []
+        for name, objects in data.items():
+            if not name.startswith(split):
+                continue
+            number = next(ids)
+            size = dict(width=WIDTH, height=HEIGHT)
+            images.append(dict(id=number, file_name=f"images/{name}", **size))
+            for thing in objects:
+                outline = [thing.outline] if thing.has_outline else []
+                if outline and random.choice([True, False]):
+                    code = rle.merge(rle.frPyObjects(outline, HEIGHT, WIDTH))
+                    outline = dict(size=code["size"], counts=code["counts"].decode())
+                shape = dict(bbox=thing.box, area=thing.area, segmentation=outline, iscrowd=0)
+                labels = dict(image_id=number, category_id=numbers[thing.label])
+                annotations.append(dict(id=next(ids), **labels, **shape))
+        random.shuffle(images)
+        random.shuffle(annotations)
+        categories = [dict(id=number, name=name) for name, number in numbers.items()]
+        content = dict(images=images, annotations=annotations, categories=categories)
+        (root / f"{split}.json").write_text(json.dumps(content))
+
+
+def write_yolo(data: dict[str, list[Thing]], root: Path, random: Random) -> None:
+    """Write boxes and polygons, and a description."""
+    names = random.sample(NAMES, len(NAMES))
+    for photo, objects in data.items():
+        lines = []
+        for thing in objects:
+            x, y, width, height = thing.box
+            box = [x + width / 2, y + height / 2, width, height]
+            values = np.array(thing.outline if thing.has_outline else box).reshape(-1, 2)
+            scaled = (values / (WIDTH, HEIGHT)).ravel()
+            lines.append(" ".join([str(names.index(thing.label)), *map(str, scaled)]))
+        label = (root / "labels" / photo).with_suffix(".txt")
+        label.parent.mkdir(parents=True, exist_ok=True)
+        if lines or random.choice([True, False]):  # a photo without objects needs no file
+            label.write_text("\n".join(lines))
+    splits = {split: f"images/{split}" for split in {name.split("/")[0] for name in data}}
+    listed = random.choice([names, dict(enumerate(names))])
+    (root / "data.yaml").write_text(yaml.safe_dump(splits | dict(names=listed)), encoding="utf-8")
+
+
+def written_objects(dataset: Dataset, root: Path) -> dict[str, Counter]:
+    """Return name, box and area of the objects of each photo in the jsons for mmdet."""
+    objects = {}
+    for arguments in write_dataset(dataset, root, root.parent / "copies").values():
+        content = json.loads(Path(arguments["ann_file"]).read_text())
+        classes = {category["id"]: category["name"] for category in content["categories"]}
+        paths = {image["id"]: Path(image["file_name"]) for image in content["images"]}
+        names = {key: str(path.relative_to(root / "images")) for key, path in paths.items()}
+        objects |= {name: Counter() for name in names.values()}
+        for entry in content["annotations"]:
+            values = [round(value, 1) for value in (*entry["bbox"], entry["area"])]
+            objects[names[entry["image_id"]]][classes[entry["category_id"]], *values] += 1
+        ids = {entry["id"] for entry in content["annotations"]}
+        assert len(ids) == len(content["annotations"])
+    return objects
+
+
+@pytest.mark.parametrize("write", [write_coco, write_yolo])
+@given(data=photos(st.lists(things(), max_size=5)), random=st.randoms(use_true_random=False))
+@settings(deadline=None, derandomize=True, max_examples=15)
+def test_objects_are_written_as_drawn_and_a_missing_photo_is_named(write, data, random):
     with TemporaryDirectory() as folder:
-        root = Path(folder, "data")
-        root.mkdir()
-        photos = WRITERS[data_format](data, root, random)
-        add_files_and_links(root, random)
+        root = Path(folder, "data").resolve()
+        write_photos(data, root)
+        write(data, root, random)
+        drawn = {
+            name: Counter((thing.label, *map(float, thing.box), thing.area) for thing in objects)
+            for name, objects in data.items()
+        }
         dataset = read_objects(root)
-        assert read_columns(dataset) == meaning(photos)
-        assert "object" not in [noun for noun, _ in dataset.left_out.reasons]
-        assert count_photos(dataset) == {split: len(photos) for split, photos in data.items()}
-        assert unexplained(dataset, root) == set()
+        assert written_objects(dataset, root) == drawn and str(dataset.left_out) == ""
+        assert dataset.count_labels() == sum(map(len, data.values()))
+        trained = [name for name in data if name.startswith("train") and data[name]]
+        missing = random.choice(trained)
+        (root / "images" / missing).unlink()
+        drawn.pop(missing)
+        dataset = read_objects(root)
+        assert written_objects(dataset, root) == drawn
+        assert str(Path(missing).with_suffix("")) in str(dataset.left_out)
 
 
-def real_pairs(dataset: Dataset) -> dict[str, str]:
-    """Return the map of each photo."""
-    return {
-        os.path.realpath(image.path): os.path.realpath(path)
-        for split in dataset.splits.values()
-        for image, path in zip(split.images, split.maps, strict=True)
-    }
-
-
-def meant_pairs(photos: list[Photo]) -> dict[str, str]:
-    return {os.path.realpath(photo.path): os.path.realpath(photo.label) for photo in photos}
-
-
-@given(data=map_sets(), random=st.randoms(use_true_random=False))
-@settings(deadline=None, derandomize=True, max_examples=25)
-def test_maps_are_read_as_they_were_meant(data: dict, random: Random):
-    with TemporaryDirectory() as folder:
-        root = Path(folder, "data")
-        root.mkdir()
-        photos, classes = write_maps(data, root, random)
-        add_files_and_links(root, random)
-        dataset = read_maps(root)
-        assert dataset.classes == classes
-        assert real_pairs(dataset) == meant_pairs(photos)
-        assert count_photos(dataset) == {split: len(photos) for split, photos in data.items()}
-        assert unexplained(dataset, root) == set()
-
-
-def write_label(photo: Photo) -> None:
-    """Give a pixel the label 7, which is of no class."""
-    labels = np.array(Image.open(photo.label))
+def write_label_of_no_class(photo: Path, label: Path) -> None:
+    labels = np.array(Image.open(label))
     labels[0, 0] = 7
-    Image.fromarray(labels).save(photo.label)
+    Image.fromarray(labels).save(label)
 
 
-def enlarge(photo: Photo) -> None:
-    Image.open(photo.label).resize((64, 48), Image.Resampling.NEAREST).save(photo.label)
+def enlarge(photo: Path, label: Path) -> None:
+    Image.open(label).resize((64, 48), Image.Resampling.NEAREST).save(label)
 
 
-# Of each fault of a map, what is left out: photos, labels; None if the data set is refused.
-FAULTS: dict[str, tuple[Callable[[Photo], object], list[str] | None]] = {
-    "a label of no class": (write_label, None),
-    "another size": (enlarge, None),
-    "another name": (
-        lambda photo: photo.label.rename(photo.label.with_stem("other")),
-        ["label", "photo"],
-    ),
-    "no map": (lambda photo: photo.label.unlink(), ["photo"]),
-    "no photo": (lambda photo: photo.path.unlink(), ["label"]),
-    "a map too many": (
-        lambda photo: shutil.copy(photo.label, photo.label.with_stem("more_mask")),
-        ["label"],
-    ),
-    "a photo too many": (
-        lambda photo: shutil.copy(photo.path, photo.path.with_stem("more")),
-        ["photo"],
-    ),
+FAULTS: dict[str, Callable[[Path, Path], object]] = {
+    "a label of no class": write_label_of_no_class,
+    "another size": enlarge,
+    "another name": lambda photo, label: label.rename(label.with_stem("other")),
+    "no map": lambda photo, label: label.unlink(),
+    "no photo": lambda photo, label: photo.unlink(),
 }
 
 
-@pytest.mark.parametrize("spoil, left_out", FAULTS.values(), ids=FAULTS)
-@given(data=map_sets(), random=st.randoms(use_true_random=False))
+@pytest.mark.parametrize("spoil", FAULTS.values(), ids=FAULTS)
+@given(data=photos(st.permutations([0, 1, 2, 255])), random=st.randoms(use_true_random=False))
 @settings(deadline=None, derandomize=True, max_examples=6)
-def test_one_fault_of_maps_is_refused_or_all_that_is_left_out(
-    spoil: Callable, left_out: list[str] | None, data: dict, random: Random
-):
+def test_maps_belong_to_their_photos_and_a_faulty_one_is_named(spoil, data, random):
     with TemporaryDirectory() as folder:
-        root = Path(folder, "data")
-        root.mkdir()
-        photos, classes = write_maps(data, root, random)
-        (root / "classes.txt").write_text("\n".join(classes))
-        # A test split beside validation is not checked.
-        checked = [photo for photo in photos if photo.split != "test" or "val" not in data]
-        spoilt = random.choice(checked)
-        spoil(spoilt)
-        is_last = spoilt.split == "train" and len(data["train"]) == 1
-        if left_out is None:
-            with pytest.raises(ValueError) as error:
-                raise_failures(check_dataset(read_maps(root)))
-            assert str(spoilt.label) in str(error.value)
-        elif is_last and not (spoilt.path.is_file() and spoilt.label.is_file()):
-            with pytest.raises(ValueError, match=r"training|has no labels"):
-                read_maps(root)
-        else:
+        root = Path(folder, "data").resolve()
+        write_photos(data, root)
+        palette = random.sample(range(256), 256) * 3
+        pairs = {
+            root / "images" / name: (root / "masks" / name).with_suffix(".png") for name in data
+        }
+        for labels, path in zip(data.values(), pairs.values(), strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image = Image.fromarray(np.resize(np.array(labels, np.uint8), (HEIGHT, WIDTH)))
+            if random.choice([True, False]):
+                image.putpalette(palette)
+            image.save(path)
+        names = tuple(random.sample(NAMES, 3))
+        (root / "classes.txt").write_text("\n".join(names), encoding="utf-8")
+        dataset = read_maps(root)
+        splits = dataset.splits.values()
+        read = [
+            (image.path, path)
+            for split in splits
+            for image, path in zip(split.images, split.maps, strict=True)
+        ]
+        assert dict(read) == pairs and len(read) == len(pairs)
+        assert dataset.classes == names and str(dataset.left_out) == ""
+        photo, label = random.choice(list(pairs.items()))
+        spoil(photo, label)
+        try:
             dataset = read_maps(root)
             raise_failures(check_dataset(dataset))
-            whole = [photo for photo in photos if photo.path.is_file() and photo.label.is_file()]
-            assert real_pairs(dataset) == meant_pairs(whole)
-            reasons = dataset.left_out.reasons.items()
-            names = [
-                noun for (noun, reason), names in reasons for _ in names if "val is" not in reason
-            ]
-            assert sorted(noun for noun in names if noun != "other file") == left_out
-            assert unexplained(dataset, root) == set()
+            line = str(dataset.left_out)
+        except ValueError as error:
+            line = str(error)
+        assert photo.stem in line and "\n" not in line

@@ -1,16 +1,12 @@
 """Objects of each format are read as drawn, and what is wrong is one line with the file."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from helpers.doctor_data import edit_json
 from helpers.layouts import YOLO, coco, write_files
 from PIL import Image
 
 from xcit_mm.datasets import read_objects
-from xcit_mm.datasets.writing import write_dataset
 
 OUTLINE = [12, 12, 20, 12, 20, 20, 12, 20]
 PARTS = " ".join(str(value / 32) for value in OUTLINE)
@@ -101,53 +97,3 @@ def test_a_format_without_a_reader_is_one_line_with_what_is_expected(patterns, t
         assert "\n" not in message
         expected = ["YOLO's folder with data.yaml", "docs/your-own-data.md", "docs/recipes.md"]
         assert all(part in message for part in expected)
-
-
-def with_text_ids_without_sizes(content: dict) -> None:
-    for entry in [*content["images"], *content["categories"], *content["annotations"]]:
-        entry["id"] = f"id {entry['id']}"
-    for image in content["images"]:
-        image.update(width=0, height=0)
-    for annotation in content["annotations"]:
-        annotation["image_id"] = f"id {annotation['image_id']}"
-        annotation["category_id"] = f"id {annotation['category_id']}"
-
-
-def with_numbers_as_text(content: dict) -> None:
-    for annotation in content["annotations"]:
-        annotation["bbox"] = [str(value) for value in annotation["bbox"]]
-        annotation["image_id"] = str(annotation["image_id"])
-        del annotation["area"], annotation["iscrowd"]
-    for image in content["images"]:
-        image["width"] = str(image["width"])
-
-
-def with_a_category_twice(content: dict) -> None:
-    content["categories"].append(dict(content["categories"][0], id=9))
-    for annotation in content["annotations"][::2]:
-        if annotation["category_id"] == content["categories"][0]["id"]:
-            annotation["category_id"] = 9
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        with_text_ids_without_sizes,
-        with_numbers_as_text,
-        with_a_category_twice,
-    ],
-)
-def test_a_json_that_would_be_misread_is_read_as_it_is_meant(change: Callable, data, folder):
-    def read() -> tuple:
-        dataset = read_objects(data)
-        split = dataset.held_out
-        columns = (split.objects.images, split.objects.labels, split.objects.boxes)
-        return dataset, (dataset.classes, split.images, [column.tolist() for column in columns])
-
-    _, meant = read()
-    edit_json(data / "annotations/instances_validation.json", change)
-    dataset, changed = read()
-    assert changed == meant
-    copy = write_dataset(dataset, folder, folder)["val"]["ann_file"]
-    ids = [annotation["id"] for annotation in json.loads(Path(copy).read_text())["annotations"]]
-    assert len(set(ids)) == len(ids) and all(type(value) is int and value > 0 for value in ids)

@@ -32,11 +32,6 @@ def annotated(change: Callable[[dict], object], *names: str) -> str:
     return json.dumps(content)
 
 
-def with_name(value: object) -> Callable[[dict], object]:
-    """Return a change of a COCO json that names its category."""
-    return lambda content: content["categories"][0].update(name=value)
-
-
 def expand(pattern: str) -> Iterator[str]:
     """Iterate over the names of a pattern, as a shell expands its braces."""
     braces = re.search("{(.*?)}", pattern)
