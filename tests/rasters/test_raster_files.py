@@ -81,19 +81,6 @@ def mosaic(path: Path, source: Path, nodata: int | None) -> Path:
     return path
 
 
-def test_a_mosaic_of_a_mosaic_of_a_server_has_no_known_content(path):
-    save(path, NOISE[:3], **UTM)
-    inner = mosaic(path.with_name("inner.vrt"), path, nodata=0)
-    outer = mosaic(path.with_name("outer.vrt"), inner, nodata=0)
-    assert len(Raster(outer).files) == 3
-    with serve(path.parent) as server:
-        relative = f'relativeToVRT="1">{path.name}'
-        inner.write_text(inner.read_text().replace(relative, f">/vsicurl/{server.url}/{path.name}"))
-        raster = Raster(outer)
-    assert not raster.files
-    assert any("a result is kept even if the raster has changed" in note for note in raster.notes)
-
-
 @pytest.mark.parametrize("gsd", [None, 0.25])
 @pytest.mark.parametrize("nodata", [0, 255, None])
 def test_gaps_between_the_sources_of_a_mosaic_are_no_data_or_noted_as_zeros(nodata, gsd, path):

@@ -3,7 +3,6 @@ another run is mixed in.
 """
 
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import rasterio
 import shapely
 from helpers.perfect_detector import PerfectDetector
 from helpers.pixel_segmentor import PixelSegmentor
-from helpers.raster_files import noise, save, save_image, write_shapes
+from helpers.raster_files import save_image, write_shapes
 from helpers.raster_runs import TILES, RasterRun
 from rasterio.crs import CRS
 from rasterio.shutil import copy
@@ -153,53 +152,6 @@ class TestResults:
         notes.write_text("text")
         table.predict(overwrite=True)
         assert notes.read_text() == "text" and len(list(notes.parent.iterdir())) == 1
-
-
-def mosaic(path: Path, source: str) -> str:
-    """Write a VRT of three bands of a raster of 40 pixels a side, and return its path."""
-    size = 'xOff="0" yOff="0" xSize="40" ySize="40"'
-    bands = [
-        f'<VRTRasterBand dataType="Byte" band="{band}"><SimpleSource>'
-        f'<SourceFilename relativeToVRT="0">{source}</SourceFilename>'
-        f"<SourceBand>{band}</SourceBand><SrcRect {size}/><DstRect {size}/>"
-        "</SimpleSource></VRTRasterBand>"
-        for band in (1, 2, 3)
-    ]
-    header = '<VRTDataset rasterXSize="40" rasterYSize="40">'
-    path.write_text(f"{header}{''.join(bands)}</VRTDataset>")
-    return str(path)
-
-
-@pytest.mark.parametrize("kind", ["nested mosaic", "archive", "page", "nodata beside it"])
-def test_a_result_is_not_kept_if_a_part_of_the_raster_has_changed(kind, tmp_path):
-    tif = save(tmp_path / "a.tif", noise(3, 40, 40))
-    archive = tmp_path / "a.zip"
-
-    def change() -> None:
-        save(tif, noise(3, 40, 40)[::-1])
-        with zipfile.ZipFile(archive, "w") as file:
-            file.write(tif, "a.tif")
-
-    change()
-    save(tif, noise(3, 40, 40))
-    raster = {
-        "nested mosaic": mosaic(tmp_path / "b.vrt", mosaic(tmp_path / "a.vrt", str(tif))),
-        "archive": f"/vsizip/{archive}/a.tif",
-        "page": f"GTIFF_DIR:1:{tif}",
-        "nodata beside it": str(save(tmp_path / "a.png", noise(3, 40, 40), driver="PNG")),
-    }[kind]
-    if kind == "archive":
-        with zipfile.ZipFile(archive, "w") as file:
-            file.write(tif, "a.tif")
-    out = tmp_path / "map.tif"
-    predict_raster(raster, PixelSegmentor(["a", "b"]), out, tile=32)
-    change()
-    if kind == "nodata beside it":
-        band = '<PAMRasterBand band="1"><NoDataValue>9</NoDataValue></PAMRasterBand>'
-        Path(f"{raster}.aux.xml").write_text(f"<PAMDataset>{band}</PAMDataset>")
-    name = "validity" if kind == "nodata beside it" else "content"
-    with pytest.raises(ValueError, match=f"has results of another run: {name} was"):
-        predict_raster(raster, PixelSegmentor(["a", "b"]), out, tile=32)
 
 
 @pytest.mark.parametrize("name", ["missed", "-12_34", "[x]", "gpkg_x", "matched"])

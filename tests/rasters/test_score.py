@@ -56,14 +56,6 @@ class TestObjects:
         np.testing.assert_allclose(layers["missed"].total_bounds, missed, atol=0.01)
         assert score_raster(out, labels).equals(scores)  # whose layers replace those before
 
-    def test_a_description_by_another_program_says_nothing_about_the_raster(self, tmp_path):
-        out = tmp_path / "o.geojson"
-        table = in_pixels(boxes(0), **{"class": ["oak"], "score": 0.9, "area": 1.0, "cut": False})
-        table.to_crs("EPSG:4326").to_file(out, DESCRIPTION='{"author": "someone"}')
-        raster = save_image(tmp_path / "r.tif", np.ones((20, 20, 3), np.uint8))
-        labels = write_shapes(tmp_path / "labels.geojson", boxes(0))
-        assert score_raster(out, labels, raster=raster).loc["all", "matched"] == 1
-
     def test_a_full_disk_leaves_the_result_as_it_was(self, result, tmp_path):
         labels = write_shapes(tmp_path / "labels.geojson", boxes(0, 20))
         before = result.read_bytes()
