@@ -26,11 +26,9 @@ def prepare_for_inference(model: Any) -> Any:
 
     The results stay the same to rounding. BatchNorm is folded into the convolution before it,
     LayerScale into the last layer of each branch of a block, whose product also adds the residual.
-    Stem and pyramid compute a GELU with the convolution before it. The last layer of a pyramid
-    level becomes one with the 1x1 convolution of an FPN or UPerHead, if nothing else reads the map
-    between them. On a CPU, necks and heads compute with channels last and linear layers by oneDNN
-    where this is faster. Layers with adapters, hooks or parametrized weights stay. A prepared model
-    cannot load a checkpoint.
+    Stem and pyramid compute a GELU with the convolution before it. On a CPU, necks and heads
+    compute with channels last and linear layers by oneDNN where this is faster. Layers with
+    adapters, hooks or parametrized weights stay. A prepared model cannot load a checkpoint.
 
     Raises:
         RuntimeError: If the model is in training mode, now or when it is called.
@@ -50,7 +48,6 @@ def prepare_for_inference(model: Any) -> Any:
                 _fuse_gelu_of_level(level)
     backbone = getattr(model, "backbone", None)
     if isinstance(backbone, Pyramid) and not has_hooks(backbone):
-        _compose_laterals(model, backbone.levels())
         _use_channels_last(model, backbone)
     model.requires_grad_(False).register_forward_pre_hook(_refuse_training)
     return model
@@ -182,47 +179,6 @@ def _fold_batch_norm(module: nn.Module) -> None:
         if is_conv and is_norm and has_own_parameters(conv) and has_own_parameters(norm):
             setattr(module, conv_name, fuse_conv_bn_eval(conv, norm, conv.transposed))
             setattr(module, norm_name, nn.Identity())
-
-
-def _compose_laterals(model: Any, levels: list[nn.Sequential]) -> None:
-    """Compose the last layer of each level with the 1x1 convolution that alone reads its map."""
-    reader: Any = getattr(model, "neck", None) or getattr(model, "decode_head", None)
-    indices = _levels_of_laterals(reader)
-    for index, lateral in zip(indices, getattr(reader, "lateral_convs", ()), strict=False):
-        upsample = levels[index][-1] if len(levels[index]) else None
-        conv = lateral.conv
-        is_1x1 = type(conv) is nn.Conv2d and conv.kernel_size == conv.stride == (1, 1)
-        is_plain_conv = is_1x1 and conv.bias is not None and has_own_parameters(lateral)
-        is_plain_upsample = type(upsample) is Upsample2x and is_unmodified(upsample)
-        if is_plain_conv and is_plain_upsample and indices.count(index) == 1:
-            _append_1x1(upsample, conv)
-            lateral.conv = nn.Identity()
-
-
-def _levels_of_laterals(reader: Any) -> list[int]:
-    """Return the level that each lateral convolution of an FPN or UPerHead reads.
-
-    Other necks and heads, subclasses included, have an empty list: they may read levels otherwise.
-    """
-    module = type(reader).__module__  # mmdet or mmseg may not be installed
-    if module == "mmseg.models.decode_heads.uper_head":
-        return list(reader.in_index)
-    if module not in ("mmdet.models.necks.fpn", "mmseg.models.necks.fpn"):
-        return []
-    indices = list(range(reader.start_level, reader.backbone_end_level))
-    if reader.add_extra_convs == "on_input":  # a further convolution reads the last level too
-        indices.append(indices[-1])
-    return indices
-
-
-def _append_1x1(upsample: Any, conv: nn.Conv2d) -> None:
-    """Make a transposed convolution compute what a 1x1 convolution computes of its result."""
-    matrix = conv.weight.flatten(1).double()
-    weight = torch.einsum("icyx,oc->ioyx", upsample.weight.double(), matrix)
-    bias = matrix @ upsample.bias.double() + conv.bias
-    upsample.weight = nn.Parameter(weight.to(conv.weight))
-    upsample.bias = nn.Parameter(bias.to(conv.bias))
-    upsample.out_channels = conv.out_channels
 
 
 def _use_channels_last(model: nn.Module, backbone: Pyramid) -> None:
