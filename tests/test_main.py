@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from helpers.paths import ROOT
 
 from xcit_mm import __version__
 from xcit_mm.__main__ import COMMANDS, main
@@ -67,7 +66,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         (["predict", "a.jpg", "--model", "m", "--batchsize", 2], "arguments: --batchsize"),
         (["predict", "a.jpg", "--model", "m", "--score-thr", 7], "7 is not a score from 0 to 1"),
         (["raster", "a.tif", "m", "--out", "b", "--min-score", "nan"], "nan is not a score"),
-        (["train", "--form", "m", "--data", "d"], "--from and --data belong together"),
+        (["train", "--form", "m", "--data", "d"], "unrecognized arguments: --form"),
         (["train", "own.py", "--from", "m", "--data", "d"], "own.py beside --from"),
         ([*FROM, "--launcher", "pytorch"], "then train it with --launcher"),
         ([*FROM, "--no-val"], "--no-val is for rasters: give --labels"),
@@ -87,14 +86,6 @@ def test_negative_numbers_are_values(command):
     numbers = ("--nodata=-3.4028235e+38", "--bounds", -1000, 1000)
     end, _, _ = command("raster", "a.tif", "none", "--out", "b.tif", *numbers)
     assert "none is neither a config" in str(end)
-
-
-def test_an_option_that_neither_command_nor_library_has_is_one_line(command, shapes):
-    config = ROOT / "configs" / "demo" / "fpn_xcit-n12-p16_shapes.py"
-    wrong_data = ("--cfg-options", "load_from=none.pth")  # which the checks would find
-    code, _, error = command("train", config, "--skipchecks", "--workdir", "w", *wrong_data)
-    assert code == 2 and error.count("\n") == 1
-    assert error.startswith("xcit-mm train: error: unrecognized arguments: --skipchecks")
 
 
 def test_a_command_leaves_the_modules_of_the_user_alone(tmp_path):

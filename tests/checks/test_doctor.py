@@ -154,6 +154,26 @@ def test_notes_are_not_failures(monkeypatch):
     assert failures(MASK_RCNN, "custom_hooks=[]") == []
 
 
+def test_gradients_that_accumulate_are_a_part_of_the_batch(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    accumulating = "optim_wrapper.accumulative_counts={}"
+    assert findings(MASK_RCNN, accumulating.format(8), level="note") == []
+    (note,) = findings(MASK_RCNN, accumulating.format(4), level="note")
+    assert "8 images a step over 1 process(es) and 4 iterations" in str(note)
+
+
+@pytest.mark.parametrize("library", ["mmdet", "mmseg"])
+def test_layer_decay_of_another_library_names_ours(library):
+    name = f"optim_wrapper.constructor={library}.LearningRateDecayOptimizerConstructor"
+    (failure,) = failures(MASK_RCNN, name)
+    assert "'LayerDecayOptimWrapperConstructor'" in failure.fix
+
+
+def test_a_compiled_step_is_named():
+    (note,) = findings(MASK_RCNN, "compile=True", "auto_scale_lr.enable=True", level="note")
+    assert "traced again for each batch" in str(note)
+
+
 def test_command_continues_after_a_failure_and_exits_with_1(tmp_path):
     options = ["model.neck.in_channels=[384]", "train_dataloader.dataset.data_root=nowhere"]
     run = run_script(

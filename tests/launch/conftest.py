@@ -1,7 +1,6 @@
 """Fixtures of the tests that start a training or a test."""
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,16 +14,14 @@ from mmengine.config import Config
 from xcit_mm.__main__ import main
 
 
-class Started(Exception):
+class Started(BaseException):
     """mmengine would run this config."""
 
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path) -> Path:
-    """The folder of a test, in which the libraries' scripts set no variables of other tests."""
+    """The folder of a test."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "downloads"))
     return tmp_path
 

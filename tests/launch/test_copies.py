@@ -1,13 +1,10 @@
-"""The copies of a data set that the library reads follow the user's files, and a run that resumes
-says if they have changed.
-"""
+"""The copies of a data set that the library reads follow the user's files."""
 
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from helpers.layouts import YOLO, write_files
 
 IN_FOLDERS = "images/train/{a/1,b/1,top}.jpg labels/train/{a/1,b/1,top}.txt"
@@ -65,23 +62,3 @@ def test_names_of_files_never_become_code_of_the_config(trained, start, folder, 
     cfg = start("--from", trained, "--data", folder / "(nuts)")
     assert Path(cfg.filename).name == "nuts.py"
     assert "(x\\nraise SystemExit#.dat)" in Path("nuts.py").read_text()
-
-
-def test_a_run_that_resumes_on_replaced_data_of_the_same_classes_says_so(
-    trained, start, folder, capsys
-):
-    write_files(folder / "data", IN_FOLDERS, {"data.yaml": f"train: images/train\n{NAMES}"})
-    cfg = start("--from", trained, "--data", folder / "data")
-    work = folder / "work_dirs" / "data"
-    work.mkdir(parents=True)
-    meta = dict(epoch=0, iter=2, cfg=cfg.pretty_text)
-    torch.save(dict(meta=meta, message_hub={}, state_dict={}, optimizer={}), work / "iter_2.pth")
-    resume = (folder / "data.py", "--resume")
-    start(*resume)
-    assert "are not those" not in capsys.readouterr().err
-    write_files(folder / "data", "", {"labels/train/top.txt": YOLO * 2})
-    start(folder / "data.py", "--work-dir", "other")  # writes the copies again
-    capsys.readouterr()
-    assert start(*resume).resume
-    note = f"note: the data in {folder / 'data'} are not those that work_dirs/data/iter_2.pth was"
-    assert note in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_weights_of_the_backbone_stay_unless_a_checkpoint_replaces_them(
     base = folder / "model" / "base.py"
     base.parent.mkdir()
     base.write_text('_base_ = "mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py"')
-    (base.parent / "iter_1.pth").touch()
+    torch.save(dict(state_dict={}), base.parent / "iter_1.pth")
     model = base.parent if has_checkpoint else base
     cfg = start("--from", model, "--data", shapes, "--skip-checks")
     assert cfg.model.pretrained == (None if has_checkpoint else "open-mmlab://resnet50_v1c")

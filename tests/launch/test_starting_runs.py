@@ -1,6 +1,4 @@
-"""tools/train.py and tools/test.py up to the point where mmengine's runner starts, on a tiny data
-set.
-"""
+"""`train` and `test` up to the point where mmengine's Runner is built, on a tiny data set."""
 
 import multiprocessing
 import re
@@ -68,18 +66,35 @@ def test_every_check_can_be_skipped(shapes, refused, start):
     assert start(CONFIG, "--skip-checks", *wrong).model.decode_head.num_classes == 3
 
 
-@pytest.mark.parametrize("variable", ["LOCAL_RANK", "SLURM_LOCALID"])
-def test_only_the_first_process_of_a_machine_checks_and_prints(
-    variable, shapes, monkeypatch, capsys, refused, start
+def hold(is_locked: Event) -> None:
+    with lock_folder(Path("work"), "--work-dir"):
+        is_locked.set()
+        time.sleep(600)
+
+
+@pytest.fixture
+def other(folder) -> Iterator[BaseProcess]:
+    """A process that trains in the folder `work`."""
+    context = multiprocessing.get_context("fork")
+    is_locked = context.Event()
+    process = context.Process(target=hold, args=(is_locked,))
+    process.start()
+    assert is_locked.wait(30)
+    yield process
+    process.kill()
+    process.join()
+
+
+@pytest.mark.parametrize("variable", ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"])
+def test_only_the_first_process_checks_prints_and_locks(
+    variable, other, shapes, monkeypatch, capsys, refused, start
 ):
-    monkeypatch.delenv("LOCAL_RANK")
     arguments = (DEMO / f"{DET}.py", *cfg_options(DET, shapes, 1), "model.backbone.arch=t12")
     monkeypatch.setenv(variable, "0")
     assert "neck.in_channels is [" in refused(*arguments)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)  # mmdet's script has set it
-    monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv(variable, "8")
     capsys.readouterr()
-    assert start(*arguments) and capsys.readouterr().err == ""
+    assert start("--work-dir", "work", *arguments) and capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("config", SCORES)
@@ -113,25 +128,6 @@ def test_testing_that_would_fail_does_not_start(shapes, weights, refused):
     assert "the config comes before the checkpoint" in swapped and str(weights[SEG]) in swapped
 
 
-def hold(is_locked: Event) -> None:
-    with lock_folder(Path("work"), "--work-dir"):
-        is_locked.set()
-        time.sleep(600)
-
-
-@pytest.fixture
-def other(folder) -> Iterator[BaseProcess]:
-    """A process that trains in the folder `work`."""
-    context = multiprocessing.get_context("fork")
-    is_locked = context.Event()
-    process = context.Process(target=hold, args=(is_locked,))
-    process.start()
-    assert is_locked.wait(30)
-    yield process
-    process.kill()
-    process.join()
-
-
 def test_one_training_at_a_time_writes_into_a_work_folder(other, shapes, weights, refused, start):
     options = ("--work-dir", "work", *cfg_options(SEG, shapes, 1))
     assert "another process writes into work: " in refused(CONFIG, *options)
@@ -139,14 +135,6 @@ def test_one_training_at_a_time_writes_into_a_work_folder(other, shapes, weights
     other.kill()
     other.join()
     assert start(CONFIG, *options)
-
-
-@pytest.mark.parametrize("variable", ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"])
-def test_processes_of_other_machines_start_in_the_work_folder_of_the_first(
-    variable, other, shapes, monkeypatch, start
-):
-    monkeypatch.setenv(variable, "8")
-    assert start(CONFIG, "--work-dir", "work", *cfg_options(SEG, shapes, 1))
 
 
 URL = "http://127.0.0.1:9/none.pth"
@@ -182,3 +170,29 @@ def test_a_key_that_a_part_does_not_take_is_two_lines(change, message, shapes, t
     lines = run.stderr.splitlines()
     assert run.returncode == 1 and f"--cfg-options {key}: new key" in lines
     assert re.match(message, lines[-1]) and "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("option", ["--show", "--no-validate", "--seed=1"])
+def test_other_options_are_refused(option, shapes, capsys):
+    with pytest.raises(SystemExit) as end:
+        train.main([str(CONFIG), option, *cfg_options(SEG, shapes, 1)])
+    assert end.value.code == 2 and option in capsys.readouterr().err
+
+
+def test_auto_scale_lr_needs_the_batch_of_the_rate(shapes, refused, start):
+    options = cfg_options(SEG, shapes, 1)
+    assert "has no base_batch_size" in refused(CONFIG, "--auto-scale-lr", *options)
+    cfg = start(CONFIG, "--auto-scale-lr", *options, "auto_scale_lr.base_batch_size=4")
+    assert cfg.auto_scale_lr.enable
+
+
+def test_amp_refuses_a_wrapper_of_its_own_precision(shapes, refused):
+    wrapper = "optim_wrapper.type=ApexOptimWrapper"
+    message = refused(CONFIG, "--amp", *cfg_options(SEG, shapes, 1), wrapper)
+    assert "optim_wrapper.type=ApexOptimWrapper has a precision of its own: leave out" in message
+
+
+def test_tta_needs_its_model_and_pipeline(shapes, weights, refused):
+    arguments = (DEMO / f"{DET}.py", weights[DET], "--tta", *cfg_options(DET, shapes, 1))
+    message = refused(*arguments, tool="test")
+    assert "--tta: the config has no tta_model and tta_pipeline" in message

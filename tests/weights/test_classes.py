@@ -173,7 +173,7 @@ def test_names_are_found_where_a_checkpoint_has_them(meta, tmp_path, capsys):
         content["meta"] = dict(CLASSES=LABELS)
     if meta == "RTMDet":
         content["meta"] = dict(dataset_meta=dict(CLASSES=LABELS))
-    (tmp_path / "epoch_1.pth").touch()
+    torch.save(dict(state_dict={}), tmp_path / "epoch_1.pth")
     other = small_models.build(cfg)
     load_from = str(tmp_path / "epoch_1.pth")
     load_in_runner(other, content, classes=LABELS[::-1], load_from=load_from, strict_heads=False)

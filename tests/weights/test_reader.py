@@ -56,7 +56,7 @@ REFUSED = {
     ),
     "damaged": (
         lambda: flipped(saved(dict(a=torch.ones(3))), b"collections\nOrdered"),
-        "record file/data.pkl is damaged",
+        "damaged, .*UnicodeDecodeError",
     ),
     "TorchScript": (lambda: torch.jit.script(torch.nn.ReLU()).save_to_buffer(), "TorchScript"),
     "web page": (lambda: b"\n<!DOCTYPE html><html>404</html>", "web page, .* download it again"),

@@ -1,12 +1,13 @@
-"""The checkpoint of a work folder is the best of its newest run, wherever the folder lies."""
+"""A work folder is one run: its config is that of its last checkpoint, which names the best."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from xcit_mm.weights.work_dirs import find_checkpoint_in
+from xcit_mm.weights.work_dirs import find_checkpoint_in, find_config_in
 
 
 def test_the_file_of_another_folder_does_not_stand_in_for_one_of_a_copy(work_dir, tmp_path):
@@ -25,51 +26,75 @@ def test_a_run_may_save_outside_of_its_folder(place, work_dir, tmp_path):
 
 
 def test_the_only_checkpoint_of_a_folder_is_enough(work_dir):
-    (work_dir / "last_checkpoint").write_text("")  # as a kill may leave it
-    with pytest.raises(ValueError, match=r"mine has the checkpoints iter_1.pth, iter_2.pth: give"):
+    (work_dir / "last_checkpoint").unlink()
+    for number in (1, 2):
+        (work_dir / f"iter_{number}.pth").rename(work_dir / f"model_{number}.safetensors")
+    message = r"mine has the checkpoints model_1\.safetensors, model_2\.safetensors: give"
+    with pytest.raises(ValueError, match=message):
         find_checkpoint_in(work_dir)
-    (work_dir / "iter_2.pth").rename(work_dir / "model.safetensors")
-    (work_dir / "iter_1.pth").unlink()
-    assert find_checkpoint_in(work_dir) == str(work_dir / "model.safetensors")
+    (work_dir / "model_1.safetensors").unlink()
+    assert find_checkpoint_in(work_dir) == str(work_dir / "model_2.safetensors")
 
 
-def save(folder: Path, name: str, minute: int, best: dict[str, str], run: str = "first") -> None:
-    """Save a checkpoint as mmengine does, with the best checkpoint by the metric."""
-    info = dict(experiment_name=run)
-    for metric, file in best.items():
-        info[f"best_ckpt{metric}"] = f"work_dirs/elsewhere/{file}"
-        info[f"best_score{metric}"] = 40.0
-    meta = dict(iter=int(Path(name).stem[-1]), time=f"20260102_10{minute:02}00")
-    content = dict(meta=meta, message_hub=dict(runtime_info=info), state_dict={})
-    torch.save(content, folder / name)
-    if name.startswith("iter"):
-        (folder / "last_checkpoint").write_text(str(folder / name))
+def test_a_kill_before_the_last_checkpoint_is_named_loses_no_checkpoint(work_dir):
+    os.utime(work_dir / "iter_1.pth", (1, 1))
+    (work_dir / "last_checkpoint").write_text("")
+    assert find_checkpoint_in(work_dir) == str(work_dir / "iter_2.pth")
 
 
-BEST_1, BEST_2 = "best_mIoU_iter_1.pth", "best_mIoU_iter_2.pth"
-LAST = "iter_2.pth"
+CONFIG = "max_iters = 2\nload_from = None\nresume = False\n"
+
+
+def save(folder: Path, config: str | None, best: str | None = None) -> None:
+    """Save the last checkpoint of a run as mmengine does."""
+    info = dict(best_ckpt=f"elsewhere/{best}") if best else {}
+    content = dict(meta=dict(cfg=config), message_hub=dict(runtime_info=info), state_dict={})
+    torch.save(content, folder / "iter_2.pth")
+    (folder / "last_checkpoint").write_text(str(folder / "iter_2.pth"))
+
+
+@pytest.mark.parametrize("best", [None, "best_mIoU_iter_1.pth"])
+def test_the_best_checkpoint_is_the_one_that_the_last_names(best, tmp_path):
+    (tmp_path / "best_mIoU_iter_1.pth").touch()
+    (tmp_path / "best_mIoU_iter_9.pth").touch()
+    save(tmp_path, CONFIG, best)
+    assert find_checkpoint_in(tmp_path) == str(tmp_path / (best or "iter_2.pth"))
+
+
+def test_a_missing_best_checkpoint_is_named(tmp_path):
+    save(tmp_path, CONFIG, "best_mIoU_iter_1.pth")
+    with pytest.raises(
+        FileNotFoundError, match=r"lacks best_mIoU_iter_1\.pth, the best checkpoint"
+    ):
+        find_checkpoint_in(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "saved, expected",
+    "configs, expected",
     [
-        ([(BEST_1, 1, {"": BEST_1}), (LAST, 2, {"": BEST_1})], BEST_1),
-        ([(BEST_1, 1, {"_mIoU": BEST_1}), (BEST_2, 2, {"_mIoU": BEST_1, "_aAcc": BEST_2})], BEST_1),
-        ([(BEST_1, 1, {"": BEST_1}), (LAST, 2, {}, "second")], LAST),
-        ([(BEST_1, 1, {"": BEST_1}), (LAST, 3, {"": BEST_2}, "second")], LAST),
-        ([(BEST_2, 1, {"": BEST_2}), (LAST, 1, {"": BEST_2}), (BEST_1, 2, {"": BEST_1})], BEST_1),
-        ([(LAST, 2, {"": BEST_1}), (BEST_2, 2, {"": BEST_2})], BEST_2),
+        ({"a.py": CONFIG}, "a.py"),
+        ({"a.py": CONFIG.replace("2", "3"), "b.py": CONFIG}, "b.py"),
+        ({"a.py": CONFIG.replace("False", "True").replace("None", "'iter_1.pth'")}, "a.py"),
+        ({"a.py": CONFIG.replace("2", "3")}, None),
+        ({}, None),
     ],
-    ids=[
-        "best before last",
-        "first of two metrics",
-        "second run without validation",
-        "best of the second run is lost",
-        "second run killed before its first save",
-        "killed between last and best",
-    ],
+    ids=["one", "of two", "the run resumed", "another run", "none"],
 )
-def test_the_best_checkpoint_is_the_one_that_the_newest_run_recorded(saved, expected, tmp_path):
-    for checkpoint in saved:
-        save(tmp_path, *checkpoint)
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / expected)
+def test_the_config_of_a_folder_is_that_of_its_last_checkpoint(configs, expected, tmp_path):
+    save(tmp_path, CONFIG)
+    for name, text in configs.items():
+        (tmp_path / name).write_text(text)
+    if expected is None:
+        with pytest.raises(FileNotFoundError, match="give config and checkpoint"):
+            find_config_in(tmp_path)
+    else:
+        assert find_config_in(tmp_path) == str(tmp_path / expected)
+
+
+def test_beside_weights_alone_the_only_config_counts(tmp_path):
+    save(tmp_path, None)
+    (tmp_path / "a.py").write_text(CONFIG)
+    assert find_config_in(tmp_path) == str(tmp_path / "a.py")
+    (tmp_path / "b.py").write_text(CONFIG)
+    with pytest.raises(FileNotFoundError, match=r"one config, but has a\.py, b\.py"):
+        find_config_in(tmp_path)

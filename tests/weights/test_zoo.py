@@ -85,6 +85,8 @@ def hub(work_dir, tmp_path, monkeypatch) -> Path:
 
 
 def test_a_work_folder_on_the_hub_is_a_model(hub, tmp_path):
+    for path in (*hub.glob("iter_*.pth"), hub / "last_checkpoint"):
+        path.unlink()
     shutil.copy(path_of("dino-backbone_p16.pth", tmp_path), hub / "best_mIoU.pth")
     assert find_model("hf://me/model") == files(hub, "best_mIoU.pth")
     assert same(load_checkpoint("hf://me/model"), torch.load(hub / "best_mIoU.pth"))

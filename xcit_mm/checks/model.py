@@ -27,6 +27,12 @@ from ..weights.classes import class_heads
 from .findings import Finding, fail, note, ok
 
 _SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of all strides
+# Layer decay of mmdet, mmseg and mmpretrain, for backbones of their own.
+_OTHER_LAYER_DECAYS = (
+    "LearningRateDecayOptimizerConstructor",
+    "LayerDecayOptimizerConstructor",
+    "LearningRateDecayOptimWrapperConstructor",
+)
 _DENSE_HEADS = ("decode_head", "auxiliary_head", "rpn_head", "bbox_head")  # of feature maps alone
 
 
@@ -58,14 +64,24 @@ class CheckedModel:
 def check_rates(cfg: Config) -> Iterator[Finding]:
     """Check that learning rate and optimizer, which bases may set, suit batch and backbone."""
     processes = int(os.environ.get("WORLD_SIZE") or 1)
+    wrapper = cfg.get("optim_wrapper") or {}
+    accumulated = wrapper.get("accumulative_counts", 1)
     scaling = cfg.get("auto_scale_lr") or {}
-    batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes
+    batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes * accumulated
     base = scaling.get("base_batch_size", batch)
     if batch != base and not scaling.get("enable"):
         images = f"{batch} images a step over {processes} process(es)"
-        fix = "--auto-scale-lr (mmdet), or --cfg-options auto_scale_lr.enable=True"
-        yield note("D204", f"{images}, the learning rate is for {base} images", fix)
-    optimizer = (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
+        if accumulated > 1:
+            images += f" and {accumulated} iterations"
+        yield note("D204", f"{images}, the learning rate is for {base} images", "--auto-scale-lr")
+    if str(wrapper.get("constructor")).endswith(_OTHER_LAYER_DECAYS) and has_pyramid(cfg):
+        problem = f"constructor={wrapper['constructor']!r} knows no {type_name(cfg.model.backbone)}"
+        own = "constructor='LayerDecayOptimWrapperConstructor'"
+        yield fail("", problem, f"{own}, paramwise_cfg=dict(layer_decay_rate=0.8)")
+    if cfg.get("compile"):
+        problem = "compile: mmengine compiles the whole step, which is traced again for each batch"
+        yield note("", problem, "no compile, and in a script torch.compile(model.backbone)")
+    optimizer = wrapper.get("optimizer") or {}
     is_sgd = part_class(optimizer, OPTIMIZERS, cfg.default_scope) is torch.optim.SGD
     if is_sgd and has_pyramid(cfg):
         problem = f"SGD with lr={optimizer.get('lr')}, which base configs have for ResNets"

@@ -1,7 +1,6 @@
 """Options that several commands share, and the errors that end a command with one line."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ READING_OPTIONS = (*LOADING, *TILING)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a training and of a test, some of which the library's script has too."""
+    """Add the options of a training and of a test."""
     add = parser.add_argument
     work_dir_help = "folder of logs and checkpoints (default: work_dirs/CONFIG)"
     add("--work-dir", type=Path, metavar="DIR", help=work_dir_help)
@@ -26,8 +25,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     changes.help = "changes of the config"
     add("--skip-checks", action="store_true", help="start without the doctor's checks")
     add("--verbose", action="store_true", help="print the library's own log")
-    launchers = "none, pytorch, slurm or mpi (default: %(default)s)"
-    add("--launcher", default="none", metavar="NAME", help=launchers)
+    launchers = ("none", "pytorch", "slurm", "mpi")
+    launcher_help = f"{', '.join(launchers)} (default: %(default)s)"
+    add("--launcher", choices=launchers, default="none", metavar="NAME", help=launcher_help)
 
 
 def add_predictor_options(parser: argparse.ArgumentParser) -> None:
@@ -69,10 +69,3 @@ def add_raster_options(parser: "argparse._ActionsContainer") -> None:
     add("--percentiles", type=float, nargs=2, metavar=("LOW", "HIGH"), help=scale_help)
     nodata_help = "stored value of no data: 0, or --nodata=-3.4e38 (default: the file's)"
     add("--nodata", type=float, metavar="X", help=nodata_help)
-
-
-def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of a run. `flags` become those that are left to the library's script."""
-    options, flags = parser.parse_known_intermixed_args(argv)
-    options.flags = flags
-    return options

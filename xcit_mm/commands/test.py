@@ -2,23 +2,20 @@
 
 from collections.abc import Sequence
 
-from ..launch import run_tool
+from .. import launch
 from ..utils.arguments import CommandParser
 from ..utils.memory import keep_freed_memory
-from .options import CHECKPOINT, CONFIG, add_run_options, parse_flags
+from .options import CHECKPOINT, CONFIG, add_run_options
 
 CALLS = """
 xcit-mm test work_dirs/nuts                  # its best or last checkpoint
 xcit-mm test CONFIG CHECKPOINT [--show-dir DIR] [OPTION ...]
 """
-DESCRIPTION = """
-Other options are those of tools/test.py of the config's library: mmdet, mmseg or mmpretrain.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
-    parser = CommandParser("test", CALLS, description=DESCRIPTION)
+    parser = CommandParser("test", CALLS)
     add = parser.add_argument
     add("config", help=CONFIG)
     add("checkpoint", nargs="?", help=CHECKPOINT)
@@ -26,5 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--show-dir", metavar="DIR", help=show_help)
     tta_help = "predict several views of each image (default: one)"
     add("--tta", action="store_true", help=tta_help)
+    out_help = "predictions in a file *.pkl, or maps of mmseg in a folder (default: none)"
+    add("--out", metavar="PATH", help=out_help)
     add_run_options(parser)
-    return run_tool("test", parse_flags(parser, argv))
+    return launch.test(parser.parse_intermixed_args(argv))

@@ -3,30 +3,29 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from .. import launch
 from ..datasets import EXPECTED
-from ..launch import finetune, run_tool
 from ..utils.arguments import CommandParser
 from ..utils.memory import keep_freed_memory
-from .options import CONFIG, READING_OPTIONS, add_raster_options, add_run_options, parse_flags
+from .options import CONFIG, READING_OPTIONS, add_raster_options, add_run_options
 
 CALLS = """
 xcit-mm train --from MODEL --data DATA [OPTION ...]    # writes a config, checks and trains it
 xcit-mm train CONFIG [--resume] [OPTION ...]
 xcit-mm train --from MODEL --data RASTERS --labels LABELS [OPTION ...]
 """
-DESCRIPTION = """
-Other options are those of tools/train.py of the config's library: mmdet, mmseg or mmpretrain.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
-    parser = CommandParser("train", CALLS, description=DESCRIPTION)
+    parser = CommandParser("train", CALLS)
     add = parser.add_argument
     add("config", nargs="?", help=CONFIG)
     resume_help = "resume from a checkpoint (default: the run's last)"
     add("--resume", nargs="?", const="", metavar="FILE", help=resume_help)
     add("--amp", action="store_true", help="train in mixed precision (default: the config's)")
+    scale_help = "scale the learning rate to the batch (default: the config's)"
+    add("--auto-scale-lr", action="store_true", help=scale_help)
     add_run_options(parser)
     add = parser.add_argument_group("own data").add_argument
     model_help = "a model's name, a work folder, or a config to train from scratch"
@@ -41,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_raster_options(rasters)
     no_val_help = "hold no tiles of rasters out (default: a part is held out)"
     rasters.add_argument("--no-val", action="store_true", default=None, help=no_val_help)
-    options = parse_flags(parser, argv)
+    options = parser.parse_intermixed_args(argv)
     if options.model is not None and options.config is not None:
         parser.error(f"{options.config} beside --from, which writes a config: --config names it")
     if (options.model is None) != (options.data is None):
@@ -49,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.model is None and options.config is None:
         parser.error("give CONFIG, or --from and --data")
     if options.model is None:
-        return run_tool("train", options)
+        return launch.train(options)
     if options.launcher != "none":
         parser.error("--from writes a config in one process: then train it with --launcher")
     for name in (*READING_OPTIONS, "class_column", "layer", "aoi", "no_val"):
         if getattr(options, name) is not None and options.labels is None:
             parser.error(f"--{name.replace('_', '-')} is for rasters: give --labels")
-    return finetune(options)
+    return launch.finetune(options)

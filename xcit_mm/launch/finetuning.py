@@ -10,7 +10,7 @@ from ..utils.cli import cli_main
 from .config import name_of, write_finetuning_config
 from .model import Adapted, adapt_to_data
 from .rasters import adapt_to_tiles, check_is_new, cut
-from .run import run_tool
+from .run import train
 from .source import read_data
 
 
@@ -45,4 +45,4 @@ def finetune(options: argparse.Namespace) -> int:
     errors = ValueError, OSError, ModuleNotFoundError, RuntimeError
     code = cli_main(prepare, "the run has not started", *errors)
     options.config = str(config)
-    return code or run_tool("train", options)
+    return code or train(options)

@@ -54,10 +54,8 @@ def report(work_dir: Path, cfg: Config) -> Iterator[str]:
 
 
 def _describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
-    """Yield lines with the scores that a run had when it saved its best checkpoint.
-
-    The scores of a detector's classes are COCO's average precisions (AP), those of masks if it
-    predicts masks. mmseg itself prints the scores of a segmentor's classes.
+    """Yield the scores that a run had when it saved its best checkpoint, and those of a detector's
+    classes: COCO's average precision (AP), of masks if it predicts masks.
     """
     scalars = load_from_file(checkpoint)["message_hub"]["log_scalars"]
     scores = {
@@ -65,17 +63,14 @@ def _describe_scores(checkpoint: str, cfg: Config) -> Iterator[str]:
         for key, history in scalars.items()
         if key.startswith("val/")
     }
-    names = ("bbox_mAP", "segm_mAP", "mIoU")
-    validated = [f"{name} {scores[name]:.4g}" for name in names if name in scores]
-    if not validated:
-        return
-    yield f"score of the best checkpoint: {', '.join(validated)}"
+    names = [name for name in ("bbox_mAP", "segm_mAP", "mIoU") if name in scores]
+    if names:
+        line = ", ".join(f"{name} {scores[name]:.4g}" for name in names)
+        yield f"score of the best checkpoint: {line}"
     classes = [name for name in cfg.metainfo.classes if f"{name}_precision" in scores]
     if classes:
-        yield f"AP of the {'masks' if 'segm_mAP' in scores else 'boxes'} of each class:"
-    width = max(map(len, classes), default=0)
-    for name in classes:
-        yield f"    {name:{width}}  {scores[f'{name}_precision']:.3f}"
+        line = ", ".join(f"{name} {scores[f'{name}_precision']:.3f}" for name in classes)
+        yield f"AP of the {'masks' if 'segm_mAP' in scores else 'boxes'} of each class: {line}"
 
 
 def _draw_held_out(path: Path, cfg: Config, checkpoint: str) -> None:

@@ -1,267 +1,200 @@
-"""Train and test with the script of the library that a config belongs to, after checks."""
+"""Train and test by mmengine's Runner, after checks."""
 
 import argparse
 import copy
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import warnings
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
 
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.hooks import Hook
-from mmengine.optim import AmpOptimWrapper
-from mmengine.registry import OPTIM_WRAPPERS
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
 
 from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
-from ..training.console import console_of_run
-from ..training.folder_config import FolderConfigHook
-from ..training.resuming import NotSaved
-from ..training.schedule import CannotResume, is_complete
+from ..training.console import ConsoleHook
+from ..training.schedule import is_complete
 from ..training.termination import TerminationHook
-from ..utils.arguments import errors_of_one_line
-from ..utils.atomic import atomic_path
-from ..utils.cli import cli_main, parse_cfg_options
-from ..utils.compat import add_hooks_to_runs, find_bases_by_package, load_urls_by
-from ..utils.configs import data_sets, part_class, read_config, type_name
-from ..utils.errors import reason
+from ..utils.cli import cli_main, parse_cfg_options, quiet
+from ..utils.compat import load_urls_by
+from ..utils.configs import read_config, type_name
 from ..utils.folders import lock_folder
-from ..utils.scripts import find_script, load_script
-from ..weights.matching import CheckpointMismatch
+from ..utils.scripts import find_script
 from ..weights.reader import check_checkpoint
+from ..weights.work_dirs import last_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
+from .options import change_test, change_training, dump_results
 from .report import report
+from .runner import AccumulatingRunner, QuietRunner, print_into_log
 from .source import refresh_dataset_copies
-from .state import compare_source, find_state, training_length
+from .state import find_state
 
 
-class Run(NamedTuple):
-    """A training or a test, as a user starts it.
+def train(options: argparse.Namespace) -> int:
+    """Check a training, then run it, and return the exit code. An error is one line.
 
-    Attributes:
-        tool: 'train' or 'test'.
-        options: Options of the command of this name.
-        config: Path of the config.
-        cfg: The config, changed by --cfg-options.
-        work_dir: Folder of logs and checkpoints.
-        is_first: Whether this process is the first of its machine, which checks and prints.
-        is_writer: Whether it is the first of all machines, which alone writes into shared folders.
-    """
-
-    tool: str
-    options: argparse.Namespace
-    config: str
-    cfg: Config
-    work_dir: Path
-    is_first: bool
-    is_writer: bool
-
-    @classmethod
-    def of(cls, tool: str, config: str, options: argparse.Namespace) -> "Run":
-        """Read the config of a run, and find its folder and the rank of this process."""
-        cfg = read_config(config, parse_cfg_options(options.cfg_options))
-        default = cfg.get("work_dir") or Path("work_dirs") / Path(config).stem
-        is_first = _is_zero("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
-        is_writer = is_first and _is_zero("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-        work_dir = options.work_dir or Path(default)
-        return cls(tool, options, config, cfg, work_dir, is_first, is_writer)
-
-    def say(self, line: str) -> None:
-        if self.is_first:
-            print(line, file=sys.stderr)
-
-    def check(self, findings: Iterable[Finding]) -> None:
-        """Print notes, and raise ValueError for the first failure, unless checks are skipped.
-
-        Other processes wait for the first of their machine in the library's script, and for the
-        first of all if it may be writing copies.
-        """
-        is_checked_here = self.is_writer if self.cfg.get("source") else self.is_first
-        if self.options.skip_checks or not is_checked_here:
-            return
-        for finding in findings:
-            if finding.level == "FAIL":
-                fix = "--skip-checks starts the run without checks"
-                raise ValueError(f"{finding.message()} ({fix})")
-            if finding.level == "note":
-                self.say(str(finding))
-
-    def load_script(self, config: str, flags: Sequence[str], changes: Sequence[str]) -> ModuleType:
-        """Import the library's script, and set its command line, whose errors end the program."""
-        options = self.options
-        if options.launcher != "none" and get_device() in ("cpu", "mps"):
-            problem = "mmengine starts several processes on GPUs only, and this machine has none"
-            raise ValueError(f"{problem}: leave out --launcher")
-        path = find_script(self.cfg, config, self.tool)
-        sys.argv = [str(path), config, *flags, *options.flags]
-        sys.argv += ["--work-dir", str(self.work_dir), "--launcher", options.launcher]
-        if changes:
-            sys.argv += ["--cfg-options", *changes]
-        script = load_script(path)
-        with errors_of_one_line(self.tool):
-            script.parse_args()  # again in its main(), but checks come before
-        return script
-
-
-def _is_zero(*variables: str) -> bool:
-    """Return whether the first environment variable that is set is 0, or none is set."""
-    ranks = [os.environ[name] for name in variables if os.environ.get(name)]
-    return not ranks or ranks[0] == "0"
-
-
-def run_tool(tool: str, options: argparse.Namespace) -> int:
-    """Check a run, then run `tools/TOOL.py` of mmdet, mmseg or mmpretrain with the same options.
-
-    The checks write nothing, and an error is one line. `--resume` has the same meaning for all
-    libraries: the run resumes from the given checkpoint, by default from the last checkpoint of the
-    work directory. Without a checkpoint the run starts as without `--resume`.
+    The checks write nothing. A work folder is one run: it has no checkpoint yet, or the run
+    resumes.
 
     Args:
-        tool: 'train' or 'test'.
-        options: Options of the command of this name, of which `flags` are those of the library.
-
-    Returns:
-        The exit code.
+        options: Options of `xcit-mm train`.
     """
-    work, interrupted = {
-        "train": (_train, "--resume resumes from the last checkpoint"),
-        "test": (_test, "the test has no scores yet"),
-    }[tool]
-
-    def work_in_console() -> None:
-        if options.verbose:
-            work(options)
-            return
-        with console_of_run():  # which shows less
-            work(options)
-
-    errors = (CheckpointMismatch, CannotResume, NotSaved, ConnectionError, FloatingPointError)
-    # mmengine raises a TypeError for a key that a part does not take, a KeyError without a type.
-    return cli_main(work_in_console, interrupted, *errors, TypeError, KeyError)
+    interrupted = "--resume resumes from the last checkpoint"
+    return cli_main(lambda: _train(options), interrupted, Exception)
 
 
-@contextmanager
-def _exit_on_error() -> Iterator[None]:
-    """End the program with one line after an error, before the library's script runs."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
-        sys.exit(reason(error))
+def test(options: argparse.Namespace) -> int:
+    """Check a test, then run it, and return the exit code. An error is one line.
 
-
-def _run_script(script: ModuleType, *hooks: Hook) -> None:
-    with find_bases_by_package(), load_urls_by(load_checkpoint), add_hooks_to_runs(*hooks):
-        script.main()
+    Args:
+        options: Options of `xcit-mm test`.
+    """
+    return cli_main(lambda: _test(options), "the test has no scores yet", Exception)
 
 
 def _train(options: argparse.Namespace) -> None:
+    cfg = _read_run(find_config(options.config), options)
     with ExitStack() as lock:
-        with _exit_on_error():
-            run = Run.of("train", find_config(options.config), options)
-            if run.is_writer:
-                lock.enter_context(lock_folder(run.work_dir, "--work-dir"))
-            script = _prepare_training(run)
-        if script is None:
+        if _is_first():
+            lock.enter_context(lock_folder(Path(cfg.work_dir), "--work-dir"))
+        runner = _prepare_training(cfg, options)
+        if runner is None:
             return
-        _run_script(script, TerminationHook(), FolderConfigHook())
-        if run.is_writer:
-            for line in report(run.work_dir, run.cfg):
-                print(line, file=sys.stderr)
+        with print_into_log(runner, options.verbose), load_urls_by(load_checkpoint):
+            runner.train()
+        if _is_first():
+            for line in report(Path(cfg.work_dir), cfg):
+                _say(line)
+
+
+def _prepare_training(cfg: Config, options: argparse.Namespace) -> Runner | None:
+    """Return the Runner of a training that can start, or None if the training is complete."""
+    with _quiet_unless(options.verbose):
+        change_training(cfg, options)
+        if _is_first():
+            refresh_dataset_copies(cfg)
+        if not _find_start(cfg, options.resume):
+            return None
+        checked = copy.deepcopy(cfg)
+        if cfg.resume:
+            checked.load_from = None  # it is the run's own state
+        _check(check_training(checked), options)
+    runner = _build_runner(cfg, options.verbose)
+    runner.register_hook(TerminationHook())
+    return runner
 
 
 def _test(options: argparse.Namespace) -> None:
-    with _exit_on_error():
-        config, checkpoint = find_model(options.config, options.checkpoint)
-        run = Run.of("test", config, options)
-        flags = [checkpoint]
-        if options.tta:
-            flags.append("--tta")
-        if options.show_dir:
-            flags += ["--show-dir", options.show_dir]
-        if run.is_writer:
-            refresh_dataset_copies(run.cfg)
-        script = run.load_script(config, flags, options.cfg_options)
+    config, checkpoint = find_model(options.config, options.checkpoint)
+    cfg = _read_run(config, options)
+    with _quiet_unless(options.verbose):
+        if _is_first():
+            refresh_dataset_copies(cfg)
         check_checkpoint(checkpoint)
-        run.check(check_test(run.cfg, checkpoint))
-    _run_script(script)
+        _check(check_test(copy.deepcopy(cfg), checkpoint), options)
+        change_test(cfg, checkpoint, options)
+    runner = _build_runner(cfg, options.verbose)
+    with print_into_log(runner, options.verbose), load_urls_by(load_checkpoint):
+        if options.out:
+            dump_results(runner, options.out)
+        runner.test()
 
 
-def _prepare_training(run: Run) -> ModuleType | None:
-    """Return the library's script, after checks that the training can start, or None if the
-    training is complete.
+def _quiet_unless(is_verbose: bool) -> AbstractContextManager:
+    return nullcontext() if is_verbose else quiet()
+
+
+def _read_run(config: str, options: argparse.Namespace) -> Config:
+    """Read the config of a run, with its folder and launcher."""
+    cfg = read_config(config, parse_cfg_options(options.cfg_options))
+    find_script(cfg, config, "train")  # raises if the library is not installed
+    if options.launcher != "none" and get_device() in ("cpu", "mps"):
+        problem = "mmengine starts several processes on GPUs only, and this machine has none"
+        raise ValueError(f"{problem}: leave out --launcher")
+    cfg.launcher = options.launcher
+    cfg.work_dir = str(options.work_dir or cfg.get("work_dir") or f"work_dirs/{Path(config).stem}")
+    return cfg
+
+
+def _find_start(cfg: Config, resume: str | None) -> bool:
+    """Set the checkpoint from which a training resumes, if it does, and say where it starts. Return
+    False if the training is complete.
+
+    Args:
+        resume: The checkpoint, '' for the last of the work folder if it has one, or None to start.
+
+    Raises:
+        FileExistsError: If a run starts in a folder with a checkpoint.
     """
-    cfg = run.cfg
-    if run.is_writer:
-        refresh_dataset_copies(cfg)
-    end, unit = training_length(cfg)
-    checkpoint = None
-    if run.options.resume is not None:
-        state = find_state(run.options.resume, run.work_dir, cfg)
-        if state is None:
-            problem = f"{run.work_dir} has no checkpoint yet"
-            run.say(f"{problem}: the run starts at the first iteration")
-        else:
-            checkpoint, saved = state
-            if end and is_complete(saved, unit, end):
-                complete = f"the run is complete: {checkpoint} has all {end} {unit}"
-                run.say(f"{complete}; raise max_{unit} to extend it")
-                return None
-            if run.is_first:
-                compare_source(checkpoint, saved, cfg)
-    start = checkpoint or cfg.get("load_from") or "the config's initial weights"
-    config = run.config
-    flags, changes = _make_arguments(run)
-    has_path_in_config = checkpoint is not None and cfg.default_scope == "mmseg"
-    if checkpoint is not None:
-        cfg.load_from = None  # the run does not read it, so it is not checked
-        flags += ["--resume"] if has_path_in_config else ["--resume", checkpoint]
-    if has_path_in_config:
-        # The --resume of mmseg takes no path, and a value of --cfg-options no spaces: the path goes
-        # into a config with all changes.
-        config = str(run.work_dir / "resumed" / f"{Path(config).stem}.py")
-        changes = []
-    script = run.load_script(config, flags, changes)
-    length = f"{end} {'iterations' if unit == 'iters' else unit}"
-    run.say(f"{_describe_model(cfg)}, {length} from {start}, in {run.work_dir}")
-    run.check(check_training(copy.deepcopy(cfg)))
-    if has_path_in_config:
-        cfg.load_from = checkpoint
-        with atomic_path(Path(config)) as unfinished:
-            cfg.dump(unfinished)
-    return script
+    folder = Path(cfg.work_dir)
+    if resume is None and last_checkpoint(folder):
+        problem = f"{folder} has a checkpoint, and a work folder is one run"
+        raise FileExistsError(f"{problem}: --resume continues it, --work-dir names another folder")
+    state = None if resume is None else find_state(resume, folder, cfg)
+    cfg.resume = state is not None
+    if state is not None:
+        cfg.load_from = state.path
+        if is_complete(state.content):
+            longer = "a longer run starts from it by load_from, see docs/recipes.md"
+            _say(f"the run is complete: {state.path} is its end; {longer}")
+            return False
+    elif resume is not None:
+        _say(f"{folder} has no checkpoint yet: the run starts at the first iteration")
+    length = cfg.train_cfg
+    end = f"{length.get('max_epochs') or length.get('max_iters')} "
+    end += "epochs" if length.get("max_epochs") else "iterations"
+    start = cfg.get("load_from") or "the config's initial weights"
+    _say(f"{_describe_model(cfg)}, {end} from {start}, in {folder}")
+    return True
 
 
-def _make_arguments(run: Run) -> tuple[list[str], list[str]]:
-    """Return flags and --cfg-options of a training's script. Set what it adds in the config too."""
-    cfg = run.cfg
-    flags = []
-    changes = {}
-    wrapper = cfg.get("optim_wrapper") or {}
-    wrapper_class = part_class(wrapper, OPTIM_WRAPPERS, cfg.get("default_scope"))
-    if get_device() == "cpu" and (run.options.amp or wrapper_class is AmpOptimWrapper):
-        changes["optim_wrapper.type"] = "mmengine.CPUAmpOptimWrapper"  # in bfloat16
-    elif run.options.amp:
-        flags.append("--amp")
-    if "content" in (cfg.get("source") or {}):  # compared when the run resumes
-        changes["source.content"] = cfg.source.content
-    cfg.merge_from_dict(changes)
-    return flags, [*run.options.cfg_options, *(f"{key}={value}" for key, value in changes.items())]
+def _check(findings: Iterable[Finding], options: argparse.Namespace) -> None:
+    """Print notes, and raise ValueError for the first failure, unless checks are skipped. Other
+    processes wait in mmengine for the first.
+    """
+    if options.skip_checks or not _is_first():
+        return
+    for finding in findings:
+        if finding.level == "FAIL":
+            fix = "--skip-checks starts the run without checks"
+            raise ValueError(f"{finding.message()} ({fix})")
+        if finding.level == "note":
+            _say(str(finding))
+
+
+def _build_runner(cfg: Config, is_verbose: bool) -> Runner:
+    """Build the Runner that a config names, by default mmengine's."""
+    own_runner = AccumulatingRunner if is_verbose else QuietRunner
+    with warnings.catch_warnings():
+        if not is_verbose:
+            warnings.simplefilter("ignore")
+        runner = RUNNERS.build(cfg) if "runner_type" in cfg else own_runner.from_cfg(cfg)
+    if not is_verbose:
+        runner.register_hook(ConsoleHook(sys.stdout))
+    return runner
 
 
 def _describe_model(cfg: Config) -> str:
-    """Describe a model and the data that it is trained on."""
-    model = type_name(cfg.model)
-    backbone: dict = cfg.model.get("backbone") or {}
+    backbone = cfg.model.get("backbone") or {}
+    name = type_name(cfg.model)
     if "type" in backbone:
-        model += f" with {type_name(backbone)}"
+        name += f" with {type_name(backbone)}"
     if "patch_size" in backbone:
-        model += f"-{str(backbone.get('arch')).upper()}/{backbone['patch_size']}"
-    dataset = next(data_sets(cfg, "train"), {})
-    folders = dataset.get("data_prefix") or {}
-    paths = [dataset.get("data_root"), dataset.get("ann_file"), *folders.values()]
-    path = next(filter(None, paths), None)
-    return f"{model} on {path}" if path else model
+        name += f"-{str(backbone.get('arch')).upper()}/{backbone['patch_size']}"
+    return name
+
+
+def _say(line: str) -> None:
+    if _is_first():
+        print(line, file=sys.stderr)
+
+
+def _is_first() -> bool:
+    """Return whether this is the first process of a run, which alone checks, prints and writes."""
+    variables = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+    ranks = [os.environ[name] for name in variables if os.environ.get(name)]
+    return not ranks or ranks[0] == "0"

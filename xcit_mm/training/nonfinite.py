@@ -42,31 +42,27 @@ class NonFiniteHook(Hook):
 
     priority = "HIGH"  # before other hooks save or log the iteration
 
-    def __init__(self) -> None:
-        self._checked_iteration = -1  # none
-
     def before_train(self, runner: Runner) -> None:
         self._runner = runner
         self._optimizer = runner.optim_wrapper.optimizer
+        self._checked_iteration = -1  # none
         model: Any = runner.model
         self._model = model.module if is_model_wrapper(model) else model
 
         # A copy of the model shares this function, whereas a method would be copied with the run.
-        def after_forward(model: Any, args: tuple, kwargs: dict, output: Any) -> None:
+        def keep_batch(model: Any, args: tuple, kwargs: dict, output: Any) -> None:
             if model is not self._model or not model.training:  # a copy has the same hook
                 return
-            if output is not None:
-                self._batch = (args, kwargs)
-                self._losses = output
-            # The model has raised, as SciPy's matching of NaN does. Several processes would have to
-            # run the batch again together, and not all may have raised.
-            elif get_world_size() == 1:
-                cause = self._describe_batch(args, kwargs)
-                if cause:
-                    log_line(cause, logging.ERROR)
+            self._batch = (args, kwargs)
+            self._losses = output
+            # The model has raised, as SciPy's matching of NaN does: maybe in this process alone.
+            if output is None and get_world_size() == 1:
+                source = self._find_source()
+                if source:
+                    log_line(source + self._name_images(), logging.ERROR)
 
         self._hook_handles = [
-            self._model.register_forward_hook(after_forward, with_kwargs=True, always_call=True),
+            self._model.register_forward_hook(keep_batch, with_kwargs=True, always_call=True),
             self._optimizer.register_step_pre_hook(self._before_step),
         ]
 
@@ -82,9 +78,7 @@ class NonFiniteHook(Hook):
         gradients = [p.grad for p in parameters if p.grad is not None]
         # The norm takes a tenth of the time of the maximum, but its squares may overflow.
         norm = get_total_norm(gradients)
-        if not norm.isfinite():
-            norm = get_total_norm(gradients, torch.inf)
-        self._check(norm)
+        self._check(norm if norm.isfinite() else get_total_norm(gradients, torch.inf))
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # There was no step: gradients accumulate, or the loss scaler skipped it.
@@ -96,22 +90,26 @@ class NonFiniteHook(Hook):
         """Raise FloatingPointError if the loss or the norm is not finite in any process."""
         self._checked_iteration = self._runner.iter
         loss = self._model.parse_losses(self._losses)[0]
-        is_finite_here = loss.isfinite() & gradient_norm.to(loss.device).isfinite()
-        all_finite = is_finite_here.float()
+        all_finite = (loss + gradient_norm.to(loss.device)).isfinite().float()
         all_reduce(all_finite, op="min")
         if all_finite:
             return
-        cause = self._describe_batch(*self._batch)
-        if not cause:
-            images = _name_images(self._batch[1])
-            cause = f"loss or gradients are not finite, here or in another process{images}"
+        unknown = "loss or gradients are not finite, here or in another process"
+        cause = (self._find_source() or unknown) + self._name_images()
         raise FloatingPointError(f"iteration {self._runner.iter}: {cause}")
 
+    def _name_images(self) -> str:
+        _, kwargs = self._batch
+        paths = [sample.get("img_path") for sample in kwargs.get("data_samples") or ()]
+        images = preview(list(filter(None, paths)))
+        return f" at {images}" if images else ""
+
     @torch.no_grad()
-    def _describe_batch(self, args: tuple, kwargs: dict[str, Any]) -> str:
-        """Run a batch forward again, in the precision of training, and name its first value that is
-        not finite, and the images. Return '' if all values are finite.
+    def _find_source(self) -> str:
+        """Run the last batch forward again, in the precision of training, and name its first value
+        that is not finite. Return '' if all are finite.
         """
+        args, kwargs = self._batch
         names = {module: name for name, module in self._model.named_modules() if name}
         sources = [] if is_finite((args, kwargs)) else ["the input"]
 
@@ -119,19 +117,8 @@ class NonFiniteHook(Hook):
             if module in names and not sources and not is_finite(output):
                 sources.append(f"the output of {names[module]} ({type(module).__name__})")
 
-        # All processes run it, since modules such as SyncBN wait for each other. The matching of
-        # Mask2Former raises at NaN. `forward` leaves out the hooks of the model itself, which may
-        # have called this function.
+        # All processes run it, since modules such as SyncBN wait for each other. A loss may raise.
         precision = self._runner.optim_wrapper.optim_context(self._runner.model)
         with precision, register_module_forward_hook(inspect), suppress(Exception):
             self._model.forward(*args, **kwargs)
-        if not sources:
-            return ""
-        return f"{sources[0]} is the first that is not finite{_name_images(kwargs)}"
-
-
-def _name_images(kwargs: dict[str, Any]) -> str:
-    """Return ' at ' and the first paths of the images of a batch, or '' if it has no paths."""
-    paths = [sample.get("img_path") for sample in kwargs.get("data_samples") or ()]
-    images = preview(list(filter(None, paths)))
-    return f" at {images}" if images else ""
+        return f"{sources[0]} is the first that is not finite" if sources else ""

@@ -1,21 +1,28 @@
 """Checkpoints that survive a kill, and training that resumes from them as if never stopped."""
 
+import logging
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.dist import get_world_size
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
+from mmengine.logging import print_log
+from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from torch import nn
 
 from ..utils.atomic import atomic_path
 from ..utils.compat import is_resuming, is_training_run
-from ..weights.reader import load_from_file
-from ..weights.work_dirs import SavedRun, find_newer_best, forget_missing_best
+from ..weights.work_dirs import best_files
 from .batches import use_numbered_loop
 from .nonfinite import is_finite
-from .schedule import follow_config
+from .schedule import check_schedule
+
+_GRADIENTS = "pending_gradients"  # key of a checkpoint
+# Types that keep patience, images or the step of a curve, and save none of it.
+_STARTS_ANEW = ("EarlyStoppingHook", "CachedMosaic", "CachedMixUp", "WandbVisBackend")
 
 
 class NotSaved(OSError):
@@ -25,7 +32,8 @@ class NotSaved(OSError):
 class AtomicBackend(LocalBackend):
     """mmengine's backend for local files, which are whole or absent after a kill.
 
-    mmengine removes a file before it writes the next. Here the next comes first.
+    mmengine removes a file before it writes the next. Here the next comes first, and a best
+    checkpoint stays until the last checkpoint names its successor.
     """
 
     outdated: ClassVar[set[Path]] = set()  # of all instances: mmengine builds one for each file
@@ -36,8 +44,11 @@ class AtomicBackend(LocalBackend):
         """
         path = Path(filepath)
         _write(obj, path)
+        self.outdated.discard(path)
+        if path.name.startswith("best_"):  # the last checkpoint is written next
+            return
         pointer = path.with_name("last_checkpoint")
-        for former in self.outdated - {path}:
+        for former in self.outdated:
             # mmengine makes the pointer name the new file only later.
             if pointer.is_file() and Path(pointer.read_text()) == former:
                 _write(str(path).encode(), pointer)
@@ -68,10 +79,8 @@ class ResumableCheckpointHook(CheckpointHook):
     Local files are whole or absent, and a checkpoint is removed only after the next is complete.
     Weights or statistics that are not finite replace no checkpoint. Training resumes at the next
     batch, also within an epoch, with the random numbers of uninterrupted training, which depend on
-    the batch's number, the seed and the process alone. The schedule is that of the config.
-
-    With gradient accumulation, set `interval` to a multiple of `accumulative_counts`. Transforms
-    that keep earlier images, such as mmdet's CachedMosaic, give other images after a resume.
+    the batch's number, the seed and the process alone. Gradients that accumulate are saved by a run
+    of one process. A run that resumes keeps its schedule: see `check_schedule`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -81,40 +90,59 @@ class ResumableCheckpointHook(CheckpointHook):
             kwargs.update(backend_args=dict(backend="atomic"), file_client_args=None)
         super().__init__(*args, **kwargs)
 
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Record a newer best checkpoint, and fit the schedule of a resumed run to the config."""
-        if is_resuming(runner) and is_training_run(runner):
-            # Only a local folder is searched for the best checkpoint.
-            if self.save_best and "://" not in str(self.out_dir):
-                self._resume_best(runner, checkpoint)
-            follow_config(runner, checkpoint)
-
-    def _resume_best(self, runner: Runner, checkpoint: dict) -> None:
-        """Record the best checkpoint that the run saved after this checkpoint, before it was
-        killed, and remove the former best. Files in other folders stay.
-        """
-        folder = Path(runner.work_dir)
-        if self.out_dir:  # mmengine saves in a subfolder of it
-            folder = Path(self.out_dir, folder.name)
-        former = SavedRun.of(folder, checkpoint)
-        if former is None:
-            return
-        newer = [find_newer_best(folder, former) if is_main_process() else None]
-        broadcast_object_list(newer)
-        if newer[0]:  # its message hub, which mmengine loads, names it as the best
-            checkpoint["message_hub"] = load_from_file(newer[0])["message_hub"]
-        best = forget_missing_best(folder, checkpoint["message_hub"]["runtime_info"])
-        if is_main_process():
-            for name in set(former.best).difference(best):
-                (folder / name).unlink(missing_ok=True)
-
     def before_run(self, runner: Runner) -> None:
         if is_training_run(runner):
             use_numbered_loop(runner)
+            _log_what_starts_anew(runner)
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Compare the config of a run that resumes with the checkpoint's, and restore gradients.
+
+        Raises:
+            CannotResume: If the schedule is another one.
+        """
+        if not (is_resuming(runner) and is_training_run(runner)):
+            return
+        edited = check_schedule(runner.cfg, checkpoint)
+        if edited:
+            print_log(f"edited since the checkpoint: {', '.join(edited)}", "current")
+        if self.out_dir is None:
+            # The folder may be a copy, in which a better checkpoint replaces the best.
+            for key, name in best_files(checkpoint).items():
+                best = str(Path(runner.work_dir, name))
+                checkpoint["message_hub"]["runtime_info"][key] = best
+        parameters = _named_parameters(runner)
+        for name, gradient in checkpoint.get(_GRADIENTS, {}).items():
+            parameters[name].grad = gradient.to(parameters[name].device)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Add gradients that accumulate. Raise FloatingPointError if weights are not finite."""
         for name, value in checkpoint["state_dict"].items():
             if not is_finite(value):
                 problem = f"iteration {runner.iter}: {name} is not finite"
                 fix = "resume from the last checkpoint, with NonFiniteHook, which stops at a NaN"
                 raise FloatingPointError(f"{problem}, so no checkpoint is written: {fix}")
+        if "optimizer" not in checkpoint or get_world_size() > 1:
+            return
+        # A step of the optimizer drops the gradients: those that are there accumulate.
+        parameters = _named_parameters(runner).items()
+        gradients = {name: value.grad.cpu() for name, value in parameters if value.grad is not None}
+        if gradients:
+            checkpoint[_GRADIENTS] = gradients
+
+
+def _named_parameters(runner: Runner) -> dict[str, nn.Parameter]:
+    model: Any = runner.model
+    return dict((model.module if is_model_wrapper(model) else model).named_parameters())
+
+
+def _log_what_starts_anew(runner: Runner) -> None:
+    """Log one line that names the parts of a run whose state no checkpoint holds, if any."""
+    config = str(runner.cfg.to_dict())
+    parts = [name for name in _STARTS_ANEW if f"{name}'" in config]
+    wrapper = runner.cfg.get("optim_wrapper") or {}
+    if get_world_size() > 1 and wrapper.get("accumulative_counts", 1) > 1:
+        parts.append("gradients that accumulate in several processes")
+    if parts:
+        line = f"no checkpoint holds the state of {', '.join(parts)}: a resumed run differs"
+        print_log(line, "current", logging.WARNING)

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
 from ..utils.compat import stop_workers
+from ..weights.work_dirs import last_checkpoint
 
 STOPPED = "stopped.pth"
 """Name of the checkpoint that a stopped training writes. The next stop replaces it."""
@@ -33,23 +34,20 @@ class TerminationHook(Hook):
 
     def __init__(self) -> None:
         self._is_terminated = False
-        self._former_handler: Any = signal.SIG_DFL
 
     def before_train(self, runner: Runner) -> None:
         def note_signal(*_: object) -> None:
             self._is_terminated = True
 
         self._former_handler = signal.signal(signal.SIGTERM, note_signal)
-        for loop in (runner.train_loop, runner.val_loop):
-            loader = getattr(loop, "dataloader", None)
-            if isinstance(loader, DataLoader):
-                loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
+        for loader in _loaders(runner):
+            loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.
         should_update = getattr(runner.optim_wrapper, "should_update", None)
         if should_update is not None and not should_update():
-            return  # a checkpoint does not hold gradients that accumulate
+            return  # gradients accumulate, of which several processes save none
         is_terminated = torch.tensor(float(self._is_terminated))
         all_reduce(is_terminated, op="max")
         if not is_terminated:
@@ -62,7 +60,7 @@ class TerminationHook(Hook):
             backend_args=dict(backend="atomic"),
         )
         if is_main_process():
-            path = _stopped_path(runner)
+            path = Path(runner.work_dir, STOPPED)
             with atomic_write(path.with_name("last_checkpoint")) as file:
                 file.write(str(path).encode())
             hint = f"{path} is saved: --resume continues from it"
@@ -71,23 +69,22 @@ class TerminationHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         signal.signal(signal.SIGTERM, self._former_handler)
-        for loop in (runner.train_loop, runner.val_loop):
-            stop_workers(getattr(loop, "dataloader", None))
-        stopped = _stopped_path(runner)
-        pointer = stopped.with_name("last_checkpoint")
-        if is_main_process() and pointer.is_file() and pointer.read_text() != str(stopped):
-            stopped.unlink(missing_ok=True)  # since then, the run has saved a later checkpoint
+        for loader in _loaders(runner):
+            stop_workers(loader)
+        folder = Path(runner.work_dir)
+        last = last_checkpoint(folder)
+        if is_main_process() and last and Path(last).name != STOPPED:
+            (folder / STOPPED).unlink(missing_ok=True)
 
 
-def _stopped_path(runner: Runner) -> Path:
-    return Path(runner.work_dir) / STOPPED
+def _loaders(runner: Runner) -> list[DataLoader]:
+    loaders = [getattr(loop, "dataloader", None) for loop in (runner.train_loop, runner.val_loop)]
+    return [loader for loader in loaders if isinstance(loader, DataLoader)]
 
 
 def _leave_process_group(init: Callable[[int], None] | None, worker: int) -> None:
     """Take a worker out of the process group of the run, to which a terminal sends Ctrl-C, and
-    torchrun SIGTERM: the run needs its workers until it ends.
-
-    Then call `init`, the former `worker_init_fn` of the loader, with the worker's number.
+    torchrun SIGTERM: the run needs its workers until it ends. Then call the loader's own `init`.
     """
     os.setpgid(0, 0)
     if init is not None:

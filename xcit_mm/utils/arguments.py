@@ -1,10 +1,6 @@
 """Parsing of a command line: a help that begins with the commonest calls."""
 
 import argparse
-import io
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
 from functools import partial
 from typing import Any
 
@@ -37,20 +33,3 @@ def score(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not a score from 0 to 1")
     return value
-
-
-@contextmanager
-def errors_of_one_line(command: str) -> Iterator[None]:
-    """End with one line in the name of a command if another parser rejects arguments in this
-    block.
-    """
-    printed = io.StringIO()
-    try:
-        with redirect_stderr(printed):
-            yield
-    except SystemExit:
-        _, separator, message = printed.getvalue().partition(": error: ")
-        if not separator:
-            raise
-        print(f"xcit-mm {command}: error: {message.strip()}", file=sys.stderr)
-        sys.exit(2)

@@ -7,13 +7,12 @@ another library, it replaces for the time of a call, and here.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from logging import FileHandler, Handler
+from logging import FileHandler
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.hooks import Hook
 from mmengine.logging import MMLogger
 from mmengine.runner import BaseLoop, CheckpointLoader, Runner
 from torch import nn
@@ -123,57 +122,6 @@ def find_bases_by_package() -> Iterator[None]:
 def file_handlers(logger: MMLogger) -> list[FileHandler]:
     """List the handlers by which a logger writes files."""
     return [handler for handler in logger.handlers if isinstance(handler, FileHandler)]
-
-
-class ScriptRunner(Runner):
-    """The `Runner` of a library's script, with what a command adds to it.
-
-    mmengine (0.10.7) logs the environment and the config, 1,800 lines, by a private method.
-
-    Attributes:
-        added_hooks: Hooks besides those of the config, which can name registered hooks only.
-        screen: Handler of the log in place of the library's, which prints the whole.
-    """
-
-    added_hooks: ClassVar[list[Hook]] = []
-    screen: ClassVar[Handler | None] = None
-
-    def build_logger(self, *args: Any, **options: Any) -> MMLogger:
-        """Build mmengine's logger, with `screen`, if set, in place of its console handler."""
-        logger = super().build_logger(*args, **options)
-        if self.screen is not None:
-            logger.handlers = [*file_handlers(logger), self.screen]
-        return logger
-
-    def _log_env(self, env_cfg: dict) -> None:
-        """Log the environment and the config to the file only."""
-        handlers = self.logger.handlers
-        self.logger.handlers = file_handlers(self.logger)
-        try:
-            super()._log_env(env_cfg)
-        finally:
-            self.logger.handlers = handlers
-
-    def dump_config(self) -> None:
-        """Write no config into the folder of a training: a hook calls `write_config` later."""
-
-    write_config = Runner.dump_config
-
-    def register_hooks(self, *args: Any, **options: Any) -> None:
-        super().register_hooks(*args, **options)
-        for hook in self.added_hooks:
-            self.register_hook(hook)
-
-
-@contextmanager
-def add_hooks_to_runs(*hooks: Hook) -> Iterator[None]:
-    """Give every `ScriptRunner` that is made in this block further hooks."""
-    former = ScriptRunner.added_hooks
-    ScriptRunner.added_hooks = [*former, *hooks]
-    try:
-        yield
-    finally:
-        ScriptRunner.added_hooks = former
 
 
 @contextmanager

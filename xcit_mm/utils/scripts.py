@@ -1,12 +1,9 @@
-"""Files that the package ships beside its modules, and scripts that run as part of a command."""
+"""Files that the package ships beside its modules, and the scripts of the libraries."""
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 from mmengine.config import Config
-
-from .compat import ScriptRunner
 
 _PACKAGE = Path(__file__).parents[1]
 # Libraries, and the extras of xcit_mm that install them.
@@ -34,18 +31,3 @@ def find_script(cfg: Config, config: str, tool: str) -> Path:
         fix = f"pip install xcit_mm[{_LIBRARIES[library]}]"
         raise ModuleNotFoundError(f"{config} needs {library}, which is not installed: {fix}")
     return Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
-
-
-def load_script(script: Path) -> ModuleType:
-    """Import a script as a module, in which `ScriptRunner` replaces the `Runner` that it imports.
-
-    Spawned workers import `__main__` again, which must stay the command of this package: it imports
-    xcit_mm before mmcv.ops.
-    """
-    spec = importlib.util.spec_from_file_location(f"{script.stem}_script", script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if hasattr(module, "Runner"):
-        vars(module)["Runner"] = ScriptRunner
-    return module

@@ -8,7 +8,6 @@ import argparse
 import re
 import threading
 import warnings
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from pickle import UnpicklingError
@@ -21,8 +20,6 @@ from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from safetensors.torch import load_file
 from torch.serialization import add_safe_globals, safe_globals
-
-from ..utils.errors import reason
 
 _PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
 _PURE = ("", "Pure")
@@ -127,7 +124,7 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
             warnings.simplefilter("ignore")  # an error follows the warning of TorchScript
             return torch.load(path, map_location, weights_only=True, mmap=start[:2] == b"PK")
     except Exception as error:  # a damaged file may raise nearly anything
-        raise ValueError(f"cannot read {path} as a checkpoint: {_explain(path, error)}") from error
+        raise ValueError(f"cannot read {path} as a checkpoint: {_explain(error)}") from error
 
 
 def meta_of(checkpoint: Any) -> Mapping[str, Any]:
@@ -142,11 +139,8 @@ def check_checkpoint(path: str | Path) -> None:
         raise FileNotFoundError(f"no checkpoint at {path}: check the path")
 
 
-def _explain(path: Path, error: Exception) -> str:
+def _explain(error: Exception) -> str:
     """Return why a file cannot be read, in one short line. Messages of torch may quote the file."""
-    damaged = find_damage(path)
-    if damaged:
-        return f"its record {damaged} is damaged: download or copy it again"
     named = re.search(r"GLOBAL (\S+)", str(error))
     if named:
         fix = "save its weights alone with the program that wrote it"
@@ -156,16 +150,3 @@ def _explain(path: Path, error: Exception) -> str:
     cause = f"{type(error).__name__}: {sentence}"
     problem = "it is empty, a web page, damaged, or holds more than weights and plain values"
     return f"{problem} ({cause}): download it again, or save its weights alone"
-
-
-def find_damage(path: Path) -> str | None:
-    """Return the name of the first damaged record of a file of torch, or None, or 'list (REASON)'
-    if the records cannot be listed or unpacked. torch itself does not compare checksums.
-    """
-    try:
-        if not zipfile.is_zipfile(path):  # written before torch 1.6
-            return None
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip()
-    except Exception as error:  # zipfile and zlib raise many types
-        return f"list ({reason(error)})"

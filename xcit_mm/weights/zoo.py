@@ -16,7 +16,7 @@ from ..utils.errors import reason
 from ..utils.scripts import shipped_folder
 from .published import PUBLISHED, PUBLISHED_ROOT, REMOTE_PREFIXES, ensure_downloaded
 from .reader import check_checkpoint, load_from_file
-from .work_dirs import CHECKPOINT_SUFFIXES, check_same_data, find_checkpoint_in, find_config_in
+from .work_dirs import CHECKPOINT_SUFFIXES, find_checkpoint_in, find_config_in
 
 HUB_PREFIX = "hf://"
 # mmengine imports and calls what any other name with a dot stands for, such as os.system.
@@ -86,11 +86,7 @@ def _look_up_model(model: str, find_weights: bool = False) -> tuple[str, str | N
         return model, None
     path = download_model(model) if model.startswith(HUB_PREFIX) else Path(model).expanduser()
     if path.is_dir():
-        config = find_config_in(path)
-        checkpoint = find_checkpoint_in(path) if find_weights else None
-        if checkpoint:
-            _check_is_of_run(checkpoint, config)
-        return config, checkpoint
+        return find_config_in(path), find_checkpoint_in(path) if find_weights else None
     if model.endswith(CHECKPOINT_SUFFIXES):
         check_checkpoint(model)
         return find_config_in(path.parent), model
@@ -101,19 +97,6 @@ def _look_up_model(model: str, find_weights: bool = False) -> tuple[str, str | N
         problem = f"{model} is neither a config (*.py) nor a model's name nor a work folder"
         raise ValueError(f"{problem}: try {similar}")
     return models[name]
-
-
-def _check_is_of_run(checkpoint: str, config: str) -> None:
-    """Raise ValueError if the checkpoint in a folder is of an earlier run on other data than its
-    config, which the newest run has written.
-    """
-    try:
-        cfg = plain_values(Path(config).read_text())
-        saved = load_from_file(checkpoint)
-    except (ValueError, OSError):  # reported, if it matters, where the file is used
-        return
-    fix = "give the config of that run with the checkpoint, or train until a checkpoint is saved"
-    check_same_data(checkpoint, saved, cfg, fix)
 
 
 # mmengine logs a loader by its function's name less "load_from_".

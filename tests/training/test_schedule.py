@@ -1,0 +1,212 @@
+"""A run that resumes has the schedule of its checkpoint: other edits are allowed and logged."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.demo_runs import assert_same_state
+from helpers.weight_files import MINI
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.registry import DATASETS, LOOPS, MODELS
+from mmengine.runner import IterBasedTrainLoop, Runner
+
+from xcit_mm.models import Trunk
+from xcit_mm.training.schedule import CannotResume
+
+
+@MODELS.register_module()
+class SmallTrunk(BaseModel):
+    """A trunk and a head that are quick to train."""
+
+    def __init__(self, classes: int = 1) -> None:
+        super().__init__()
+        self.backbone = Trunk(MINI, out_indices=(5,))
+        self.head = torch.nn.Linear(16, 1)  # whatever the number of classes
+
+    def forward(self, inputs, mode="loss"):
+        (features,) = self.backbone(inputs)
+        return dict(loss=self.head(features.mean((2, 3))).square().mean())
+
+
+@DATASETS.register_module()
+class Noise(torch.utils.data.Dataset):
+    """Images of two epochs' batches."""
+
+    def __len__(self) -> int:
+        return 2 * LENGTH
+
+    def __getitem__(self, index: int) -> dict:
+        return dict(inputs=torch.rand(3, 32, 32))
+
+
+class Rates(Hook):
+    """Collects the learning rate of each iteration."""
+
+    def __init__(self) -> None:
+        self.by_iteration: dict[int, float] = {}
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        self.by_iteration[runner.iter] = runner.optim_wrapper.param_groups[0]["lr"]
+
+
+LENGTH = 4  # batches of an epoch
+WARM_UP = dict(type="LinearLR", start_factor=0.01, by_epoch=False, begin=0, end=3)
+
+
+def config(by_epoch: bool = False) -> dict[str, Any]:
+    """A training of 8 iterations, or of 2 epochs."""
+    if by_epoch:
+        schedule = [WARM_UP, dict(type="MultiStepLR", by_epoch=True, milestones=[1])]
+        length = dict(type="EpochBasedTrainLoop", max_epochs=2)
+    else:
+        schedule = [WARM_UP, dict(type="CosineAnnealingLR", by_epoch=False, begin=3, end=8)]
+        length = dict(type="IterBasedTrainLoop", max_iters=8)
+    optimizer = dict(type="AdamW", lr=1e-3, weight_decay=0.05)
+    return dict(
+        train_cfg=length,
+        optim_wrapper=dict(type="OptimWrapper", optimizer=optimizer),
+        param_scheduler=schedule,
+    )
+
+
+def edited(cfg: dict[str, Any], edit: dict[str, Any]) -> dict[str, Any]:
+    """Return a config with other values by dotted key."""
+    changed = Config(cfg)
+    changed.merge_from_dict(edit)
+    return changed.to_dict()
+
+
+def train(
+    work_dir: Path, cfg: dict[str, Any], checkpoint: Path | None = None, interval: int = -1
+) -> dict[int, float]:
+    """Train, and return the learning rates by iteration."""
+    hook = Rates()
+    sampler = "DefaultSampler" if "max_epochs" in cfg["train_cfg"] else "InfiniteSampler"
+    loader = dict(
+        dataset=dict(type="Noise"),
+        batch_size=2,
+        sampler=dict(type=sampler),
+        collate_fn=dict(type="default_collate"),
+    )
+    save = dict(type="ResumableCheckpointHook", by_epoch=False, interval=interval, save_last=False)
+    run = dict(
+        model=dict(type="SmallTrunk"),
+        work_dir=str(work_dir),
+        train_dataloader=loader,
+        default_hooks=dict(checkpoint=save, logger=dict(type="LoggerHook", interval=1)),
+        randomness=dict(seed=0),
+        load_from=checkpoint and str(checkpoint),
+        resume=checkpoint is not None,
+        experiment_name=f"{work_dir}",
+    )
+    runner = Runner.from_cfg(run | cfg)
+    runner.register_hook(hook)
+    runner.train()
+    return hook.by_iteration
+
+
+LONGER = {"train_cfg.max_iters": 12, "param_scheduler.1.end": 12}
+SHORTER = {"train_cfg.max_iters": 7, "param_scheduler.1.end": 7}
+RATE = {"optim_wrapper.optimizer.lr": 5e-4}
+PARAMWISE = {"optim_wrapper.paramwise_cfg": dict(norm_decay_mult=0.0)}
+SCALED = {"auto_scale_lr": dict(enable=True, base_batch_size=2)}
+POLY = dict(type="PolyLR", by_epoch=False, eta_min=1e-5, end=8)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Callable[..., Path]:
+    """Return the folder of a run with a config, trained once."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def run(by_epoch: bool = False) -> Path:
+        work_dir = folder / f"by_epoch={by_epoch}"
+        if not work_dir.exists():
+            train(work_dir, config(by_epoch), interval=1)
+        return work_dir
+
+    return run
+
+
+def log_of(work_dir: Path) -> str:
+    return next(work_dir.glob("2*/*.log")).read_text()
+
+
+@pytest.mark.parametrize(
+    "edit, difference",
+    [
+        (LONGER, "train_cfg.max_iters is 12 in the config, 8 in the checkpoint"),
+        (SHORTER, "train_cfg.max_iters is 7 "),
+        ({"param_scheduler.0.end": 6}, "param_scheduler.0.end is 6 in the config, 3 "),
+        ({"param_scheduler": [POLY]}, "param_scheduler is "),
+        ({"param_scheduler": None}, "param_scheduler is None "),
+        (RATE, "optim_wrapper.optimizer.lr is 0.0005 "),
+        (PARAMWISE, "optim_wrapper.paramwise_cfg is "),
+        ({"optim_wrapper.accumulative_counts": 2}, "optim_wrapper.accumulative_counts is 2 "),
+        (SCALED, "auto_scale_lr is "),
+    ],
+    ids=str,
+)
+def test_another_schedule_is_refused_in_one_line(edit, difference, runs, tmp_path):
+    with pytest.raises(CannotResume) as error:
+        train(tmp_path, edited(config(), edit), runs() / "iter_5.pth")
+    message = str(error.value)
+    assert message.startswith(difference) and "\n" not in message
+    assert "start another run by load_from, see docs/recipes.md" in message
+
+
+def test_a_run_resumes_with_other_validations_and_another_precision(runs, tmp_path):
+    edit = {"train_cfg.val_interval": 5, "optim_wrapper.type": "CPUAmpOptimWrapper"}
+    assert list(train(tmp_path, edited(config(), edit), runs() / "iter_5.pth")) == [5, 6, 7]
+
+
+def test_other_edits_are_logged(runs, tmp_path):
+    cfg = config() | dict(model=dict(type="SmallTrunk", classes=2))
+    train(tmp_path, cfg, runs() / "iter_5.pth")
+    (line,) = [line for line in log_of(tmp_path).splitlines() if "edited since" in line]
+    assert "model" in line.rpartition(": ")[2].split(", ")
+
+
+def test_rates_that_a_hook_has_set_stay(runs, tmp_path):
+    checkpoint = torch.load(runs() / "iter_5.pth", weights_only=False)
+    for group in checkpoint["optimizer"]["param_groups"]:
+        group["lr"] = 7e-4
+    torch.save(checkpoint, tmp_path / "iter_5.pth")
+    assert train(tmp_path / "resumed", config(), tmp_path / "iter_5.pth")[5] == 7e-4
+
+
+@pytest.mark.parametrize(
+    "by_epoch, loop", [(False, "NumberedIterLoop"), (True, "NumberedEpochLoop")]
+)
+def test_a_config_may_name_the_loop_that_numbers_batches(by_epoch, loop, runs, tmp_path):
+    train(tmp_path, edited(config(by_epoch), {"train_cfg.type": loop}), interval=8)
+    assert_same_state(runs(by_epoch) / "iter_8.pth", tmp_path / "iter_8.pth")
+
+
+@LOOPS.register_module()
+class OwnLoop(IterBasedTrainLoop):
+    """A loop of a user."""
+
+
+def test_another_loop_trains_and_says_that_its_batches_have_no_numbers(tmp_path):
+    train(tmp_path, edited(config(), {"train_cfg.type": "OwnLoop"}))
+    assert "a resumed run starts with other batches" in log_of(tmp_path)
+
+
+@pytest.mark.parametrize("by_epoch", [False, True])
+@pytest.mark.parametrize("done", [2, 3, 4, 7])
+def test_gradients_that_accumulate_are_not_lost(done, by_epoch, tmp_path):
+    """Neither within an epoch of four iterations nor at its end."""
+    cfg = edited(config(by_epoch), {"optim_wrapper.accumulative_counts": 3})
+    train(tmp_path / "whole", cfg, interval=1)
+    train(tmp_path / "resumed", cfg, tmp_path / "whole" / f"iter_{done}.pth", interval=8)
+    assert_same_state(tmp_path / "whole" / "iter_8.pth", tmp_path / "resumed" / "iter_8.pth")
+
+
+def test_what_no_checkpoint_holds_is_named_at_the_start(tmp_path):
+    hook = dict(type="EarlyStoppingHook", monitor="loss", patience=1)
+    train(tmp_path, config() | dict(custom_hooks=[hook]))
+    assert "no checkpoint holds the state of EarlyStoppingHook: " in log_of(tmp_path)

@@ -1,0 +1,75 @@
+"""mmengine's Runner as this package starts it."""
+
+import io
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+from mmengine.logging import MMLogger
+from mmengine.runner import Runner
+
+from ..utils.compat import file_handlers
+
+
+class AccumulatingRunner(Runner):
+    """mmengine's Runner, for which gradients that accumulate are a part of the batch.
+
+    mmengine (0.10) scales learning rates by the images of an iteration, not of an optimizer step.
+    """
+
+    def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
+        if auto_scale_lr:
+            count = (self.cfg.get("optim_wrapper") or {}).get("accumulative_counts", 1)
+            base_batch_size = auto_scale_lr["base_batch_size"] / count
+            auto_scale_lr = dict(auto_scale_lr, base_batch_size=base_batch_size)
+        super().scale_lr(optim_wrapper, auto_scale_lr)
+
+    def dump_config(self) -> None:
+        """Write the config of a training. That of a test would replace it."""
+        if self.cfg.get("train_cfg"):
+            super().dump_config()
+
+
+class QuietRunner(AccumulatingRunner):
+    """A Runner of whose log warnings, errors and lines of this package appear on the screen."""
+
+    def build_logger(self, *args: Any, **options: Any) -> MMLogger:
+        logger = super().build_logger(*args, **options)
+        for handler in logger.handlers:
+            if type(handler) is logging.StreamHandler:
+                handler.addFilter(_is_shown)
+                handler.setStream(sys.stderr)
+        return logger
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING or hasattr(record, "on_screen")
+
+
+@contextmanager
+def print_into_log(runner: Runner, is_verbose: bool) -> Iterator[None]:
+    """Write what libraries print, Python's warnings and an error's traceback into the log file of a
+    run, unless it is verbose.
+    """
+
+    def print_warning(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
+    ) -> None:
+        print(warnings.formatwarning(message, category, filename, lineno))
+
+    files = file_handlers(runner.logger)
+    log = files[0].stream if files else io.StringIO()  # only the first process has a file
+    try:
+        if is_verbose:
+            yield
+            return
+        with redirect_stdout(log), warnings.catch_warnings():
+            warnings.showwarning = print_warning  # type: ignore[assignment]
+            yield
+    except Exception:
+        traceback.print_exc(file=log)
+        raise
