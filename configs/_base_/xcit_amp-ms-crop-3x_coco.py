@@ -42,33 +42,6 @@ train_pipeline = [
 ]
 train_dataloader = dict(batch_size=2, dataset=dict(pipeline=train_pipeline))
 
-# With --tta: each image and its mirror image, merged as boxes.
-tta_model = dict(
-    type="DetTTAModel",
-    tta_cfg=dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100),
-)
-tta_meta = (
-    "img_id",
-    "img_path",
-    "ori_shape",
-    "img_shape",
-    "scale_factor",
-    "flip",
-    "flip_direction",
-)
-tta_pipeline = [
-    dict(type="LoadImageFromFile"),
-    dict(
-        type="TestTimeAug",
-        transforms=[
-            [dict(type="Resize", scale=(1333, 800), keep_ratio=True)],
-            [dict(type="RandomFlip", prob=prob) for prob in (1.0, 0.0)],
-            [dict(type="LoadAnnotations", with_bbox=True, with_mask=True)],
-            [dict(type="PackDetInputs", meta_keys=tta_meta)],
-        ],
-    ),
-]
-
 optim_wrapper = dict(
     type="AmpOptimWrapper",
     optimizer=dict(_delete_=True, type="AdamW", lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),

@@ -170,6 +170,8 @@ def test_a_key_that_a_part_does_not_take_is_two_lines(change, message, shapes, t
     lines = run.stderr.splitlines()
     assert run.returncode == 1 and f"--cfg-options {key}: new key" in lines
     assert re.match(message, lines[-1]) and "Traceback" not in run.stderr
+    (log,) = tmp_path.glob("work_dirs/*/2*/*.log")
+    assert ("Traceback" in log.read_text()) == ("train_cfg" in key)  # else before the run starts
 
 
 @pytest.mark.parametrize("option", ["--show", "--no-validate", "--seed=1"])

@@ -43,7 +43,9 @@ def test_importing_the_libraries_before_xcit_mm_works_or_warns(tmp_path):
 
 
 # mmdet's test.py imports mmcv.ops before it reads a config, which imports this package.
-RUN = "import runpy, sys, xcit_mm; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+RUN = (
+    "import runpy, sys, xcit_mm; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
 
 
 @pytest.mark.slow

@@ -74,8 +74,10 @@ def check_rates(cfg: Config) -> Iterator[Finding]:
         if accumulated > 1:
             images += f" and {accumulated} iterations"
         yield note("D204", f"{images}, the learning rate is for {base} images", "--auto-scale-lr")
-    if str(wrapper.get("constructor")).endswith(_OTHER_LAYER_DECAYS) and has_pyramid(cfg):
-        problem = f"constructor={wrapper['constructor']!r} knows no {type_name(cfg.model.backbone)}"
+    constructor = wrapper.get("constructor")  # in a pure Python config a class
+    name = str(getattr(constructor, "__name__", constructor))
+    if name.endswith(_OTHER_LAYER_DECAYS) and has_pyramid(cfg):
+        problem = f"constructor={name!r} knows no {type_name(cfg.model.backbone)}"
         own = "constructor='LayerDecayOptimWrapperConstructor'"
         yield fail("", problem, f"{own}, paramwise_cfg=dict(layer_decay_rate=0.8)")
     if cfg.get("compile"):

@@ -10,7 +10,7 @@ from mmengine.registry import OPTIM_WRAPPERS
 from mmengine.runner import Runner
 
 from ..training import CPUAmpOptimWrapper
-from ..utils.configs import evaluators, part_class, tested_dataset
+from ..utils.configs import data_sets, evaluators, part_class
 
 
 def change_training(cfg: Config, options: argparse.Namespace) -> None:
@@ -20,9 +20,11 @@ def change_training(cfg: Config, options: argparse.Namespace) -> None:
         ValueError: If the config has no place for an option.
     """
     wrapper = cfg.get("optim_wrapper") or {}
-    wrapper_class = part_class(wrapper, OPTIM_WRAPPERS, cfg.default_scope)
+    wrapper_class = OptimWrapper
+    if "type" in wrapper:
+        wrapper_class = part_class(wrapper, OPTIM_WRAPPERS, cfg.default_scope)
     if options.amp and wrapper_class not in (OptimWrapper, AmpOptimWrapper, CPUAmpOptimWrapper):
-        problem = f"optim_wrapper.type={wrapper.get('type')} has a precision of its own"
+        problem = f"optim_wrapper.type={wrapper['type']} has a precision of its own"
         raise ValueError(f"--amp: {problem}: leave out --amp")
     if get_device() == "cpu" and (options.amp or wrapper_class is AmpOptimWrapper):
         wrapper["type"] = "mmengine.CPUAmpOptimWrapper"  # in bfloat16
@@ -44,6 +46,7 @@ def change_test(cfg: Config, checkpoint: str, options: argparse.Namespace) -> No
         ValueError: If the config has no place for an option.
     """
     cfg.load_from = checkpoint
+    cfg.resume = False
     for name in ("train_dataloader", "train_cfg", "optim_wrapper", "param_scheduler"):
         cfg[name] = None
     _set_loaders(cfg)
@@ -52,7 +55,8 @@ def change_test(cfg: Config, checkpoint: str, options: argparse.Namespace) -> No
             example = "mmdet::retinanet/retinanet_tta.py and mmseg's configs have them"
             raise ValueError(f"--tta: the config has no tta_model and tta_pipeline: {example}")
         cfg.model = dict(**cfg.tta_model, module=cfg.model)
-        tested_dataset(cfg)["pipeline"] = cfg.tta_pipeline
+        for dataset in data_sets(cfg, "test"):
+            dataset["pipeline"] = cfg.tta_pipeline
     if options.show_dir:
         _set_drawing(cfg, options.show_dir)
     if options.out and cfg.default_scope == "mmseg":
@@ -83,7 +87,7 @@ def _set_drawing(cfg: Config, folder: str) -> None:
         hook.draw = True
         cfg.visualizer.save_dir = folder
     else:
-        hook.update(enable=True, out_dir=folder)
+        hook.update(enable=True, out_dir=folder, interval=1)
 
 
 def dump_results(runner: Runner, file: str) -> None:

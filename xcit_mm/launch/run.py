@@ -44,7 +44,7 @@ def train(options: argparse.Namespace) -> int:
         options: Options of `xcit-mm train`.
     """
     interrupted = "--resume resumes from the last checkpoint"
-    return cli_main(lambda: _train(options), interrupted, Exception)
+    return cli_main(lambda: _train(options), interrupted, *_errors_of_one_line(options))
 
 
 def test(options: argparse.Namespace) -> int:
@@ -53,7 +53,12 @@ def test(options: argparse.Namespace) -> int:
     Args:
         options: Options of `xcit-mm test`.
     """
-    return cli_main(lambda: _test(options), "the test has no scores yet", Exception)
+    interrupted = "the test has no scores yet"
+    return cli_main(lambda: _test(options), interrupted, *_errors_of_one_line(options))
+
+
+def _errors_of_one_line(options: argparse.Namespace) -> tuple[type[Exception], ...]:
+    return () if options.verbose else (Exception,)
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -134,6 +139,9 @@ def _find_start(cfg: Config, resume: str | None) -> bool:
     if resume is None and last_checkpoint(folder):
         problem = f"{folder} has a checkpoint, and a work folder is one run"
         raise FileExistsError(f"{problem}: --resume continues it, --work-dir names another folder")
+    if resume is None and cfg.get("resume"):
+        fix = "--resume FILE resumes, --cfg-options resume=False starts a run"
+        raise ValueError(f"resume=True in the config: {fix}")
     state = None if resume is None else find_state(resume, folder, cfg)
     cfg.resume = state is not None
     if state is not None:
@@ -144,7 +152,7 @@ def _find_start(cfg: Config, resume: str | None) -> bool:
             return False
     elif resume is not None:
         _say(f"{folder} has no checkpoint yet: the run starts at the first iteration")
-    length = cfg.train_cfg
+    length = cfg.get("train_cfg") or {}
     end = f"{length.get('max_epochs') or length.get('max_iters')} "
     end += "epochs" if length.get("max_epochs") else "iterations"
     start = cfg.get("load_from") or "the config's initial weights"
@@ -168,6 +176,10 @@ def _check(findings: Iterable[Finding], options: argparse.Namespace) -> None:
 
 def _build_runner(cfg: Config, is_verbose: bool) -> Runner:
     """Build the Runner that a config names, by default mmengine's."""
+    if cfg.default_scope == "mmdet" and cfg.get("compile"):
+        from mmdet.utils import setup_cache_size_limit_of_dynamo
+
+        setup_cache_size_limit_of_dynamo()
     own_runner = AccumulatingRunner if is_verbose else QuietRunner
     with warnings.catch_warnings():
         if not is_verbose:

@@ -1,7 +1,7 @@
 """mmengine's Runner as this package starts it."""
 
-import io
 import logging
+import os
 import sys
 import traceback
 import warnings
@@ -21,17 +21,27 @@ class AccumulatingRunner(Runner):
     mmengine (0.10) scales learning rates by the images of an iteration, not of an optimizer step.
     """
 
+    _is_config_written = False
+
     def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
-        if auto_scale_lr:
+        if auto_scale_lr and auto_scale_lr.get("enable"):
             count = (self.cfg.get("optim_wrapper") or {}).get("accumulative_counts", 1)
             base_batch_size = auto_scale_lr["base_batch_size"] / count
             auto_scale_lr = dict(auto_scale_lr, base_batch_size=base_batch_size)
         super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def dump_config(self) -> None:
-        """Write the config of a training. That of a test would replace it."""
-        if self.cfg.get("train_cfg"):
+        """Write the config of a training that starts. A test would replace it, and so would a run
+        that resumes: its config may be edited, and belongs to its first checkpoint.
+        """
+        if self.cfg.get("train_cfg") and not self.cfg.get("resume"):
             super().dump_config()
+
+    def save_checkpoint(self, *args: Any, **options: Any) -> None:
+        super().save_checkpoint(*args, **options)
+        if not self._is_config_written:
+            super().dump_config()
+            self._is_config_written = True
 
 
 class QuietRunner(AccumulatingRunner):
@@ -61,15 +71,16 @@ def print_into_log(runner: Runner, is_verbose: bool) -> Iterator[None]:
     ) -> None:
         print(warnings.formatwarning(message, category, filename, lineno))
 
+    if is_verbose:
+        yield
+        return
     files = file_handlers(runner.logger)
-    log = files[0].stream if files else io.StringIO()  # only the first process has a file
-    try:
-        if is_verbose:
-            yield
-            return
-        with redirect_stdout(log), warnings.catch_warnings():
-            warnings.showwarning = print_warning  # type: ignore[assignment]
-            yield
-    except Exception:
-        traceback.print_exc(file=log)
-        raise
+    with open(os.devnull, "w") as nowhere:  # only the first process has a file
+        log = files[0].stream if files else nowhere
+        try:
+            with redirect_stdout(log), warnings.catch_warnings():
+                warnings.showwarning = print_warning  # type: ignore[assignment]
+                yield
+        except Exception:
+            traceback.print_exc(file=log if files else sys.stderr)
+            raise

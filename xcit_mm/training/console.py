@@ -105,9 +105,11 @@ def _print_start(runner: Runner, sizes: str) -> None:
 def _describe_iteration(runner: Runner) -> str:
     """Describe loss, learning rate and time of the last iterations, and a GPU's memory."""
     scalars = runner.message_hub.log_scalars
-    seconds = scalars["train/time"].mean(_WINDOW)
-    time_left = tqdm.format_interval(seconds * (runner.max_iters - runner.iter - 1))
-    line = f"{seconds:.3g} s/it  {time_left} left"
+    line = ""
+    if "train/time" in scalars:
+        seconds = scalars["train/time"].mean(_WINDOW)
+        time_left = tqdm.format_interval(seconds * (runner.max_iters - runner.iter - 1))
+        line = f"{seconds:.3g} s/it  {time_left} left"
     if "train/lr" in scalars:  # not with several optimizers
         line = f"lr {scalars['train/lr'].current():.3g}  {line}"
     if "train/loss" in scalars:

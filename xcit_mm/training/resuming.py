@@ -107,13 +107,15 @@ class ResumableCheckpointHook(CheckpointHook):
         if edited:
             print_log(f"edited since the checkpoint: {', '.join(edited)}", "current")
         if self.out_dir is None:
-            # The folder may be a copy, in which a better checkpoint replaces the best.
+            # The folder may be a copy, in which a better checkpoint replaces the best, or another.
             for key, name in best_files(checkpoint).items():
-                best = str(Path(runner.work_dir, name))
-                checkpoint["message_hub"]["runtime_info"][key] = best
+                best = Path(runner.work_dir, name)
+                is_here = best.is_file()
+                checkpoint["message_hub"]["runtime_info"][key] = str(best) if is_here else None
         parameters = _named_parameters(runner)
+        scale = _change_of_scale(runner, checkpoint)
         for name, gradient in checkpoint.get(_GRADIENTS, {}).items():
-            parameters[name].grad = gradient.to(parameters[name].device)
+            parameters[name].grad = gradient.to(parameters[name].device) * scale
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Add gradients that accumulate. Raise FloatingPointError if weights are not finite."""
@@ -134,6 +136,15 @@ class ResumableCheckpointHook(CheckpointHook):
 def _named_parameters(runner: Runner) -> dict[str, nn.Parameter]:
     model: Any = runner.model
     return dict((model.module if is_model_wrapper(model) else model).named_parameters())
+
+
+def _change_of_scale(runner: Runner, checkpoint: dict) -> float:
+    """Return the factor from the loss scale of a checkpoint's gradients to that of the run."""
+    saved = checkpoint.get("optimizer", {}).get("loss_scaler")
+    scaler = getattr(runner.optim_wrapper, "loss_scaler", None)
+    if scaler is not None:
+        return 1.0 if saved else scaler.get_scale()
+    return 1 / saved["scale"] if saved else 1.0
 
 
 def _log_what_starts_anew(runner: Runner) -> None:

@@ -36,8 +36,7 @@ def check_schedule(cfg: Config, checkpoint: Mapping[str, Any]) -> list[str]:
     old = _read_parts(saved)
     new = _read_parts(cfg.pretty_text)
     for part in _SCHEDULE:
-        values = [plain_values(parts.get(part, "")).get(part) for parts in (old, new)]
-        for key, before, after in _differences(part, *values):
+        for key, before, after in _differences(part, _value(old, part), _value(new, part)):
             if key not in _FREE:
                 problem = f"{key} is {after!r} in the config, {before!r} in the checkpoint"
                 fix = "undo the edit, or start another run by load_from, see docs/recipes.md"
@@ -56,6 +55,15 @@ def _read_parts(config: str) -> dict[str, str]:
     """Return the assignments of a config by name."""
     sources = [ast.unparse(statement) for statement in ast.parse(config).body]
     return {source.partition(" = ")[0]: source for source in sources}
+
+
+def _value(parts: dict[str, str], name: str) -> Any:
+    """Return the value of an assignment, its source if it is not plain, or None without one."""
+    source = parts.get(name, "")
+    try:
+        return plain_values(source).get(name)
+    except ValueError:
+        return source
 
 
 def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import all_reduce, is_main_process
+from mmengine.dist import all_reduce, get_world_size, is_main_process
 from mmengine.hooks import Hook
+from mmengine.optim import OptimWrapperDict
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
@@ -45,9 +46,10 @@ class TerminationHook(Hook):
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.
-        should_update = getattr(runner.optim_wrapper, "should_update", None)
-        if should_update is not None and not should_update():
-            return  # gradients accumulate, of which several processes save none
+        wrapper: Any = runner.optim_wrapper
+        accumulates = not isinstance(wrapper, OptimWrapperDict) and not wrapper.should_update()
+        if accumulates and get_world_size() > 1:
+            return  # several processes save no gradients
         is_terminated = torch.tensor(float(self._is_terminated))
         all_reduce(is_terminated, op="max")
         if not is_terminated:

@@ -66,9 +66,9 @@ def find_checkpoint_in(folder: Path) -> str | None:
         return str(files[0]) if files else None
     if not Path(last).is_file():  # on a server, or missing, as an error will say
         return last
-    best = [folder / name for name in best_files(load_from_file(last)).values()]
+    best = [Path(last).with_name(name) for name in best_files(load_from_file(last)).values()]
     if best and not best[0].is_file():
-        problem = f"{folder} lacks {best[0].name}, the best checkpoint of {last}"
+        problem = f"{best[0].parent} lacks {best[0].name}, the best checkpoint of {last}"
         raise FileNotFoundError(f"{problem}: give config and checkpoint")
     return str(best[0]) if best else last
 
@@ -93,10 +93,16 @@ def last_checkpoint(work_dir: Path) -> str | None:
     saved = pointer.read_text().strip() if pointer.is_file() else ""
     if not saved:  # a kill before the path is written
         files = [*work_dir.glob("iter_*.pth"), *work_dir.glob("epoch_*.pth")]
-        return str(max(files, key=lambda file: file.stat().st_mtime)) if files else None
+        return str(max(files, key=_iteration_of)) if files else None
     file = work_dir / Path(saved).name
     if file.is_file():
         return str(file)
     is_in_former_work_dir = Path(saved).with_name(pointer.name).exists()
     is_elsewhere = "://" in saved or (Path(saved).is_file() and not is_in_former_work_dir)
     return saved if is_elsewhere else str(file)
+
+
+def _iteration_of(file: Path) -> int:
+    """Return the iteration or epoch in the name of a checkpoint, or 0."""
+    number = file.stem.rpartition("_")[2]
+    return int(number) if number.isdigit() else 0
