@@ -19,13 +19,14 @@ class Line(BaseModel):
 
 @pytest.mark.parametrize("accumulated, rate", [(1, 0.25), (4, 1.0)])
 def test_gradients_that_accumulate_are_a_part_of_the_batch(accumulated, rate, tmp_path):
-    optimizer = dict(type="SGD", lr=1.0)
+    optim_wrapper = dict(optimizer=dict(type="SGD", lr=1.0), accumulative_counts=accumulated)
     runner = AccumulatingRunner(
         Line(),
         work_dir=str(tmp_path),
         train_dataloader=DataLoader([], batch_size=2),
         train_cfg=dict(type="IterBasedTrainLoop", max_iters=1),
-        optim_wrapper=dict(optimizer=optimizer, accumulative_counts=accumulated),
+        optim_wrapper=optim_wrapper,
+        cfg=dict(optim_wrapper=optim_wrapper),
         experiment_name=tmp_path.name,
     )
     wrapper = runner.build_optim_wrapper(runner.optim_wrapper)

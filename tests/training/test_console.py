@@ -66,7 +66,7 @@ def test_a_test_prints_its_scores(trained, options):
 def test_a_folder_whose_run_was_resumed_is_tested_with_its_config(trained, options, tmp_path):
     """A resumed run has `resume=True` and another `load_from`, and may have other workers."""
     work = tmp_path / "w"
-    arguments = (CONFIG, *options, "--work-dir", work, "--resume")
+    arguments = (CONFIG, "--work-dir", work, "--resume", *options)
     run_tool("train", *arguments, cwd=tmp_path, kill_at=("before_train_iter", 9))
     more = ("train_dataloader.num_workers=1", "train_dataloader.persistent_workers=True")
     assert run_tool("train", *arguments, *more, cwd=tmp_path).returncode == 0

@@ -83,4 +83,5 @@ def print_into_log(runner: Runner, is_verbose: bool) -> Iterator[None]:
                 yield
         except Exception:
             traceback.print_exc(file=log if files else sys.stderr)
+            log.flush()
             raise
