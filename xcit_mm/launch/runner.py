@@ -76,7 +76,7 @@ def print_into_log(runner: Runner, is_verbose: bool) -> Iterator[None]:
         return
     files = file_handlers(runner.logger)
     with open(os.devnull, "w") as nowhere:  # only the first process has a file
-        log = files[0].stream if files else nowhere
+        log: Any = files[0].stream if files else nowhere
         try:
             with redirect_stdout(log), warnings.catch_warnings():
                 warnings.showwarning = print_warning  # type: ignore[assignment]
