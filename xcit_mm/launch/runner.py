@@ -18,7 +18,10 @@ from ..utils.compat import file_handlers
 class AccumulatingRunner(Runner):
     """mmengine's Runner, for which gradients that accumulate are a part of the batch.
 
-    mmengine (0.10) scales learning rates by the images of an iteration, not of an optimizer step.
+    The config of a work folder is that of its checkpoints.
+
+    mmengine (0.10) scales learning rates by the images of an iteration, not of an optimizer step,
+    and writes the config of each run and test before it starts.
     """
 
     _is_config_written = False
@@ -38,6 +41,7 @@ class AccumulatingRunner(Runner):
             super().dump_config()
 
     def save_checkpoint(self, *args: Any, **options: Any) -> None:
+        """Save a checkpoint, and write the config beside the first of this run."""
         super().save_checkpoint(*args, **options)
         if not self._is_config_written:
             super().dump_config()
