@@ -117,39 +117,26 @@ def test_weights_of_the_backbone_stay_unless_a_checkpoint_replaces_them(
     assert cfg.model.pretrained == (None if has_checkpoint else "open-mmlab://resnet50_v1c")
 
 
-def with_class_weight(folder: Path, loss: str, weights: object) -> None:
-    """Set the weights of the classes in a loss of a config."""
-    path = folder / "mine.py"
-    cfg = Config.fromfile(path)
-    head = cfg.model.decode_head if loss == "loss_decode" else cfg.model.roi_head.bbox_head
-    head[loss].class_weight = weights
-    cfg.dump(path)
-
-
 @pytest.mark.parametrize(
-    "loss, weights, expected",
+    "weights, expected",
     [
-        ("loss_decode", (0.5,) * 5, [0.5] * 6),
-        ("loss_cls", [1.0] * 4 + [9.0], [1.0] * 2 + [9.0]),  # the last is that of no object
-        ("loss_decode", [1.0] * 4 + [5.0], None),
-        ("loss_decode", (5.0,) + (1.0,) * 4, None),
-        ("loss_decode", "weights.npy", None),
-        ("loss_cls", [1.0, 5.0, 1.0, 1.0, 9.0], None),
+        ([1.0] * 4 + [9.0], [1.0] * 2 + [9.0]),  # the last is that of no object
+        ([1.0, 5.0, 1.0, 1.0, 9.0], None),
+        ([2.0] * 5, None),
     ],
 )
-def test_weights_of_classes_are_those_of_the_new_classes_or_refused(
-    loss, weights, expected, request, data, shapes, start, refused
+def test_weights_of_classes_are_refused_but_that_of_no_object(
+    weights, expected, trained, data, start, refused
 ):
-    is_segmentor = loss == "loss_decode"
-    model = request.getfixturevalue("trained_segmentor" if is_segmentor else "trained")
-    with_class_weight(model, loss, weights)
-    arguments = ["--from", model, "--data", shapes if is_segmentor else data]
+    cfg = Config.fromfile(trained / "mine.py")
+    cfg.model.roi_head.bbox_head.loss_cls.class_weight = weights
+    cfg.dump(trained / "mine.py")
+    arguments = ["--from", trained, "--data", data]
     if expected is None:
         assert f"weights its classes by {weights}: set class_weight=None" in refused(*arguments)
-        return
-    model_cfg = start(*arguments).model
-    head = model_cfg.decode_head if is_segmentor else model_cfg.roi_head.bbox_head
-    assert head[loss].class_weight == expected
+    else:
+        head = start(*arguments).model.roi_head.bbox_head
+        assert head.loss_cls.class_weight == expected
 
 
 WRAPPER = dict(type="MultiImageMixDataset", dataset=dict(type="A"))
@@ -167,9 +154,9 @@ WRAPPER = dict(type="MultiImageMixDataset", dataset=dict(type="A"))
         ),
         (
             dict(train_dataloader=dict(dataset=dict(_delete_=True, **WRAPPER))),
-            "has MultiImageMixDataset, --from takes one data set",
+            "train_dataloader has no pipeline: --from takes a model whose data sets have",
         ),
-        (dict(test_dataloader=None), "has no test_dataloader"),
+        (dict(test_dataloader=None), "test_dataloader has no pipeline"),
         (dict(model=dict(roi_head=dict(type="A"))), "needs masks: give data with masks"),
     ],
 )

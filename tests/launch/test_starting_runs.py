@@ -1,6 +1,7 @@
 """`train` and `test` up to the point where mmengine's Runner is built, on a tiny data set."""
 
 import multiprocessing
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -37,7 +38,6 @@ def test_ctrl_c_prints_one_line(shapes, monkeypatch, capsys):
         (DET, "model.neck.type=FPNN", "the model cannot be built: KeyError: 'FPNN is not in the"),
         (SEG, "val_dataloader.dataset.data_root=nowhere", "D311 the val data are not at nowhere"),
         (SEG, "model.neck", "write KEY=VALUE"),
-        (SEG, "--launcher=pytorch", "this machine has none: leave out --launcher"),
     ],
 )
 def test_training_that_would_fail_does_not_start(config, change, message, shapes, refused):
@@ -95,6 +95,15 @@ def test_only_the_first_process_checks_prints_and_locks(
     monkeypatch.setenv(variable, "8")
     capsys.readouterr()
     assert start("--work-dir", "work", *arguments) and capsys.readouterr().err == ""
+
+
+def test_variables_of_torchrun_that_are_set_by_hand_may_lack_the_local_rank(
+    shapes, monkeypatch, start
+):
+    monkeypatch.setenv("LOCAL_RANK", "")
+    monkeypatch.delenv("LOCAL_RANK")
+    cfg = start(CONFIG, "--launcher=pytorch", *cfg_options(SEG, shapes, 1))
+    assert (cfg.launcher, os.environ["LOCAL_RANK"]) == ("pytorch", "0")
 
 
 @pytest.mark.parametrize("config", SCORES)

@@ -1,6 +1,6 @@
 """Model and pipelines of a config, for the classes and labels of another data set."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from mmengine.config import Config
 
 from ..datasets import IGNORED, Dataset
-from ..utils.configs import leaf_datasets, read_config, type_name
+from ..utils.configs import read_config, type_name
 from ..utils.errors import preview
 from ..weights.zoo import find_model
 
@@ -16,7 +16,6 @@ TAKEN = (
     "--from takes detectors and segmentors whose heads have num_classes, such as Mask R-CNN, "
     "RetinaNet, Mask2Former, Semantic FPN and UperNet"
 )
-_WRAPPERS = ("RepeatDataset", "ClassBalancedDataset")  # whose images pass the inner pipeline only
 _WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")
 
 Pipeline = list[Any]
@@ -57,27 +56,18 @@ class Adapted:
         cfg = read_config(base)
         if cfg.get("default_scope") not in ("mmdet", "mmseg"):
             raise ValueError(f"{name} is a {type_name(cfg.model)}: {TAKEN}")
-        pipelines = [
-            _find_pipeline(name, cfg, f"{split}_dataloader") for split in ("train", "test")
-        ]
+        pipelines = []
+        for loader in ("train_dataloader", "test_dataloader"):
+            dataset: Any = (cfg.get(loader) or {}).get("dataset") or {}
+            if "pipeline" not in dataset:
+                fix = "--from takes a model whose data sets have a pipeline, without wrappers"
+                raise ValueError(f"the data set of {name}'s {loader} has no pipeline: {fix}")
+            pipelines.append(dataset.to_dict()["pipeline"])
         return cls(name, base, checkpoint, cfg, cfg.model.to_dict(), pipelines)
 
     @property
     def is_detector(self) -> bool:
         return self.cfg.default_scope == "mmdet"
-
-
-def _find_pipeline(model: str, cfg: Config, name: str) -> Pipeline:
-    """Return the pipeline of the only data set of a dataloader."""
-    fix = "--from takes one data set with a pipeline"
-    if not cfg.get(name):
-        raise ValueError(f"{model} has no {name}, {fix}")
-    dataset = cfg[name].dataset.to_dict()
-    leaves = list(leaf_datasets(dataset))
-    is_wrapped = leaves[0] is not dataset
-    if len(leaves) > 1 or (is_wrapped and type_name(dataset) not in _WRAPPERS):
-        raise ValueError(f"{model} has {type_name(dataset)}, {fix}")
-    return leaves[0]["pipeline"]
 
 
 def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
@@ -92,13 +82,15 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
     model = adapted.model
     change = _adapt_maps_step
     if adapted.is_detector:
-        _choose_masks(adapted, dataset, boxes)
-        has_empty = dataset.training.count_empty() > 0
-        change = partial(_adapt_objects_step, masks=adapted.masks, keeps_empty=has_empty)
+        if _predicts_masks(model):
+            adapted.masks = not boxes and _have_masks(dataset)
+            if not adapted.masks:
+                _leave_out_masks(adapted)
+        change = partial(_adapt_objects_step, masks=adapted.masks)
     else:
         model["data_preprocessor"]["seg_pad_val"] = IGNORED
-    heads = {key: part for key, part in model.items() if key not in _WITHOUT_CLASSES}
-    count = _set_class_counts(adapted.name, heads, len(dataset.classes))
+    heads = [part for key, part in model.items() if key not in _WITHOUT_CLASSES]
+    count = sum(_set_classes(adapted.name, part, len(dataset.classes)) for part in _dicts(heads))
     if not count or "language_model" in model:
         raise ValueError(f"{adapted.name} is a {model['type']} without num_classes: {TAKEN}")
     training, test = (map_steps(steps, change) for steps in adapted.pipelines)
@@ -110,30 +102,29 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
                 part["pretrained"] = None
 
 
-def _choose_masks(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
-    """Set `adapted.masks`, until now False, if a model that predicts masks shall keep them. Else it
-    finds only boxes: if these are wanted, or no object has a mask.
+def _predicts_masks(model: dict[str, Any]) -> bool:
+    roi_head = model.get("roi_head") or {}
+    return "panoptic_head" in model or bool(model.get("mask_head") or roi_head.get("mask_head"))
 
-    Raises:
-        ValueError: If only some objects have masks, or the model needs masks.
-    """
+
+def _have_masks(dataset: Dataset) -> bool:
+    """Return whether objects have masks. Raise ValueError if only some have."""
+    without_mask = []
+    for split in filter(None, (dataset.training, dataset.held_out)):
+        masks = split.objects.masks if split.objects is not None else []
+        without_mask += [split.name_object(row) for row, mask in enumerate(masks) if not mask]
+    count = dataset.count_labels()
+    if 0 < len(without_mask) < count:
+        problem = f"{len(without_mask)} of {count} objects have no mask"
+        fix = "draw or remove them, or train boxes alone by --boxes"
+        raise ValueError(f"{problem}: {preview(without_mask)}: {fix}")
+    return not without_mask
+
+
+def _leave_out_masks(adapted: Adapted) -> None:
+    """Change a model to one that finds boxes. Raise ValueError if it needs masks."""
     model = adapted.model
     roi_head = model.get("roi_head") or {}
-    if not ("panoptic_head" in model or model.get("mask_head") or roi_head.get("mask_head")):
-        return
-    if not boxes:
-        without_mask = []
-        for split in filter(None, (dataset.training, dataset.held_out)):
-            masks = split.objects.masks if split.objects is not None else []
-            without_mask += [split.name_object(row) for row, mask in enumerate(masks) if not mask]
-        count = dataset.count_labels()
-        if 0 < len(without_mask) < count:
-            problem = f"{len(without_mask)} of {count} objects have no mask"
-            fix = "draw or remove them, or train boxes alone by --boxes"
-            raise ValueError(f"{problem}: {preview(without_mask)}: {fix}")
-        adapted.masks = not without_mask
-    if adapted.masks:
-        return
     if roi_head.get("type") not in ("StandardRoIHead", "CascadeRoIHead"):
         raise ValueError(f"{adapted.name} needs masks: give data with masks, or another detector")
     roi_head |= dict(mask_roi_extractor=None, mask_head=None)
@@ -141,21 +132,22 @@ def _choose_masks(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
         model["type"] = "FasterRCNN"
 
 
-def _set_class_counts(name: str, part: Any, classes: int, is_loss_cls: bool = False) -> int:
-    """Set the number of classes in all heads of a part, and options that depend on it. Return how
-    many numbers were set.
-    """
+def _dicts(part: Any) -> Iterator[dict]:
+    """Yield all dicts inside a part of a config."""
+    if isinstance(part, dict):
+        yield part
+        part = list(part.values())
     if isinstance(part, list | tuple):
-        return sum(_set_class_counts(name, stage, classes, is_loss_cls) for stage in part)
-    if not isinstance(part, dict):
-        return 0
-    count = 0
-    for key, value in part.items():
-        count += _set_class_counts(name, value, classes, key == "loss_cls")
-    for key in ("num_classes", "num_things_classes"):
-        if key in part:
-            count += 1
-            part[key] = classes
+        for inner in part:
+            yield from _dicts(inner)
+
+
+def _set_classes(name: str, part: dict[str, Any], classes: int) -> bool:
+    """Set the number of classes in a part of a head, and what depends on it. Return whether the
+    part has a number of classes.
+    """
+    counts = [key for key in ("num_classes", "num_things_classes") if key in part]
+    part.update(dict.fromkeys(counts, classes))
     if part.get("out_channels") == 1:  # a threshold divides two classes
         part["out_channels"] = None
     if part.get("num_stuff_classes"):
@@ -163,16 +155,12 @@ def _set_class_counts(name: str, part: Any, classes: int, is_loss_cls: bool = Fa
     if "ignore_index" in part:
         part["ignore_index"] = IGNORED
     weights = part.get("class_weight")
-    if isinstance(weights, list | tuple | str):  # a text names a file of weights
-        # The last weight of a softmax over detected objects is that of no object.
-        has_no_object = is_loss_cls and not part.get("use_sigmoid")
-        of_classes = weights[:-1] if has_no_object else weights
-        if len(set(of_classes)) != 1:
-            problem = f"{name} weights its classes by {weights}"
-            raise ValueError(f"{problem}: set class_weight=None")
-        no_object = weights[-1:] if has_no_object else []
-        part["class_weight"] = [of_classes[0]] * classes + list(no_object)
-    return count
+    if weights:
+        *of_classes, no_object = weights  # as Mask2Former has them
+        if len(set(of_classes)) != 1 or no_object in of_classes:
+            raise ValueError(f"{name} weights its classes by {weights}: set class_weight=None")
+        part["class_weight"] = of_classes[:1] * classes + [no_object]
+    return bool(counts)
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -203,19 +191,16 @@ def map_steps(steps: Pipeline, change: Callable[[dict], Sequence[dict]]) -> Pipe
     return changed
 
 
-def _adapt_objects_step(step: dict, masks: bool, keeps_empty: bool) -> list[dict]:
-    """Adapt a step of a detector's pipeline. With `keeps_empty`, photos without objects pass."""
-    changes: dict[str, Any] = {}
+def _adapt_objects_step(step: dict, masks: bool) -> list[dict]:
+    """Adapt a step of a detector's pipeline. Photos without objects pass, as background."""
     name = type_name(step)
     if name == "LoadAnnotations":
-        changes.update(with_bbox=True, with_mask=masks)
-    elif name == "RandomCrop" and keeps_empty:
-        changes.update(allow_negative_crop=True)
-    elif name == "FilterAnnotations":
-        changes.update(by_mask=masks and step.get("by_mask", False))
-        if keeps_empty:
-            changes.update(keep_empty=False)  # mmdet's True drops empty photos
-    return [step | changes]
+        return [step | dict(with_bbox=True, with_mask=masks)]
+    if name == "RandomCrop":
+        return [step | dict(allow_negative_crop=True)]
+    if name == "FilterAnnotations":  # mmdet's keep_empty=True drops photos without objects
+        return [step | dict(by_mask=masks and step.get("by_mask", False), keep_empty=False)]
+    return [step]
 
 
 def _adapt_maps_step(step: dict) -> list[dict]:

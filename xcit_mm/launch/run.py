@@ -5,19 +5,17 @@ import copy
 import os
 import sys
 import warnings
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from mmengine.config import Config
-from mmengine.device import get_device
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
 from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
 from ..training.console import ConsoleHook
-from ..training.schedule import is_complete
 from ..training.termination import TerminationHook
 from ..utils.cli import cli_main, parse_cfg_options, quiet
 from ..utils.compat import load_urls_by
@@ -27,11 +25,11 @@ from ..utils.scripts import find_script
 from ..weights.reader import check_checkpoint
 from ..weights.work_dirs import last_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
-from .options import change_test, change_training, dump_results
+from .options import change_test, change_training
 from .report import report
 from .runner import AccumulatingRunner, QuietRunner, print_into_log
 from .source import refresh_dataset_copies
-from .state import find_state
+from .state import is_complete, load_state
 
 
 def train(options: argparse.Namespace) -> int:
@@ -43,8 +41,8 @@ def train(options: argparse.Namespace) -> int:
     Args:
         options: Options of `xcit-mm train`.
     """
-    interrupted = "--resume resumes from the last checkpoint"
-    return cli_main(lambda: _train(options), interrupted, *_errors_of_one_line(options))
+    errors = () if options.verbose else (Exception,)
+    return cli_main(lambda: _train(options), "--resume resumes from the last checkpoint", *errors)
 
 
 def test(options: argparse.Namespace) -> int:
@@ -53,12 +51,8 @@ def test(options: argparse.Namespace) -> int:
     Args:
         options: Options of `xcit-mm test`.
     """
-    interrupted = "the test has no scores yet"
-    return cli_main(lambda: _test(options), interrupted, *_errors_of_one_line(options))
-
-
-def _errors_of_one_line(options: argparse.Namespace) -> tuple[type[Exception], ...]:
-    return () if options.verbose else (Exception,)
+    errors = () if options.verbose else (Exception,)
+    return cli_main(lambda: _test(options), "the test has no scores yet", *errors)
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -66,61 +60,44 @@ def _train(options: argparse.Namespace) -> None:
     with ExitStack() as lock:
         if _is_first():
             lock.enter_context(lock_folder(Path(cfg.work_dir), "--work-dir"))
-        runner = _prepare_training(cfg, options)
-        if runner is None:
-            return
-        with print_into_log(runner, options.verbose), load_urls_by(load_checkpoint):
-            runner.train()
+        with quiet():
+            change_training(cfg, options)
+            if _is_first():
+                refresh_dataset_copies(cfg)
+            if not _find_start(cfg, options.resume):
+                return
+            checked = copy.deepcopy(cfg)
+            if cfg.resume:
+                checked.load_from = None  # it is the run's own state
+            _check(check_training(checked), options)
+        runner = _build_runner(cfg, options.verbose)
+        runner.register_hook(TerminationHook())
+        _run(runner, runner.train, options)
         if _is_first():
             for line in report(Path(cfg.work_dir), cfg):
                 _say(line)
 
 
-def _prepare_training(cfg: Config, options: argparse.Namespace) -> Runner | None:
-    """Return the Runner of a training that can start, or None if the training is complete."""
-    with _quiet_unless(options.verbose):
-        change_training(cfg, options)
-        if _is_first():
-            refresh_dataset_copies(cfg)
-        if not _find_start(cfg, options.resume):
-            return None
-        checked = copy.deepcopy(cfg)
-        if cfg.resume:
-            checked.load_from = None  # it is the run's own state
-        _check(check_training(checked), options)
-    runner = _build_runner(cfg, options.verbose)
-    runner.register_hook(TerminationHook())
-    return runner
-
-
 def _test(options: argparse.Namespace) -> None:
     config, checkpoint = find_model(options.config, options.checkpoint)
     cfg = _read_run(config, options)
-    with _quiet_unless(options.verbose):
+    with quiet():
         if _is_first():
             refresh_dataset_copies(cfg)
         check_checkpoint(checkpoint)
         _check(check_test(copy.deepcopy(cfg), checkpoint), options)
         change_test(cfg, checkpoint, options)
     runner = _build_runner(cfg, options.verbose)
-    with print_into_log(runner, options.verbose), load_urls_by(load_checkpoint):
-        if options.out:
-            dump_results(runner, options.out)
-        runner.test()
-
-
-def _quiet_unless(is_verbose: bool) -> AbstractContextManager:
-    return nullcontext() if is_verbose else quiet()
+    _run(runner, runner.test, options)
 
 
 def _read_run(config: str, options: argparse.Namespace) -> Config:
     """Read the config of a run, with its folder and launcher."""
     cfg = read_config(config, parse_cfg_options(options.cfg_options))
     find_script(cfg, config, "train")  # raises if the library is not installed
-    if options.launcher != "none" and get_device() in ("cpu", "mps"):
-        problem = "mmengine starts several processes on GPUs only, and this machine has none"
-        raise ValueError(f"{problem}: leave out --launcher")
     cfg.launcher = options.launcher
+    if options.launcher == "pytorch":
+        os.environ.setdefault("LOCAL_RANK", "0")  # which torchrun sets
     cfg.work_dir = str(options.work_dir or cfg.get("work_dir") or f"work_dirs/{Path(config).stem}")
     return cfg
 
@@ -135,26 +112,27 @@ def _find_start(cfg: Config, resume: str | None) -> bool:
     Raises:
         FileExistsError: If a run starts in a folder with a checkpoint.
     """
+    if resume is None and cfg.get("resume"):  # as mmengine means it
+        resume = cfg.get("load_from") or ""
     folder = Path(cfg.work_dir)
-    if resume is None and last_checkpoint(folder):
+    last = last_checkpoint(folder)
+    if resume is None and last:
         problem = f"{folder} has a checkpoint, and a work folder is one run"
         raise FileExistsError(f"{problem}: --resume continues it, --work-dir names another folder")
-    if resume is None and cfg.get("resume"):
-        fix = "--resume FILE resumes, --cfg-options resume=False starts a run"
-        raise ValueError(f"resume=True in the config: {fix}")
-    state = None if resume is None else find_state(resume, folder, cfg)
-    cfg.resume = state is not None
-    if state is not None:
-        cfg.load_from = state.path
-        if is_complete(state.content):
+    checkpoint = None if resume is None else resume or last
+    cfg.resume = checkpoint is not None
+    if checkpoint is not None:
+        cfg.load_from = checkpoint
+        if is_complete(load_state(checkpoint, cfg)):
             longer = "a longer run starts from it by load_from, see docs/recipes.md"
-            _say(f"the run is complete: {state.path} is its end; {longer}")
+            _say(f"the run is complete: {checkpoint} is its end; {longer}")
             return False
     elif resume is not None:
         _say(f"{folder} has no checkpoint yet: the run starts at the first iteration")
     length = cfg.get("train_cfg") or {}
-    end = f"{length.get('max_epochs') or length.get('max_iters')} "
-    end += "epochs" if length.get("max_epochs") else "iterations"
+    end = f"{length.get('max_iters')} iterations"
+    if length.get("max_epochs"):
+        end = f"{length['max_epochs']} epochs"
     start = cfg.get("load_from") or "the config's initial weights"
     _say(f"{_describe_model(cfg)}, {end} from {start}, in {folder}")
     return True
@@ -176,10 +154,6 @@ def _check(findings: Iterable[Finding], options: argparse.Namespace) -> None:
 
 def _build_runner(cfg: Config, is_verbose: bool) -> Runner:
     """Build the Runner that a config names, by default mmengine's."""
-    if cfg.default_scope == "mmdet" and cfg.get("compile"):
-        from mmdet.utils import setup_cache_size_limit_of_dynamo
-
-        setup_cache_size_limit_of_dynamo()
     own_runner = AccumulatingRunner if is_verbose else QuietRunner
     with warnings.catch_warnings():
         if not is_verbose:
@@ -188,6 +162,13 @@ def _build_runner(cfg: Config, is_verbose: bool) -> Runner:
     if not is_verbose:
         runner.register_hook(ConsoleHook(sys.stdout))
     return runner
+
+
+def _run(runner: Runner, run: Callable[[], object], options: argparse.Namespace) -> None:
+    """Train or test by a runner."""
+    into_log = nullcontext() if options.verbose else print_into_log(runner)
+    with into_log, load_urls_by(load_checkpoint):
+        run()
 
 
 def _describe_model(cfg: Config) -> str:

@@ -1,7 +1,7 @@
 """mmengine's Runner as this package starts it."""
 
+import io
 import logging
-import os
 import sys
 import traceback
 import warnings
@@ -18,10 +18,9 @@ from ..utils.compat import file_handlers
 class AccumulatingRunner(Runner):
     """mmengine's Runner, for which gradients that accumulate are a part of the batch.
 
-    The config of a work folder is that of its checkpoints.
-
     mmengine (0.10) scales learning rates by the images of an iteration, not of an optimizer step,
-    and writes the config of each run and test before it starts.
+    and writes the config of each run and test before it starts. Here the config of a work folder is
+    that of its checkpoints.
     """
 
     _is_config_written = False
@@ -34,14 +33,9 @@ class AccumulatingRunner(Runner):
         super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def dump_config(self) -> None:
-        """Write the config of a training that starts. A test would replace it, and so would a run
-        that resumes: its config may be edited, and belongs to its first checkpoint.
-        """
-        if self.cfg.get("train_cfg") and not self.cfg.get("resume"):
-            super().dump_config()
+        """Write nothing before the first checkpoint of this run."""
 
     def save_checkpoint(self, *args: Any, **options: Any) -> None:
-        """Save a checkpoint, and write the config beside the first of this run."""
         super().save_checkpoint(*args, **options)
         if not self._is_config_written:
             super().dump_config()
@@ -65,27 +59,17 @@ def _is_shown(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def print_into_log(runner: Runner, is_verbose: bool) -> Iterator[None]:
+def print_into_log(runner: Runner) -> Iterator[None]:
     """Write what libraries print, Python's warnings and an error's traceback into the log file of a
-    run, unless it is verbose.
+    run.
     """
-
-    def print_warning(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
-    ) -> None:
-        print(warnings.formatwarning(message, category, filename, lineno))
-
-    if is_verbose:
-        yield
-        return
     files = file_handlers(runner.logger)
-    with open(os.devnull, "w") as nowhere:  # only the first process has a file
-        log: Any = files[0].stream if files else nowhere
+    log: Any = files[0].stream if files else io.StringIO()  # only the first process has a file
+    with redirect_stdout(log), warnings.catch_warnings():
+        warnings.showwarning = lambda *args: print(warnings.formatwarning(*args[:4]))
         try:
-            with redirect_stdout(log), warnings.catch_warnings():
-                warnings.showwarning = print_warning  # type: ignore[assignment]
-                yield
+            yield
         except Exception:
-            traceback.print_exc(file=log if files else sys.stderr)
+            traceback.print_exc(file=log)
             log.flush()
             raise

@@ -163,9 +163,9 @@ class NumberedIterLoop(IterBasedTrainLoop):
         batches: Any = self.dataloader.batch_sampler
         batches.first_batch = self.iter
         # mmengine takes the trained batches from the iterator and drops them. The loader leaves
-        # them out, so None stands for each. By `fast_forward_on_resume`, OneDL's drops nothing.
-        skipped = 0 if getattr(self, "fast_forward_on_resume", False) else self.iter
-        self.dataloader_iterator = _LoopIterator(itertools.repeat(None, skipped), self.dataloader)
+        # them out, so None stands for each.
+        self.fast_forward_on_resume = False  # by which OneDL's would drop nothing
+        self.dataloader_iterator = _LoopIterator(itertools.repeat(None, self.iter), self.dataloader)
         return super().run()
 
     def run_iter(self, data_batch: Any) -> None:

@@ -32,12 +32,10 @@ class ConsoleHook(Hook):
             sizes += f", {len(runner.val_dataloader.dataset)} for validation"
         _print_start(runner, sizes)
         self._progress = _Progress(runner.max_iters, runner.iter)
+        self._best = _best_checkpoints(runner)
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         self._progress.show(runner.iter + 1, _describe_iteration(runner))
-
-    def before_val_epoch(self, runner: Runner) -> None:
-        self._former_best = _best_checkpoints(runner)
 
     def after_val_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
         batches = len(runner.val_dataloader)
@@ -47,8 +45,13 @@ class ConsoleHook(Hook):
         scores = _list_scores(metrics or {})
         main_scores = [score for score in scores if score[0].endswith(("mAP", "mAP_50"))]
         line = ", ".join(f"{name} {score:.4g}" for name, score in main_scores or scores[:4])
-        end = ", the best so far" if _best_checkpoints(runner) != self._former_best else ""
+        former = self._best
+        self._best = _best_checkpoints(runner)
+        end = ", the best so far" if self._best != former else ""
         _print_once(f"validation after iteration {runner.iter}: {line or 'no scores'}{end}")
+
+    def after_train(self, runner: Runner) -> None:
+        self._progress.close()
 
     def before_test(self, runner: Runner) -> None:
         _print_start(runner, f"{len(runner.test_dataloader.dataset)} images")
@@ -62,9 +65,6 @@ class ConsoleHook(Hook):
         if is_main_process():
             for name, score in _list_scores(metrics or {}):
                 print(f"{name}  {score:.4g}", file=self._output)
-
-    def after_train(self, runner: Runner) -> None:
-        self._progress.close()
 
 
 class _Progress:
@@ -105,23 +105,21 @@ def _print_start(runner: Runner, sizes: str) -> None:
 def _describe_iteration(runner: Runner) -> str:
     """Describe loss, learning rate and time of the last iterations, and a GPU's memory."""
     scalars = runner.message_hub.log_scalars
-    line = ""
-    if "train/time" in scalars:
+    parts = [f"loss {scalars['train/loss'].mean(_WINDOW):.4g}"]
+    if "train/lr" in scalars:  # not with several optimizers
+        parts.append(f"lr {scalars['train/lr'].current():.3g}")
+    if "train/time" in scalars:  # of IterTimerHook
         seconds = scalars["train/time"].mean(_WINDOW)
         time_left = tqdm.format_interval(seconds * (runner.max_iters - runner.iter - 1))
-        line = f"{seconds:.3g} s/it  {time_left} left"
-    if "train/lr" in scalars:  # not with several optimizers
-        line = f"lr {scalars['train/lr'].current():.3g}  {line}"
-    if "train/loss" in scalars:
-        line = f"loss {scalars['train/loss'].mean(_WINDOW):.4g}  {line}"
+        parts.append(f"{seconds:.3g} s/it  {time_left} left")
     if torch.cuda.is_available():
-        line += f"  {torch.cuda.max_memory_allocated() / 1e9:.1f} GB"
-    return line
+        parts.append(f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
+    return "  ".join(parts)
 
 
-def _best_checkpoints(runner: Runner) -> dict[str, Any]:
+def _best_checkpoints(runner: Runner) -> list[Any]:
     info = runner.message_hub.runtime_info
-    return {key: value for key, value in info.items() if key.startswith(BEST)}
+    return [value for key, value in info.items() if key.startswith(BEST)]
 
 
 def _list_scores(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:

@@ -9,79 +9,60 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import all_reduce, get_world_size, is_main_process
+from mmengine.dist import all_reduce, is_main_process
 from mmengine.hooks import Hook
-from mmengine.optim import OptimWrapperDict
 from mmengine.runner import Runner
-from torch.utils.data import DataLoader
 
-from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
 from ..utils.compat import stop_workers
 from ..weights.work_dirs import last_checkpoint
 
-STOPPED = "stopped.pth"
-"""Name of the checkpoint that a stopped training writes. The next stop replaces it."""
-
 
 class TerminationHook(Hook):
-    """Ends a training after SIGTERM with a checkpoint, and the exit code 143.
+    """Ends a training after SIGTERM with the checkpoint `stopped.pth`, and the exit code 143.
 
     The iteration, and a validation that belongs to it, are completed. All processes stop after the
     same iteration, when one of them has received the signal.
     """
 
     priority = "LOWEST"  # after the hooks that build loaders
-
-    def __init__(self) -> None:
-        self._is_terminated = False
+    _is_terminated = False
 
     def before_train(self, runner: Runner) -> None:
         def note_signal(*_: object) -> None:
             self._is_terminated = True
 
         self._former_handler = signal.signal(signal.SIGTERM, note_signal)
-        for loader in _loaders(runner):
+        self._stopped = Path(runner.work_dir, "stopped.pth")
+        loops: Any = filter(None, (runner.train_loop, runner.val_loop))
+        self._loaders = [loop.dataloader for loop in loops]
+        for loader in self._loaders:
             loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.
-        wrapper: Any = runner.optim_wrapper
-        accumulates = not isinstance(wrapper, OptimWrapperDict) and not wrapper.should_update()
-        if accumulates and get_world_size() > 1:
-            return  # several processes save no gradients
         is_terminated = torch.tensor(float(self._is_terminated))
         all_reduce(is_terminated, op="max")
         if not is_terminated:
             return
         runner.save_checkpoint(
             runner.work_dir,
-            STOPPED,
+            self._stopped.name,
             meta=dict(epoch=runner.epoch, iter=runner.iter),
             by_epoch=False,
-            backend_args=dict(backend="atomic"),
+            backend_args=dict(backend="atomic"),  # which writes `last_checkpoint` too
         )
         if is_main_process():
-            path = Path(runner.work_dir, STOPPED)
-            with atomic_write(path.with_name("last_checkpoint")) as file:
-                file.write(str(path).encode())
-            hint = f"{path} is saved: --resume continues from it"
+            hint = f"{self._stopped} is saved: --resume continues from it"
             print_line(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
         sys.exit(128 + signal.SIGTERM)
 
     def after_train(self, runner: Runner) -> None:
         signal.signal(signal.SIGTERM, self._former_handler)
-        for loader in _loaders(runner):
+        for loader in self._loaders:
             stop_workers(loader)
-        folder = Path(runner.work_dir)
-        last = last_checkpoint(folder)
-        if is_main_process() and last and Path(last).name != STOPPED:
-            (folder / STOPPED).unlink(missing_ok=True)
-
-
-def _loaders(runner: Runner) -> list[DataLoader]:
-    loaders = [getattr(loop, "dataloader", None) for loop in (runner.train_loop, runner.val_loop)]
-    return [loader for loader in loaders if isinstance(loader, DataLoader)]
+        if is_main_process() and last_checkpoint(self._stopped.parent) != str(self._stopped):
+            self._stopped.unlink(missing_ok=True)
 
 
 def _leave_process_group(init: Callable[[int], None] | None, worker: int) -> None:
