@@ -12,7 +12,7 @@ from helpers.demo_runs import DEMO, SCORES, cfg_options
 
 from xcit_mm.commands import train
 
-SEG, DET = SCORES
+SEG, _ = SCORES
 CONFIG = DEMO / f"{SEG}.py"
 
 
@@ -28,9 +28,8 @@ def write_state(path: Path, **changes: object) -> Path:
 URL = "https://example.com/run.pth"
 
 
-@pytest.mark.parametrize("config", SCORES)
 @pytest.mark.parametrize("checkpoint", ["the last", "the newest", "a path", "a URL"])
-def test_a_run_resumes_from_a_checkpoint(checkpoint, config, shapes, start):
+def test_a_run_resumes_from_a_checkpoint(checkpoint, shapes, start):
     work = Path("work, of today")  # with a space, which mmengine's --cfg-options cannot have
     if checkpoint in ("the last", "the newest"):
         path = str(write_state(work / "iter_2.pth"))
@@ -45,33 +44,39 @@ def test_a_run_resumes_from_a_checkpoint(checkpoint, config, shapes, start):
         write_state(Path("downloads") / f"run-{sha256(URL.encode()).hexdigest()[:8]}.pth")
         flags = ["--resume", URL]
     # The file of `load_from` is not needed.
-    options = (*cfg_options(config, shapes, 4), "load_from=none.pth")
+    options = (*cfg_options(SEG, shapes, 4), "load_from=none.pth")
     rate = "optim_wrapper.optimizer.lr=0.5"
-    cfg = start(DEMO / f"{config}.py", "--work-dir", work, *flags, *options, rate)
+    cfg = start(CONFIG, "--work-dir", work, *flags, *options, rate)
     assert (cfg.resume, cfg.load_from, cfg.work_dir) == (True, path, str(work))
     assert (cfg.train_cfg.max_iters, cfg.optim_wrapper.optimizer.lr) == (4, 0.5)
 
 
-@pytest.mark.parametrize("content", ["missing", "broken", "weights"])
-def test_resume_from_what_is_not_a_state_is_refused(content, shapes, refused):
-    if content != "missing":
-        write_state(Path("state.pth"), message_hub=None)
-    if content == "broken":
-        os.truncate("state.pth", 500)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(message_hub=None),  # weights
+        dict(optimizer=None),  # a best checkpoint
+        dict(meta=dict(epoch=0, iter=2, config="import os")),  # mmengine would run it
+    ],
+    ids=str,
+)
+def test_resume_from_what_is_not_a_state_is_refused(changes, shapes, refused):
+    write_state(Path("state.pth"), **changes)
     message = refused(CONFIG, "--resume", "state.pth", *cfg_options(SEG, shapes, 4))
-    assert "state.pth" in message and ("no state of a run" in message) == (content == "weights")
-
-
-def test_resume_from_the_best_checkpoint_is_refused(shapes, refused):
-    best = write_state(Path("work/best_mIoU_iter_2.pth"), optimizer=None)
-    message = refused(CONFIG, "--resume", best, *cfg_options(SEG, shapes, 8))
-    assert f"cannot resume from {best}: it holds no state of a run" in message
-
-
-def test_a_checkpoint_with_a_config_that_mmengine_would_run_is_refused(shapes, refused):
-    state = write_state(Path("state.pth"), meta=dict(epoch=0, iter=2, config="import os"))
-    message = refused(CONFIG, "--resume", state, *cfg_options(SEG, shapes, 8))
     assert "cannot resume from state.pth: it holds no state of a run" in message
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_missing_or_broken_checkpoint_is_named(is_broken, shapes, refused):
+    if is_broken:
+        os.truncate(write_state(Path("state.pth")), 500)
+    assert "state.pth" in refused(CONFIG, "--resume", "state.pth", *cfg_options(SEG, shapes, 4))
+
+
+def test_resume_in_a_config_means_the_option(shapes, start):
+    path = write_state(Path("work/iter_2.pth"))
+    cfg = start(CONFIG, "--work-dir", "work", *cfg_options(SEG, shapes, 4), "resume=True")
+    assert (cfg.resume, cfg.load_from) == (True, str(path))
 
 
 def test_a_run_starts_in_no_folder_with_a_checkpoint(shapes, refused):

@@ -48,15 +48,12 @@ def test_training_that_would_fail_does_not_start(config, change, message, shapes
 @pytest.mark.parametrize(
     "text, message",
     [
-        (None, "no config at own.py"),
         ("model = dict(\n    a=1,,\n)", "own.py cannot be read: invalid syntax in line 2: a=1,,"),
-        ("model = undefined", "own.py cannot be read: NameError: name 'undefined' is not defined"),
         ("model = dict(type='A')", "default_scope=None in own.py: must be one of mmdet, mmseg"),
     ],
 )
 def test_config_with_an_error_is_named(text, message, refused):
-    if text is not None:
-        Path("own.py").write_text(text)
+    Path("own.py").write_text(text)
     assert message in refused("own.py")
 
 
@@ -146,41 +143,21 @@ def test_one_training_at_a_time_writes_into_a_work_folder(other, shapes, weights
     assert start(CONFIG, *options)
 
 
-URL = "http://127.0.0.1:9/none.pth"
-
-
-@pytest.mark.parametrize(
-    "checkpoint, message",
-    [
-        ("a detector's", "the checkpoint does not fit the model: "),
-        (URL, f"cannot download {URL} ("),
-    ],
-)
-def test_weights_that_do_not_load_end_a_test_in_one_line(
-    checkpoint, message, shapes, weights, tmp_path
-):
-    path = checkpoint if checkpoint == URL else weights[DET]
-    options = cfg_options(SEG, shapes, 1)
-    run = run_in_process("test", CONFIG, path, *options, cwd=tmp_path)
+def test_weights_that_do_not_load_end_a_test_in_one_line(shapes, weights, tmp_path):
+    run = run_in_process("test", CONFIG, weights[DET], *cfg_options(SEG, shapes, 1), cwd=tmp_path)
+    message = "the checkpoint does not fit the model: "
     assert run.returncode == 1 and message in run.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ("train_cfg.max_iter=3", "TypeError: .*'max_iter'"),  # made when the training starts
-        ("default_hooks.loger.interval=3", 'KeyError: .* must contain the key "type"'),
-    ],
-)
-def test_a_key_that_a_part_does_not_take_is_two_lines(change, message, shapes, tmp_path):
+def test_a_key_that_a_part_does_not_take_is_two_lines(shapes, tmp_path):
+    change = "train_cfg.max_iter=3"  # of the loop, which is made when the training starts
     options = cfg_options(SEG, shapes, 1)
     run = run_in_process("train", CONFIG, "--skip-checks", *options, change, cwd=tmp_path)
-    key = change.partition("=")[0]
     lines = run.stderr.splitlines()
-    assert run.returncode == 1 and f"--cfg-options {key}: new key" in lines
-    assert re.match(message, lines[-1]) and "Traceback" not in run.stderr
+    assert run.returncode == 1 and "--cfg-options train_cfg.max_iter: new key" in lines
+    assert re.match("TypeError: .*'max_iter'", lines[-1]) and "Traceback" not in run.stderr
     (log,) = tmp_path.glob("work_dirs/*/2*/*.log")
-    assert ("Traceback" in log.read_text()) == ("train_cfg" in key)  # else before the run starts
+    assert "Traceback" in log.read_text()
 
 
 @pytest.mark.parametrize("option", ["--show", "--no-validate", "--seed=1"])

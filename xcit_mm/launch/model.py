@@ -155,7 +155,7 @@ def _set_classes(name: str, part: dict[str, Any], classes: int) -> bool:
     if "ignore_index" in part:
         part["ignore_index"] = IGNORED
     weights = part.get("class_weight")
-    if weights:
+    if isinstance(weights, list | tuple | str):  # a text names a file
         *of_classes, no_object = weights  # as Mask2Former has them
         if len(set(of_classes)) != 1 or no_object in of_classes:
             raise ValueError(f"{name} weights its classes by {weights}: set class_weight=None")
