@@ -156,7 +156,8 @@ def _set_classes(name: str, part: dict[str, Any], classes: int) -> bool:
         part["ignore_index"] = IGNORED
     weights = part.get("class_weight")
     if isinstance(weights, list | tuple | str):  # a text names a file
-        *of_classes, no_object = weights  # as Mask2Former has them
+        of_classes = list(weights[:-1])
+        no_object = weights[-1]  # as Mask2Former has it
         if len(set(of_classes)) != 1 or no_object in of_classes:
             raise ValueError(f"{name} weights its classes by {weights}: set class_weight=None")
         part["class_weight"] = of_classes[:1] * classes + [no_object]
