@@ -1,9 +1,15 @@
-"""What OpenMMLab expects of a backbone: `init_cfg`, frozen stages, BatchNorm in eval mode."""
+"""What OpenMMLab expects of a backbone: `init_cfg`, frozen stages, BatchNorm in eval mode.
 
-from collections.abc import Iterable, Sequence
+And what it lacks: images of which only a part has data.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from mmcv.cnn import build_norm_layer
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
@@ -49,6 +55,19 @@ def build_norm(norm_cfg: dict, channels: int) -> nn.Module:
         raise ValueError(f"{norm_cfg=} cannot be built: {reason(error)}; {fix}") from None
 
 
+def keep_valid(x: Tensor, valid: Tensor | None) -> Tensor:
+    """Return `x` with zeros where it is not valid, or `x` itself without a mask."""
+    return x if valid is None else x.masked_fill(~valid, 0)
+
+
+def cells_with_data(valid: Tensor, size: int) -> Tensor:
+    """Return which cells of `size` x `size` have a valid place, of a mask (B, 1, H, W).
+
+    Shape: (B, 1, H, W) -> (B, 1, ceil(H / size), ceil(W / size)).
+    """
+    return F.max_pool2d(valid.float(), size, ceil_mode=True) > 0
+
+
 class Backbone(BaseModule):
     """`BaseModule` that an `init_cfg` of type 'Pretrained' fills completely, or raises.
 
@@ -60,6 +79,8 @@ class Backbone(BaseModule):
 
     # Options of an `init_cfg` of type 'Pretrained'. The first is required.
     pretrained_options: tuple[str, ...] = ("checkpoint", "use_ema", "fill_stem")
+    can_leave_out_pixels = False  # whether `valid` acts
+    _valid: Sequence[Tensor] | None = None  # the masks of `valid`, in its block
     init_cfg: InitCfg
     in_channels: int
     out_indices: tuple[int, ...]
@@ -106,6 +127,53 @@ class Backbone(BaseModule):
         self.in_channels = in_channels
         self.out_indices = taps
         self.frozen_stages = frozen_stages
+
+    @contextmanager
+    def valid(self, masks: Sequence[Tensor]) -> Iterator[None]:
+        """Leave pixels without data out of the images that the block passes, in inference.
+
+        A token is valid if one of its pixels is. The others act as what lies beyond the border of
+        an image: they are zero in the input of each convolution, in what follows the trunk and in
+        the feature maps, and attention does not see them. So the maps of a part of an image are
+        those of the part alone, but for the positional encoding, which is that of the whole.
+
+            with model.backbone.valid(masks), torch.no_grad():
+                model.predict(...)
+
+        Args:
+            masks: For each image of the batch (h, w), True where it has data. What an image has to
+                the right of its mask and below is padding without data.
+
+        Raises:
+            ValueError: If the backbone is not `XCiT`. In the block: if the masks do not fit the
+                images.
+            RuntimeError: In the block: if gradients are enabled.
+        """
+        if not self.can_leave_out_pixels:
+            raise ValueError(f"{type(self).__name__} sees all pixels: XCiT can leave pixels out")
+        former = self._valid
+        self._valid = masks
+        try:
+            yield
+        finally:
+            self._valid = former
+
+    def valid_cells(self, x: Tensor, size: int) -> Tensor | None:
+        """Return which cells of `size` pixels of images have data, as `cells_with_data` does, or
+        None if all pixels have. Raise as a call in the block of `valid` does.
+        """
+        if self._valid is None:
+            return None
+        if torch.is_grad_enabled():
+            raise RuntimeError("pixels are left out in inference only: call under torch.no_grad()")
+        batch, _, height, width = x.shape
+        shapes = [tuple(mask.shape) for mask in self._valid]
+        if len(shapes) != batch or any(h > height or w > width for h, w in shapes):
+            raise ValueError(f"masks {shapes}: give one for each image of {tuple(x.shape)}")
+        masks = x.new_zeros((batch, 1, height, width), dtype=torch.bool)
+        for canvas, mask, (rows, columns) in zip(masks, self._valid, shapes, strict=True):
+            canvas[0, :rows, :columns] = mask
+        return None if masks.all() else cells_with_data(masks, size)
 
     def check_image(self, x: Tensor) -> None:
         """Raise ValueError if images have other channels or a side below 32 pixels."""

@@ -115,6 +115,7 @@ class XCiTClassifier(Trunk):
     """
 
     pretrained_options = (*Trunk.pretrained_options, "strict_heads")
+    can_leave_out_pixels = False  # class attention sees all tokens
 
     def __init__(
         self,

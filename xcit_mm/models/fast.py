@@ -13,13 +13,14 @@ Each function takes a layer of `xcit` and returns what its plain code returns:
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..utils.compat import BatchNorm, has_hooks
+from .base import keep_valid
 from .products import (
     FastLinear,
     conv_gelu,
@@ -87,7 +88,17 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
     return (pays or attention.implementation == "covariance") and is_unmodified(attention)
 
 
-def covariance_attention(attention: Any, x: Tensor, residual: Tensor | None = None) -> Tensor:
+class Moments(NamedTuple):
+    """What XCA needs to know of the tokens of an image, or of a part of it."""
+
+    tokens: int | Tensor  # N, or (B, 1, 1, 1)
+    mean: Tensor  # m, (B, 1, C)
+    products: Tensor  # S, (B, C, C)
+
+
+def covariance_attention(
+    attention: Any, x: Tensor, residual: Tensor | None = None, valid: Tensor | None = None
+) -> Tensor:
     """Compute XCA of tokens (B, N, C) from their covariance, plus a residual of this shape.
 
     It takes 2 N C^2 + O(C^3) multiplications, instead of 4 N C^2 + 2 N C^2 / heads.
@@ -109,53 +120,80 @@ def covariance_attention(attention: Any, x: Tensor, residual: Tensor | None = No
     rounding error would grow with the mean. In bfloat16 only the two products with all tokens are
     in half precision.
     """
-    heads = attention.num_heads
-    tokens = x.shape[1]
     dtype = product_dtype(x)
     with torch.autocast("cpu", enabled=False):
-        wide = torch.promote_types(dtype, torch.float32)
-        weight = attention.qkv.weight.to(wide)
-        bias = attention.qkv.bias.to(wide)
-        out_weight = attention.proj.weight.to(wide)
-        out_bias = attention.proj.bias.to(wide)
-        q_weight, k_weight, v_weight = weight.unflatten(0, (3, heads, -1))  # (heads, d, C) each
-        mean = x.mean(dim=1, keepdim=True, dtype=wide)
-        y = (x - mean).to(dtype)
-        covariance = (y.transpose(1, 2) @ y).to(wide)  # S
-        # q(m), k(m) and v(m), each (B, heads, d, 1).
-        q_mean, k_mean, v_mean = (
-            F.linear(mean, weight, bias).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 4, 1)
-        )
-
-        # Wq S and Wk S, (B, heads, d, C) each.
-        mapped = linear_by_image(weight[: 2 * x.shape[2]], covariance.transpose(1, 2))
-        q_mapped, k_mapped = mapped.unflatten(1, (2, heads, -1)).unbind(1)
-        products = q_mapped @ k_weight.transpose(1, 2) + tokens * q_mean @ k_mean.transpose(2, 3)
-        q_squares = (q_mapped * q_weight).sum(dim=3, keepdim=True) + tokens * q_mean.square()
-        k_squares = (k_mapped * k_weight).sum(dim=3, keepdim=True) + tokens * k_mean.square()
-        # As in F.normalize, a norm counts as at least 1e-12. Rounding can bring a cosine slightly
-        # out of its range.
-        q_scale = q_squares.clamp_min(1e-24).rsqrt()
-        k_scale = k_squares.clamp_min(1e-24).rsqrt()
-        scale = q_scale * k_scale.transpose(2, 3)
-        attn = (attention.temperature * (products * scale).clamp(-1, 1)).softmax(dim=-1)
-        attn = attention.attn_drop(attn)  # A, (B, heads, d, d)
-
-        mixed = (attn @ v_weight).flatten(1, 2)  # A Wv, (B, C, C)
-        matrix = linear_by_image(out_weight, mixed.transpose(1, 2))  # M, (B, C, C)
-        offset = F.linear((attn @ v_mean).flatten(1), out_weight, out_bias)  # o, (B, C)
+        y, moments = centre(x, dtype, valid)
+        matrix, offset = attention_matrix(attention, moments)
         out = linear_by_image(y, matrix, offset, residual)
     return attention.proj_drop(out)
 
 
-def uses_rows(layer: nn.Module, x: Tensor) -> bool:
-    """Return whether to compute a layer a few rows at a time: in inference, not in half precision.
+def centre(x: Tensor, dtype: torch.dtype, valid: Tensor | None = None) -> tuple[Tensor, Moments]:
+    """Compute y of tokens (B, N, C) in `dtype`, and the moments of the valid tokens."""
+    wide = torch.promote_types(dtype, torch.float32)
+    tokens: int | Tensor = x.shape[1]
+    if valid is None:
+        mean = x.mean(dim=1, keepdim=True, dtype=wide)
+    else:
+        valid = valid.flatten(1).unsqueeze(2)  # (B, N, 1)
+        number = valid.sum(dim=1, keepdim=True)
+        total = keep_valid(x, valid).sum(dim=1, keepdim=True, dtype=wide)
+        mean = total / number.clamp_min(1)
+        tokens = number.unsqueeze(3)
+    y = (x - mean).to(dtype)
+    counted = keep_valid(y, valid)
+    return y, Moments(tokens, mean, (counted.transpose(1, 2) @ counted).to(wide))
 
-    In half precision it takes longer. In training mode, and without running statistics, each row
-    depends on all rows.
+
+def attention_matrix(attention: Any, moments: Moments) -> tuple[Tensor, Tensor]:
+    """Compute M (B, C, C) and o (B, C) of XCA, in the type of the moments."""
+    heads = attention.num_heads
+    tokens, mean, products = moments
+    wide = mean.dtype
+    weight = attention.qkv.weight.to(wide)
+    bias = attention.qkv.bias.to(wide)
+    out_weight = attention.proj.weight.to(wide)
+    out_bias = attention.proj.bias.to(wide)
+    q_weight, k_weight, v_weight = weight.unflatten(0, (3, heads, -1))  # (heads, d, C) each
+    # q(m), k(m) and v(m), each (B, heads, d, 1).
+    q_mean, k_mean, v_mean = (
+        F.linear(mean, weight, bias).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 4, 1)
+    )
+
+    # Wq S and Wk S, (B, heads, d, C) each.
+    mapped = linear_by_image(weight[: 2 * mean.shape[2]], products.transpose(1, 2))
+    q_mapped, k_mapped = mapped.unflatten(1, (2, heads, -1)).unbind(1)
+    dots = q_mapped @ k_weight.transpose(1, 2) + tokens * q_mean @ k_mean.transpose(2, 3)
+    q_squares = (q_mapped * q_weight).sum(dim=3, keepdim=True) + tokens * q_mean.square()
+    k_squares = (k_mapped * k_weight).sum(dim=3, keepdim=True) + tokens * k_mean.square()
+    # As in F.normalize, a norm counts as at least 1e-12. Rounding can bring a cosine slightly
+    # out of its range.
+    q_scale = q_squares.clamp_min(1e-24).rsqrt()
+    k_scale = k_squares.clamp_min(1e-24).rsqrt()
+    scale = q_scale * k_scale.transpose(2, 3)
+    attn = (attention.temperature * (dots * scale).clamp(-1, 1)).softmax(dim=-1)
+    attn = attention.attn_drop(attn)  # A, (B, heads, d, d)
+
+    mixed = (attn @ v_weight).flatten(1, 2)  # A Wv, (B, C, C)
+    matrix = linear_by_image(out_weight, mixed.transpose(1, 2))  # M
+    offset = F.linear((attn @ v_mean).flatten(1), out_weight, out_bias)  # o
+    return matrix, offset
+
+
+def uses_rows(layer: nn.Module, x: Tensor) -> bool:
+    """Return whether to compute a layer a few rows at a time: in inference, not in half precision,
+    in which it takes longer.
     """
     if torch.is_grad_enabled() or is_traced() or product_dtype(x).itemsize < 4:
         return False
+    return is_local(layer)
+
+
+def is_local(layer: nn.Module) -> bool:
+    """Return whether each row of a layer's result depends on a few rows alone, as in the paper.
+
+    In training mode, and without running statistics, it depends on all rows.
+    """
     for part in layer.modules():
         if part.training or (isinstance(part, BatchNorm) and part.running_mean is None):
             return False

@@ -79,18 +79,22 @@ class FoldedBlock(Block):
     drops values (Monte Carlo dropout): the residual must be spared.
     """
 
-    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+    def add_attention(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         normed = self.norm1(x)
         keeps_all = self._keeps_paths() and not self.attn.proj_drop.training
         if keeps_all and fast.uses_covariance(self.attn, normed):
-            x = fast.covariance_attention(self.attn, normed, x)
-        else:
-            x = x + self.drop_path(self.attn(normed))
-        if self._uses_rows(self.local_mp, self.norm3, x):
+            return fast.covariance_attention(self.attn, normed, x, valid)
+        return x + self.drop_path(self.attn(normed, valid=valid))
+
+    def add_interaction(
+        self, x: Tensor, height: int, width: int, valid: Tensor | None = None
+    ) -> Tensor:
+        if valid is None and self._uses_rows(self.local_mp, self.norm3, x):
             grid = x.unflatten(1, (height, width))
-            x = fast.add_lpi(self.local_mp, self.norm3, grid).flatten(1, 2)
-        else:
-            x = x + self.drop_path(self.local_mp(self.norm3(x), height, width))
+            return fast.add_lpi(self.local_mp, self.norm3, grid).flatten(1, 2)
+        return x + self.drop_path(self.local_mp(self.norm3(x), height, width, valid=valid))
+
+    def add_mlp(self, x: Tensor) -> Tensor:
         if self._uses_rows(self.mlp, self.norm2, x):
             return fast.add_mlp(self.mlp, self.norm2, x)
         return x + self.drop_path(self.mlp(self.norm2(x)))

@@ -6,6 +6,9 @@ after four of the blocks become the feature maps of a pyramid, of strides 4, 8, 
 
 Modules have the names of the published checkpoints, so that these load as they are. `fast` computes
 XCA, LPI, MLP and the transposed convolutions in another way, with the same results to rounding.
+
+`valid`, of shape (B, 1, h, w), says which pixels or tokens have data (see `Backbone.valid`). By
+default all have.
 """
 
 import math
@@ -21,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..archs import check_patch_size, default_out_indices, resolve_arch
 from . import fast
-from .base import Backbone, build_norm, to_increasing
+from .base import Backbone, build_norm, cells_with_data, keep_valid, to_increasing
 
 STRIDES = (4, 8, 16, 32)  # of the pyramid
 
@@ -56,9 +59,17 @@ class ConvPatchEmbed(nn.Module):
             self.proj.append(nn.Sequential(conv, build_norm(norm_cfg, channels)))
             in_channels, channels = channels, 2 * channels
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         # In this layout a map is a contiguous list of tokens.
-        return self.proj(x.contiguous(memory_format=torch.channels_last))
+        x = x.contiguous(memory_format=torch.channels_last)
+        if valid is None:
+            return self.proj(x)
+        for layer in self.proj:
+            if isinstance(layer, nn.Sequential):  # a convolution, which reads neighbours
+                x = keep_valid(x, valid)
+                valid = cells_with_data(valid, 2)
+            x = layer(x)
+        return x
 
 
 class LinearPatchEmbed(nn.Module):
@@ -76,8 +87,9 @@ class LinearPatchEmbed(nn.Module):
         self.patch_size = patch_size
         self.proj = nn.Conv2d(in_channels, embed_dim, patch_size, stride=patch_size)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         height, width = x.shape[-2:]
+        x = keep_valid(x, valid)
         return self.proj(F.pad(x, (0, -width % self.patch_size, 0, -height % self.patch_size)))
 
 
@@ -157,11 +169,13 @@ class XCA(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         if fast.uses_covariance(self, x):
-            return fast.covariance_attention(self, x)
+            return fast.covariance_attention(self, x, valid=valid)
         # (B, N, 3C) -> three of (B, heads, C / heads, N): channels are rows, tokens columns.
         q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 4, 1)
+        if valid is not None:  # A is a sum over the tokens
+            q, k = (keep_valid(part, valid.flatten(2).unsqueeze(1)) for part in (q, k))
         q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         attn = (self.temperature * (q @ k.transpose(-2, -1))).softmax(dim=-1)
         x = (self.attn_drop(attn) @ v).flatten(1, 2).transpose(1, 2)
@@ -185,11 +199,12 @@ class LPI(nn.Module):
         self.act = nn.GELU()
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
-    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+    def forward(self, x: Tensor, height: int, width: int, valid: Tensor | None = None) -> Tensor:
         x = x.unflatten(1, (height, width))
-        if fast.uses_rows(self, x):
+        if valid is None and fast.uses_rows(self, x):
             return fast.lpi(self, x).flatten(1, 2)
-        x = self.conv2(self.bn(self.act(self.conv1(x.permute(0, 3, 1, 2)))))
+        x = self.conv1(keep_valid(x.permute(0, 3, 1, 2), valid))
+        x = self.conv2(keep_valid(self.bn(self.act(x)), valid))
         return x.permute(0, 2, 3, 1).flatten(1, 2)
 
 
@@ -244,11 +259,23 @@ class Block(nn.Module):
         self.gamma3 = nn.Parameter(torch.full((dim,), eta))
         self.drop_path = DropPath(drop_path_rate)
 
-    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        # addcmul(x, gamma, branch) = x + gamma * branch
-        x = torch.addcmul(x, self.gamma1, self.drop_path(self.attn(self.norm1(x))))
-        local = self.local_mp(self.norm3(x), height, width)
-        x = torch.addcmul(x, self.gamma3, self.drop_path(local))
+    def forward(self, x: Tensor, height: int, width: int, valid: Tensor | None = None) -> Tensor:
+        x = self.add_attention(x, valid)
+        x = self.add_interaction(x, height, width, valid)
+        return self.add_mlp(x)
+
+    # addcmul(x, gamma, branch) = x + gamma * branch
+    def add_attention(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        attended = self.attn(self.norm1(x), valid=valid)
+        return torch.addcmul(x, self.gamma1, self.drop_path(attended))
+
+    def add_interaction(
+        self, x: Tensor, height: int, width: int, valid: Tensor | None = None
+    ) -> Tensor:
+        local = self.local_mp(self.norm3(x), height, width, valid=valid)
+        return torch.addcmul(x, self.gamma3, self.drop_path(local))
+
+    def add_mlp(self, x: Tensor) -> Tensor:
         return torch.addcmul(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
 
 
@@ -267,6 +294,8 @@ class Trunk(Backbone):
 
     Args: see `XCiT`.
     """
+
+    can_leave_out_pixels = True
 
     def __init__(
         self,
@@ -322,7 +351,8 @@ class Trunk(Backbone):
                 pixels.
         """
         self.check_image(x)
-        x = self.patch_embed(x)
+        valid = self.valid_cells(x, self.patch_size)
+        x = self.patch_embed(x, valid=self.valid_cells(x, 1))
         batch, channels, height, width = x.shape
         code = 0 if self.pos_embeder is None else self.pos_embeder(x)
         x = self.pos_drop(x.flatten(2).transpose(1, 2) + code)
@@ -331,9 +361,10 @@ class Trunk(Backbone):
             if self.with_cp and torch.is_grad_enabled():
                 x = checkpoint(block, x, height, width, use_reentrant=False)
             else:
-                x = block(x, height, width)
+                x = block(x, height, width, valid=valid)
             if index in self.out_indices:
-                maps.append(x.transpose(1, 2).reshape(batch, channels, height, width))
+                tap = x.transpose(1, 2).reshape(batch, channels, height, width)
+                maps.append(keep_valid(tap, valid))
         return tuple(maps)
 
     def stages(self) -> list[list[nn.Module]]:
@@ -417,10 +448,31 @@ class Pyramid(Backbone):
         """Return the modules of the pyramid, finest level first."""
         return [getattr(self, f"fpn{1 + STRIDES.index(stride)}") for stride in self.strides]
 
-    def apply_levels(self, taps: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Compute the feature maps, finest map first, from maps of one stride."""
-        maps = [level(tap) for level, tap in zip(self.levels(), taps, strict=True)]
+    def apply_levels(
+        self, taps: Sequence[Tensor], valid: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Compute the feature maps, finest map first, from maps of one stride.
+
+        Args:
+            taps: (B, C, h, w) each.
+            valid: Which tokens have data, (B, 1, h, w).
+        """
+        maps = [
+            _apply_level(level, tap, valid) for level, tap in zip(self.levels(), taps, strict=True)
+        ]
         return tuple(tensor.contiguous(memory_format=self.memory_format) for tensor in maps)
+
+
+def _apply_level(level: nn.Sequential, tap: Tensor, valid: Tensor | None) -> Tensor:
+    """Compute a feature map of the valid tokens, zero elsewhere."""
+    if valid is None:
+        return level(tap)
+    if len(level) and isinstance(level[0], nn.MaxPool2d):
+        maxima = level(tap.masked_fill(~valid, -math.inf))
+        return maxima.masked_fill(maxima.isneginf(), 0)
+    x = level(tap)
+    scale = x.shape[-1] // tap.shape[-1]
+    return keep_valid(x, valid.repeat_interleave(scale, 2).repeat_interleave(scale, 3))
 
 
 @MODELS.register_module()
@@ -480,4 +532,5 @@ class XCiT(Trunk, Pyramid):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Compute the pyramid of an image, finest map first; raise as `Trunk.forward` does."""
-        return self.apply_levels(super().forward(x))
+        taps = super().forward(x)
+        return self.apply_levels(taps, self.valid_cells(x, self.patch_size))
