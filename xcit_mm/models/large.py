@@ -1,0 +1,360 @@
+"""The trunk over an image of any size, in bounded memory, with the results of the trunk in memory.
+
+XCA sees the tokens of an image by their moments alone: number N, mean m and centred products S (see
+`fast.covariance_attention`). Those of two parts a and b add up to those of both:
+
+    N = Na + Nb,    m = ma + Nb/N d,    S = Sa + Sb + Na Nb/N d^T d,    with d = mb - ma.
+
+Given the moments, XCA maps each token by itself, as MLP does, and LPI reads two rows to each side.
+So a block is one pass over bands of rows: XCA by the moments that the last pass has summed, LPI,
+MLP, and the moments for the next block. The stem is the first pass: a token reads up to 15 pixels
+above its own, none below. The positional encoding is a sum of a row's and a column's part.
+
+Each pass replaces the tokens in place, where the last tap will be: N tokens and four taps take
+16 N C bytes, in memory or in files.
+"""
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import fast
+from .base import cells_with_data, keep_valid
+from .products import linear_by_image
+from .xcit import STEMS, STRIDES, Block, Trunk, XCiT
+
+# Tokens of a band. Of a wide image it has 8 rows: LPI computes 4 more.
+CPU_TOKENS = 8192
+GPU_TOKENS = 131072
+MIN_ROWS = 8
+HALO = 2  # rows of tokens that LPI reads to each side
+
+# Returns rows of an image, from the first up to the last, normalised (in_channels, rows, width),
+# and which pixels have data (rows, width), or None if all have.
+ReadRows = Callable[[int, int], tuple[Tensor, Tensor | None]]
+
+
+class TokensInMemory:
+    """Tokens (height, width, C) on a device."""
+
+    is_finished = False
+
+    def __init__(self, shape: tuple[int, int, int], device: torch.device) -> None:
+        self.tokens = torch.empty(shape, device=device)
+
+    def read(self, rows: slice, columns: slice = slice(None)) -> Tensor:
+        return self.tokens[rows, columns]
+
+    def write(self, rows: slice, tokens: Tensor) -> None:
+        self.tokens[rows] = tokens
+
+    def finish(self) -> None:
+        pass
+
+
+class TokensInFile:
+    """Tokens (height, width, C) in a file of float32, which has its name when it is finished.
+
+    The file is not mapped: the pages that were read would count as memory of the process.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], device: torch.device, path: Path) -> None:
+        self.shape = shape
+        self.device = device
+        self.name = path
+        self.is_finished = path.exists()
+        self.path = path if self.is_finished else path.with_name(f"{path.name}.unfinished")
+        self.path.touch()
+
+    def read(self, rows: slice, columns: slice = slice(None)) -> Tensor:
+        height, width, channels = self.shape
+        first, last, _ = rows.indices(height)
+        left, right, _ = columns.indices(width)
+        tokens = np.empty((last - first, right - left, channels), np.float32)
+        with self.path.open("rb") as file:
+            for row, content in enumerate(tokens, first):
+                file.seek(4 * channels * (row * width + left))
+                if file.readinto(content.data) < content.nbytes:
+                    raise EOFError(f"{self.path} ends early")
+        return torch.from_numpy(tokens).to(self.device)
+
+    def write(self, rows: slice, tokens: Tensor) -> None:
+        _, width, channels = self.shape
+        with self.path.open("r+b") as file:
+            file.seek(4 * channels * rows.start * width)
+            file.write(tokens.contiguous().cpu().numpy().data)
+
+    def finish(self) -> None:
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())  # a power failure must not leave a part of a finished tap
+        self.path = self.path.replace(self.name)
+
+
+class Taps(NamedTuple):
+    """The maps of a trunk over an image, which counts as padded to multiples of 32 pixels.
+
+    Attributes:
+        stores: Of each of `out_indices`, tokens (height, width, C), zero where no data are.
+        valid: Which tokens have data, (height, width).
+    """
+
+    stores: list[Any]
+    valid: Tensor
+
+    def crop(self, rows: slice, columns: slice) -> tuple[list[Tensor], Tensor]:
+        """Read a window, given in tokens: its maps (1, C, h, w) and its part of `valid`."""
+        maps = [store.read(rows, columns).permute(2, 0, 1)[None] for store in self.stores]
+        return maps, self.valid[rows, columns]
+
+
+@torch.no_grad()
+def pyramid_of(backbone: XCiT, taps: Taps, rows: slice, columns: slice) -> tuple[Tensor, ...]:
+    """Compute the part of an image's feature maps in a window, finest map first.
+
+    It needs no margin, since no level of a pyramid reads neighbours.
+
+    Args:
+        rows, columns: The window in pixels: multiples of 32 inside the padded image.
+    """
+    patch_size = backbone.patch_size
+    window = (slice(side.start // patch_size, side.stop // patch_size) for side in (rows, columns))
+    maps, valid = taps.crop(*window)
+    return backbone.apply_levels(maps, None if valid.all() else valid[None, None])
+
+
+@torch.no_grad()
+def large_taps(
+    trunk: Trunk,
+    read_rows: ReadRows,
+    height: int,
+    width: int,
+    folder: Path | None = None,
+    memory: int = 2**30,
+    progress: Callable[[int, int], None] = lambda done, passes: None,
+) -> Taps:
+    """Compute the maps after each of `out_indices` of a trunk over an image, by bands of rows.
+
+    To rounding, they are those of `Trunk.forward` of the image padded to multiples of 32 pixels,
+    with the padding left out by `Backbone.valid`. Under autocast, products alone are in half
+    precision.
+
+    Args:
+        trunk: In eval mode, as built or prepared for inference.
+        read_rows: Is asked for each row of the image once, from the first to the last.
+        height, width: Size of the image in pixels.
+        folder: For this image and this model alone. A later call with the same folder continues
+            after the last tap that was finished, without the image.
+        memory: Bytes that tokens and taps may take on the trunk's device. If they need more, they
+            are in files of the folder.
+        progress: Is called with the number of passes done and of all passes.
+
+    Raises:
+        ValueError: If the trunk is not XCiT's, is in training mode or has changed layers, or if a
+            folder is needed.
+        OSError: If the folder's disk lacks space for the taps.
+    """
+    check_trunk(trunk)
+    image = _Image(trunk, height, width)
+    stores = image.open_stores(folder, memory)
+    work = stores[trunk.out_indices[-1]]
+    finished = [index for index, store in stores.items() if store.is_finished]
+    if finished:
+        start = finished[-1] + 1
+        tokens = stores[finished[-1]]
+        image.resume(tokens, start)
+    else:
+        start = 0
+        tokens = work
+        image.embed(read_rows, tokens)
+    passes = 1 + len(trunk.blocks)
+    progress(1 + start, passes)
+    for number in range(start, len(trunk.blocks)):
+        target = stores.get(number, work)
+        image.run_block(number, tokens, target)
+        if number in stores:
+            target.finish()
+        tokens = target
+        progress(2 + number, passes)
+    return Taps(list(stores.values()), image.valid)
+
+
+def check_trunk(trunk: nn.Module) -> None:
+    """Raise ValueError unless a trunk is XCiT's, in inference and without changed layers."""
+    name = type(trunk).__name__
+    if not isinstance(trunk, Trunk):
+        raise ValueError(f"{name} sees only whole images: predict a large image in tiles")
+    if trunk.training:
+        raise ValueError(f"{name} is in training mode: call eval()")
+    # BatchNorm is that of LPI in the stem too.
+    is_plain = {"patch_embed": type(trunk.patch_embed) in STEMS.values()}
+    if trunk.pos_embeder is not None:
+        is_plain["pos_embeder"] = type(trunk.pos_embeder.token_projection) is nn.Conv2d
+    for number, block in enumerate(trunk.blocks):
+        is_plain[f"blocks.{number}"] = _is_plain_block(block)
+    for part, plain in is_plain.items():
+        if not (plain and fast.has_own_parameters(trunk.get_submodule(part))):
+            problem = "has hooks, adapters, dropout or other layers than the paper's"
+            raise ValueError(f"{part} {problem}: merge or remove them, or predict in tiles")
+
+
+def _is_plain_block(block: Any) -> bool:
+    if type(block).forward is not Block.forward or block.drop_path.training:
+        return False
+    if any(layer.training for layer in block.attn.modules()):
+        return False
+    is_local = fast.is_local(block.local_mp) and fast.is_local(block.mlp)
+    return is_local and fast.is_unmodified(block.attn)
+
+
+class _Image:
+    """The grid of tokens of an image, and the passes over it."""
+
+    def __init__(self, trunk: Trunk, height: int, width: int) -> None:
+        self.trunk: Any = trunk
+        self.size = height, width
+        cells = STRIDES[-1] // trunk.patch_size  # tokens along a cell of stride 32
+        self.height = math.ceil(height / STRIDES[-1]) * cells
+        self.width = math.ceil(width / STRIDES[-1]) * cells
+        self.device = next(trunk.parameters()).device
+        self.valid = torch.zeros(self.height, self.width, dtype=torch.bool, device=self.device)
+        self.forget_moments()
+
+    def open_stores(self, folder: Path | None, memory: int) -> dict[int, Any]:
+        """Make place for each tap, by the number of its block, or raise."""
+        indices = self.trunk.out_indices
+        shape = self.height, self.width, self.trunk.arch.embed_dim
+        size = 4 * math.prod(shape)
+        if len(indices) * size <= memory:
+            return {index: TokensInMemory(shape, self.device) for index in indices}
+        if folder is None:
+            raise ValueError(f"the taps take {len(indices) * size / 1e9:.1f} GB: give a folder")
+        for unfinished in folder.glob("*.unfinished"):
+            unfinished.unlink()
+        stores = {i: TokensInFile(shape, self.device, folder / f"tap{i}") for i in indices}
+        needed = size * sum(not store.is_finished for store in stores.values())
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            sizes = f"{needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free"
+            raise OSError(f"the taps take {sizes} on the disk of {folder}")
+        return stores
+
+    def bands(self) -> Iterator[slice]:
+        """Divide the rows of tokens so that each band has a row of the image itself."""
+        tokens = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
+        length = max(MIN_ROWS, tokens // self.width // 4 * 4)
+        for first in range(0, self.height, length):
+            yield slice(first, min(first + length, self.height))
+
+    def mask(self, rows: slice) -> Tensor | None:
+        """Return which tokens of rows have data, (1, 1, rows, width), or None if all have."""
+        valid = self.valid[None, None, rows]
+        return None if valid.all() else valid
+
+    def forget_moments(self) -> None:
+        channels = self.trunk.arch.embed_dim
+        zeros = torch.zeros(1, channels, channels, dtype=torch.float64, device=self.device)
+        self.moments = fast.Moments(0, zeros[:, :1], zeros)
+
+    def add_moments(self, number: int, x: Tensor, rows: slice) -> None:
+        """Add the moments of rows x (1, N, C) of a block's input to those of the rows before."""
+        if number == len(self.trunk.blocks):
+            return
+        with torch.autocast(self.device.type, enabled=False):
+            normed = self.trunk.blocks[number].norm1(x)
+            _, band = fast.centre(normed, torch.float32, self.mask(rows))
+        added = int(band.tokens)
+        if added == 0:
+            return
+        before, mean, products = self.moments
+        count = before + added
+        shift = band.mean - mean  # in float64, as the sums
+        mean = mean + shift * (added / count)
+        products = products + band.products
+        products += shift.transpose(1, 2) @ shift * (before * added / count)
+        self.moments = fast.Moments(count, mean, products)
+
+    def resume(self, tokens: Any, number: int) -> None:
+        """Go on with a finished tap as the input of a block."""
+        for rows in self.bands():
+            x = tokens.read(rows)
+            self.valid[rows] = x.any(dim=2)  # a tap is zero where no data are
+            self.add_moments(number, x.flatten(0, 1)[None], rows)
+
+    def embed(self, read_rows: ReadRows, target: Any) -> None:
+        """Compute the tokens of the image: stem and positional encoding."""
+        patch_size = self.trunk.patch_size
+        along_y, along_x = self.encode()
+        above: list[Tensor] = []  # pixels and mask of the row of patches above a band
+        for rows in self.bands():
+            band = self.read_pixels(read_rows, rows.start * patch_size, rows.stop * patch_size)
+            self.valid[rows] = cells_with_data(band[1], patch_size)[0, 0]
+            if above:
+                band = [torch.cat(parts, dim=2) for parts in zip(above, band, strict=True)]
+            above = [part[:, :, -patch_size:] for part in band]
+            pixels, has_data = band
+            x = self.trunk.patch_embed(pixels, valid=None if has_data.all() else has_data)
+            x = x[0].permute(1, 2, 0)[rows.start - rows.stop :].float()
+            x = x + along_y[rows, None] + along_x
+            target.write(rows, x)
+            self.add_moments(0, x.flatten(0, 1)[None], rows)
+
+    def read_pixels(self, read_rows: ReadRows, first: int, last: int) -> list[Tensor]:
+        """Read rows of the padded image: pixels (1, in_channels, H, W) and mask (1, 1, H, W)."""
+        height, width = self.size
+        stop = min(last, height)
+        pixels, has_data = read_rows(first, stop)
+        if has_data is None:
+            has_data = torch.ones(stop - first, width, dtype=torch.bool)
+        padding = (0, self.width * self.trunk.patch_size - width, 0, last - stop)
+        return [
+            F.pad(part.to(self.device), padding) for part in (pixels[None], has_data[None, None])
+        ]
+
+    def encode(self) -> tuple[Tensor, Tensor]:
+        """Compute the parts of the positional encoding, (height, C) and (width, C)."""
+        encoding = self.trunk.pos_embeder
+        if encoding is None:
+            return torch.zeros(self.height, 1, device=self.device), self.moments.mean[0, :1].float()
+        weight_y, weight_x = encoding.token_projection.weight.flatten(1).split(encoding.dim, dim=1)
+        code_y = encoding.encode(self.height, self.device)
+        code_x = encoding.encode(self.width, self.device)
+        bias = encoding.token_projection.bias
+        return F.linear(code_y, weight_y), F.linear(code_x, weight_x, bias)
+
+    def run_block(self, number: int, source: Any, target: Any) -> None:
+        """Run a block from the tokens in `source` to those in `target`, which may be the same."""
+        block = self.trunk.blocks[number]
+        mean = self.moments.mean.float()
+        matrix, offset = fast.attention_matrix(block.attn, self.moments)
+        if hasattr(block, "gamma1"):  # in a folded block it is a part of the weights
+            matrix = block.gamma1[:, None] * matrix
+            offset = block.gamma1 * offset
+        matrix = matrix.float()
+        offset = offset.float()
+        self.forget_moments()
+        attended = mean[:, :0]  # tokens after attention, of the rows `start` to `done`
+        start = 0
+        done = 0
+        for rows in self.bands():
+            stop = min(rows.stop + HALO, self.height)
+            x = source.read(slice(done, stop)).flatten(0, 1)[None]
+            done = stop
+            x = linear_by_image(block.norm1(x) - mean, matrix, offset, residual=x)
+            attended = torch.cat((attended, x), dim=1)
+            valid = self.mask(slice(start, done))
+            x = block.add_interaction(attended, done - start, self.width, valid)
+            x = x.unflatten(1, (-1, self.width))[:, rows.start - start : rows.stop - start]
+            x = block.add_mlp(x.flatten(1, 2))
+            self.add_moments(number + 1, x, rows)
+            grid = x[0].unflatten(0, (-1, self.width))
+            target.write(rows, keep_valid(grid, self.valid[rows, :, None]))
+            attended = attended[:, (rows.stop - HALO - start) * self.width :]
+            start = rows.stop - HALO
