@@ -28,7 +28,7 @@ def short_bands(monkeypatch):
 
 
 class Scene:
-    """A smooth image with or without gaps, whose rows are read once, from the first on."""
+    """An image with or without gaps, whose rows are read once, but for a row of patches."""
 
     def __init__(self, height: int, width: int, gaps: bool = False) -> None:
         self.size = height, width
@@ -43,7 +43,7 @@ class Scene:
         self.done = 0
 
     def read(self, first: int, last: int) -> tuple[Tensor, Tensor | None]:
-        assert self.done == first < last <= self.size[0]
+        assert self.done - 16 <= first < last <= self.size[0]
         self.done = last
         return self.pixels[:, first:last], self.mask[first:last] if self.gaps else None
 
@@ -157,7 +157,6 @@ def test_a_later_call_continues_after_the_last_finished_tap(stop_after, tmp_path
         ("blocks.1.drop_path", CHANGES["hook"]),
         ("blocks.1.mlp.drop", nn.Module.train),  # Monte Carlo dropout
         ("patch_embed.proj.0", CHANGES["hook"]),
-        ("pos_embeder.token_projection", CHANGES["parametrized"]),
     ],
 )
 def test_changed_layers_are_refused(name, change):

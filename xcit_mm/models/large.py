@@ -8,7 +8,7 @@ XCA sees the tokens of an image by their moments alone: number N, mean m and cen
 Given the moments, XCA maps each token by itself, as MLP does, and LPI reads two rows to each side.
 So a block is one pass over bands of rows: XCA by the moments that the last pass has summed, LPI,
 MLP, and the moments for the next block. The stem is the first pass: a token reads up to 15 pixels
-above its own, none below. The positional encoding is a sum of a row's and a column's part.
+above its own, none below.
 
 Each pass replaces the tokens in place, where the last tap will be: N tokens and four taps take
 16 N C bytes, in memory or in files.
@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..utils.compat import has_hooks
 from . import fast
 from .base import cells_with_data, keep_valid
 from .products import linear_by_image
@@ -148,7 +149,7 @@ def large_taps(
 
     Args:
         trunk: In eval mode, as built or prepared for inference.
-        read_rows: Is asked for each row of the image once, from the first to the last.
+        read_rows: Is asked for rows of the image, from the first to the last.
         height, width: Size of the image in pixels.
         folder: For this image and this model alone. A later call with the same folder continues
             after the last tap that was finished, without the image.
@@ -195,23 +196,18 @@ def check_trunk(trunk: nn.Module) -> None:
         raise ValueError(f"{name} is in training mode: call eval()")
     # BatchNorm is that of LPI in the stem too.
     is_plain = {"patch_embed": type(trunk.patch_embed) in STEMS.values()}
-    if trunk.pos_embeder is not None:
-        is_plain["pos_embeder"] = type(trunk.pos_embeder.token_projection) is nn.Conv2d
     for number, block in enumerate(trunk.blocks):
-        is_plain[f"blocks.{number}"] = _is_plain_block(block)
+        is_plain[f"blocks.{number}"] = (
+            type(block).forward is Block.forward
+            and fast.is_unmodified(block.attn)
+            and fast.is_local(block.local_mp)
+            and fast.is_local(block.mlp)
+            and not any(layer.training for layer in block.modules())
+        )
     for part, plain in is_plain.items():
-        if not (plain and fast.has_own_parameters(trunk.get_submodule(part))):
+        if not plain or has_hooks(trunk.get_submodule(part)):
             problem = "has hooks, adapters, dropout or other layers than the paper's"
             raise ValueError(f"{part} {problem}: merge or remove them, or predict in tiles")
-
-
-def _is_plain_block(block: Any) -> bool:
-    if type(block).forward is not Block.forward or block.drop_path.training:
-        return False
-    if any(layer.training for layer in block.attn.modules()):
-        return False
-    is_local = fast.is_local(block.local_mp) and fast.is_local(block.mlp)
-    return is_local and fast.is_unmodified(block.attn)
 
 
 class _Image:
@@ -263,6 +259,12 @@ class _Image:
         zeros = torch.zeros(1, channels, channels, dtype=torch.float64, device=self.device)
         self.moments = fast.Moments(0, zeros[:, :1], zeros)
 
+    def finish_band(self, number: int, x: Tensor, rows: slice, target: Any) -> None:
+        """Write tokens (1, N, C) of rows, a block's input, and add their moments."""
+        grid = x[0].unflatten(0, (-1, self.width))
+        target.write(rows, keep_valid(grid, self.valid[rows, :, None]))
+        self.add_moments(number, x, rows)
+
     def add_moments(self, number: int, x: Tensor, rows: slice) -> None:
         """Add the moments of rows x (1, N, C) of a block's input to those of the rows before."""
         if number == len(self.trunk.blocks):
@@ -291,43 +293,23 @@ class _Image:
     def embed(self, read_rows: ReadRows, target: Any) -> None:
         """Compute the tokens of the image: stem and positional encoding."""
         patch_size = self.trunk.patch_size
-        along_y, along_x = self.encode()
-        above: list[Tensor] = []  # pixels and mask of the row of patches above a band
-        for rows in self.bands():
-            band = self.read_pixels(read_rows, rows.start * patch_size, rows.stop * patch_size)
-            self.valid[rows] = cells_with_data(band[1], patch_size)[0, 0]
-            if above:
-                band = [torch.cat(parts, dim=2) for parts in zip(above, band, strict=True)]
-            above = [part[:, :, -patch_size:] for part in band]
-            pixels, has_data = band
-            x = self.trunk.patch_embed(pixels, valid=None if has_data.all() else has_data)
-            x = x[0].permute(1, 2, 0)[rows.start - rows.stop :].float()
-            x = x + along_y[rows, None] + along_x
-            target.write(rows, x)
-            self.add_moments(0, x.flatten(0, 1)[None], rows)
-
-    def read_pixels(self, read_rows: ReadRows, first: int, last: int) -> list[Tensor]:
-        """Read rows of the padded image: pixels (1, in_channels, H, W) and mask (1, 1, H, W)."""
         height, width = self.size
-        stop = min(last, height)
-        pixels, has_data = read_rows(first, stop)
-        if has_data is None:
-            has_data = torch.ones(stop - first, width, dtype=torch.bool)
-        padding = (0, self.width * self.trunk.patch_size - width, 0, last - stop)
-        return [
-            F.pad(part.to(self.device), padding) for part in (pixels[None], has_data[None, None])
-        ]
-
-    def encode(self) -> tuple[Tensor, Tensor]:
-        """Compute the parts of the positional encoding, (height, C) and (width, C)."""
-        encoding = self.trunk.pos_embeder
-        if encoding is None:
-            return torch.zeros(self.height, 1, device=self.device), self.moments.mean[0, :1].float()
-        weight_y, weight_x = encoding.token_projection.weight.flatten(1).split(encoding.dim, dim=1)
-        code_y = encoding.encode(self.height, self.device)
-        code_x = encoding.encode(self.width, self.device)
-        bias = encoding.token_projection.bias
-        return F.linear(code_y, weight_y), F.linear(code_x, weight_x, bias)
+        for rows in self.bands():
+            top = max(rows.start - 1, 0)  # of the tokens: the stem reads a row of patches above
+            bottom = rows.stop * patch_size
+            pixels, has_data = read_rows(top * patch_size, min(bottom, height))
+            if has_data is None:
+                has_data = torch.ones(pixels.shape[1:], dtype=torch.bool)
+            padding = (0, self.width * patch_size - width, 0, max(bottom - height, 0))
+            pixels = F.pad(pixels[None].to(self.device), padding)
+            has_data = F.pad(has_data[None, None].to(self.device), padding)
+            self.valid[top : rows.stop] = cells_with_data(has_data, patch_size)
+            x = self.trunk.patch_embed(pixels, valid=None if has_data.all() else has_data)
+            x = x[:, :, rows.start - top :].flatten(2).transpose(1, 2).float()
+            if self.trunk.pos_embeder is not None:
+                grid = x.new_empty(()).expand(1, 1, self.height, self.width)
+                x = x + self.trunk.pos_embeder(grid, rows).float()
+            self.finish_band(0, x, rows, target)
 
     def run_block(self, number: int, source: Any, target: Any) -> None:
         """Run a block from the tokens in `source` to those in `target`, which may be the same."""
@@ -353,8 +335,6 @@ class _Image:
             x = block.add_interaction(attended, done - start, self.width, valid)
             x = x.unflatten(1, (-1, self.width))[:, rows.start - start : rows.stop - start]
             x = block.add_mlp(x.flatten(1, 2))
-            self.add_moments(number + 1, x, rows)
-            grid = x[0].unflatten(0, (-1, self.width))
-            target.write(rows, keep_valid(grid, self.valid[rows, :, None]))
+            self.finish_band(number + 1, x, rows, target)
             attended = attended[:, (rows.stop - HALO - start) * self.width :]
             start = rows.stop - HALO

@@ -115,14 +115,14 @@ class PositionalEncoding(nn.Module):
         angle = angle[:, None] / self.base**exponent
         return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the encoding of each position of a map (B, C, h, w), as tokens (1, h * w, C).
+    def forward(self, x: Tensor, rows: slice = slice(None)) -> Tensor:
+        """Return the encoding of rows of a map (B, C, h, w), by default all, as tokens (1, N, C).
 
         It depends on the map's size alone.
         """
         height, width = x.shape[-2:]
-        along_y = self.encode(height, x.device)[:, None].expand(-1, width, -1)
-        along_x = self.encode(width, x.device).expand(height, -1, -1)
+        along_y = self.encode(height, x.device)[rows, None].expand(-1, width, -1)
+        along_x = self.encode(width, x.device).expand(len(along_y), -1, -1)
         code = torch.cat((along_y, along_x), dim=2).to(x.dtype).permute(2, 0, 1)
         return self.token_projection(code[None]).flatten(2).transpose(1, 2)
 
