@@ -122,7 +122,7 @@ class PositionalEncoding(nn.Module):
         """
         height, width = x.shape[-2:]
         along_y = self.encode(height, x.device)[rows, None].expand(-1, width, -1)
-        along_x = self.encode(width, x.device).expand(len(along_y), -1, -1)
+        along_x = self.encode(width, x.device).expand(along_y.shape[0], -1, -1)
         code = torch.cat((along_y, along_x), dim=2).to(x.dtype).permute(2, 0, 1)
         return self.token_projection(code[None]).flatten(2).transpose(1, 2)
 
