@@ -5,12 +5,10 @@ And what it lacks: images of which only a part has data.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Integral, Real
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from mmcv.cnn import build_norm_layer
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import PretrainedInit
@@ -19,7 +17,6 @@ from torch import Tensor, nn
 
 from ..utils.compat import BatchNorm, file_handlers
 from ..utils.configs import registered_class
-from ..utils.errors import reason
 from ..weights.bands import check_fill_stem
 from ..weights.layouts import Weights, describe
 from ..weights.matching import load_pretrained, match_trunk
@@ -29,30 +26,16 @@ MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
 InitCfg = dict | list[dict] | None
 
 
-def is_integer(value: object) -> bool:
-    """Return whether a value is an integer. A boolean, an int of Python, is not."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 def to_increasing(name: str, values: object, choices: Sequence[int]) -> tuple[int, ...]:
     """Return increasing integers, out of some choices, as a tuple, or raise ValueError."""
     given = list(values) if isinstance(values, Iterable) else []
     increasing = [choice for choice in choices if choice in given]
-    if not increasing or increasing != given or not all(map(is_integer, given)):
+    if not increasing or increasing != given:
         shown = ", ".join(map(str, choices))
         if isinstance(choices, range):
             shown = f"{choices[0]} to {choices[-1]}"
         raise ValueError(f"{name}={values!r}: must be increasing numbers, out of {shown}")
     return tuple(increasing)
-
-
-def build_norm(norm_cfg: dict, channels: int) -> nn.Module:
-    """Build the norm of a config, or raise ValueError that names the config."""
-    try:
-        return build_norm_layer(norm_cfg, channels)[1]
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
-        fix = "give a registered norm, such as dict(type='BN')"
-        raise ValueError(f"{norm_cfg=} cannot be built: {reason(error)}; {fix}") from None
 
 
 def keep_valid(x: Tensor, valid: Tensor | None) -> Tensor:
@@ -113,14 +96,13 @@ class Backbone(BaseModule):
         """Check arguments of a trunk of `depth` blocks, and set `in_channels`, `out_indices` and
         `frozen_stages`, or raise ValueError.
         """
-        if not is_integer(in_channels) or in_channels < 1:
+        if in_channels < 1:
             raise ValueError(f"{in_channels=}: must be the number of an image's channels")
-        is_number = isinstance(drop_path_rate, Real) and not isinstance(drop_path_rate, bool)
-        if not is_number or not 0 <= drop_path_rate < 1:
+        if not 0 <= drop_path_rate < 1:
             raise ValueError(f"{drop_path_rate=}: must be at least 0 and below 1")
         taps = to_increasing("out_indices", out_indices, range(depth))
         in_use = taps[-1] + 1
-        if not is_integer(frozen_stages) or frozen_stages not in range(-1, in_use + 1):
+        if frozen_stages not in range(-1, in_use + 1):
             raise ValueError(
                 f"{frozen_stages=}: must be -1 (none) to {in_use} (the stem and all blocks in use)"
             )

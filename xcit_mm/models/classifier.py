@@ -8,7 +8,6 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..archs import resolve_arch
-from .base import is_integer
 from .xcit import MLP, Trunk, init_linear
 
 CLASS_ATTENTION_BLOCKS = 2
@@ -125,7 +124,7 @@ class XCiTClassifier(Trunk):
         as_tuple: bool = False,
         **kwargs: Any,
     ) -> None:
-        if not is_integer(num_classes) or num_classes < 0:
+        if num_classes < 0:
             raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
         if "out_indices" in kwargs:
             raise TypeError("XCiTClassifier has no argument out_indices: remove it")

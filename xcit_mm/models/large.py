@@ -196,7 +196,8 @@ def check_trunk(trunk: nn.Module) -> None:
         raise ValueError(f"{name} is in training mode: call eval()")
     # BatchNorm is that of LPI in the stem too.
     is_plain = {"patch_embed": type(trunk.patch_embed) in STEMS.values()}
-    for number, block in enumerate(trunk.blocks):
+    blocks: Any = trunk.blocks
+    for number, block in enumerate(blocks):
         is_plain[f"blocks.{number}"] = (
             type(block).forward is Block.forward
             and fast.is_unmodified(block.attn)

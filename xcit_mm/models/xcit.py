@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from mmcv.cnn import build_norm_layer
 from mmcv.cnn.bricks import DropPath
 from mmengine.registry import MODELS
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..archs import check_patch_size, default_out_indices, resolve_arch
 from . import fast
-from .base import Backbone, build_norm, cells_with_data, keep_valid, to_increasing
+from .base import Backbone, cells_with_data, keep_valid, to_increasing
 
 STRIDES = (4, 8, 16, 32)  # of the pyramid
 
@@ -56,7 +57,7 @@ class ConvPatchEmbed(nn.Module):
             if len(self.proj):
                 self.proj.append(nn.GELU())
             conv = nn.Conv2d(in_channels, channels, 3, stride=2, padding=1, bias=False)
-            self.proj.append(nn.Sequential(conv, build_norm(norm_cfg, channels)))
+            self.proj.append(nn.Sequential(conv, build_norm_layer(norm_cfg, channels)[1]))
             in_channels, channels = channels, 2 * channels
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -194,7 +195,7 @@ class LPI(nn.Module):
         super().__init__()
         # mmcv's fuse_conv_bn follows the order of registration: it would fold a BatchNorm
         # registered after conv1 into conv1, past the GELU between them.
-        self.bn = build_norm(norm_cfg, dim)
+        self.bn = build_norm_layer(norm_cfg, dim)[1]
         self.conv1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
         self.act = nn.GELU()
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
@@ -406,7 +407,7 @@ def pyramid_levels(
             level.append(nn.MaxPool2d(stride // patch_size))
         while stride < patch_size:
             if len(level):
-                level.append(build_norm(norm_cfg, channels))
+                level.append(build_norm_layer(norm_cfg, channels)[1])
                 level.append(nn.GELU())
             level.append(Upsample2x(channels))
             stride *= 2
