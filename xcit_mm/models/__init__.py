@@ -1,4 +1,7 @@
-"""Networks: `xcit` is the paper, `fast` the same in less time; a classifier; ViTs; built models."""
+"""Networks: `xcit` is the paper, `fast` the same in less time, `large` for images of any size.
+
+A classifier, plain vision transformers under the pyramid of XCiT, built and prepared models.
+"""
 
 from .base import MIN_SIZE, Backbone
 from .build import backbone

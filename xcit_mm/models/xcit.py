@@ -265,9 +265,9 @@ class Block(nn.Module):
         x = self.add_interaction(x, height, width, valid)
         return self.add_mlp(x)
 
-    # addcmul(x, gamma, branch) = x + gamma * branch
     def add_attention(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         attended = self.attn(self.norm1(x), valid=valid)
+        # addcmul(x, gamma, branch) = x + gamma * branch
         return torch.addcmul(x, self.gamma1, self.drop_path(attended))
 
     def add_interaction(
