@@ -13,14 +13,13 @@ from torch.export import Dim
 
 from ..models.build import load_model
 from ..utils.atomic import atomic_path
-from ..utils.cli import quiet, timed_step
+from ..utils.cli import print_line, quiet, timed_step
 from ..utils.configs import read_config
 from ..utils.errors import reason
-from ..utils.folders import check_output
 from ..weights.reader import check_checkpoint
 from .check import compare
 from .detectors import ExportableDetector
-from .metadata import is_export, model_metadata
+from .metadata import find_unsupported, model_metadata
 from .operators import to_onnx
 from .supported import check_model
 from .traceable import ExportableSegmentor, make_exportable
@@ -36,7 +35,7 @@ def export_model(
 
     Its input is `image`, normalised (B, C, H, W). A backbone returns `stride4` to `stride32`, a
     segmentor `logits` (B, classes, H, W), and a detector the outputs of `ExportableDetector`. The
-    file is written only if its outputs agree with those of torch, as `compare` requires.
+    file is written only if its outputs agree with mmdet's or mmseg's own, as `compare` requires.
 
     Args:
         checkpoint: A path, a URL or `xcit://NAME`. It must fill the whole exported part.
@@ -46,18 +45,21 @@ def export_model(
         For each output a line with its deviation from torch.
 
     Raises:
-        FileExistsError: If the file exists and is not an earlier export.
+        FileExistsError: If the file exists.
         FileNotFoundError: If an input or the folder of the file is missing.
         ModuleNotFoundError: If packages for ONNX are missing.
-        ValueError: If the model cannot be exported, the checkpoint does not fit it, or the file
-            would replace an input.
+        ValueError: If the model cannot be exported, or the checkpoint does not fit it.
         RuntimeError: If tracing or writing fails, or the file does not agree with torch.
     """
-    check_output(out, [config, checkpoint])
-    _check_target(out, part)
+    _check_target(out)
+    if part not in ("backbone", "model"):
+        raise ValueError(f"{part=}: must be one of backbone, model")
     cfg = read_config(config)
     check_checkpoint(checkpoint)
     check_model(cfg, part)
+    lacking = find_unsupported(cfg) if part == "model" else None
+    if lacking:
+        print_line(f"note: run.py lacks {lacking}: {out} is for programs of your own")
     with quiet(), torch.no_grad():
         model: Any = load_model(cfg, checkpoint, part)
         module = _make_traceable(cfg, model)
@@ -67,28 +69,23 @@ def export_model(
             with atomic_path(out) as path:
                 _write_onnx(module, path, channels, metadata)
                 with timed_step("compare"):
-                    return compare(path, module, channels)
+                    return compare(path, model, module.outputs, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
 
 
-def _check_target(out: Path, part: str) -> None:
-    """Raise if `out` cannot be written or is a file of the user's, `part` is unknown or a package
-    for ONNX is missing.
-    """
+def _check_target(out: Path) -> None:
+    """Raise if `out` cannot be written or a package for ONNX is missing."""
     if out.suffix != ".onnx":
         raise ValueError(f"{out}: name it .onnx")
-    if part not in ("backbone", "model"):
-        raise ValueError(f"{part=}: must be one of backbone, model")
+    if out.exists():
+        raise FileExistsError(f"{out} exists: remove it, or give another --out")
     if not out.parent.is_dir():
         raise FileNotFoundError(f"no folder {out.parent}: make it first")
     packages = ("onnx", "onnxscript", "onnxruntime")
     missing = ", ".join(name for name in packages if importlib.util.find_spec(name) is None)
     if missing:
         raise ModuleNotFoundError(f"{missing} not installed: pip install xcit_mm[export]")
-    if out.exists() and not is_export(out):
-        fix = "move it, or give another --out"
-        raise FileExistsError(f"{out} exists and is not an export of xcit_mm: {fix}")
 
 
 def _make_traceable(cfg: Config, model: nn.Module) -> Any:

@@ -1,13 +1,12 @@
 """Metadata of an exported file, by which `run.py` and other programs run it. Values are JSON."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 
 from ..archs import arch_name
-from ..models import MIN_SIZE
+from ..models import MIN_SIZE, TimmPyramid
 from ..rasters.settings import trained_settings
 from ..utils.configs import ModelInput, find_step, tested_metainfo, type_name
 from ..version import __version__
@@ -24,8 +23,9 @@ STEPS: dict[str, dict[str, Any]] = dict(
 PREPROCESSORS = ("DetDataPreprocessor", "SegDataPreProcessor")
 
 
-def find_unsupported(inputs: ModelInput, test_cfg: dict) -> str | None:
-    """Return the first step or option of the test that `run.py` does not repeat, or None."""
+def find_unsupported(cfg: Config) -> str | None:
+    """Return the first step or option of a model's test that `run.py` does not repeat, or None."""
+    inputs = ModelInput(cfg)
     names = [type_name(step) for step in inputs.pipeline]
     for name, step in zip(names, inputs.pipeline, strict=True):
         if name not in STEPS:
@@ -41,7 +41,8 @@ def find_unsupported(inputs: ModelInput, test_cfg: dict) -> str | None:
     size = (preprocessor.get("test_cfg") or {}).get("size")
     if size:
         return f"data_preprocessor.test_cfg.size={size}"
-    return "test_cfg.mode='slide'" if test_cfg.get("mode") == "slide" else None
+    is_slide = (cfg.model.get("test_cfg") or {}).get("mode") == "slide"
+    return "test_cfg.mode='slide'" if is_slide else None
 
 
 def resize_rule(inputs: ModelInput) -> dict[str, Any] | None:
@@ -71,8 +72,7 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
         channel_order=inputs.channel_order,
         mean=mean,
         std=std,
-        arch=arch_name(backbone.arch.embed_dim, backbone.arch.depth, backbone.arch.num_heads),
-        patch_size=backbone.patch_size,
+        arch=_arch_name(backbone),
         xcit_mm_version=__version__,
     )
     if backbone is not model:
@@ -80,20 +80,9 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
     return {name: json.dumps(fact) for name, fact in facts.items()}
 
 
-def is_export(path: Path) -> bool:
-    """Return whether a file is a model with the metadata of this package."""
-    import onnx
-
-    try:
-        file = onnx.load(path, load_external_data=False)
-    except Exception:  # a file of another format makes protobuf raise nearly anything
-        return False
-    return any(entry.key == "xcit_mm_version" for entry in file.metadata_props)
-
-
 def _describe_results(cfg: Config, inputs: ModelInput, model: Any) -> dict[str, Any]:
     """Return the facts by which a whole model gets its inputs and its outputs become results."""
-    unsupported = find_unsupported(inputs, cfg.model.get("test_cfg") or {})
+    unsupported = find_unsupported(cfg)
     facts: dict[str, Any] = dict(
         classes=_class_names(cfg, model),
         resize=None if unsupported else resize_rule(inputs),
@@ -114,6 +103,14 @@ def _describe_results(cfg: Config, inputs: ModelInput, model: Any) -> dict[str, 
         align_corners=model.align_corners,
         threshold=model.decode_head.threshold if model.out_channels == 1 else None,
     )
+
+
+def _arch_name(backbone: Any) -> str:
+    """Return an architecture, such as 's12/16', or the name of a model of timm."""
+    if isinstance(backbone, TimmPyramid):
+        return backbone.model_name
+    arch = backbone.arch
+    return f"{arch_name(arch.embed_dim, arch.depth, arch.num_heads)}/{backbone.patch_size}"
 
 
 def _class_names(cfg: Config, model: Any) -> list[str]:

@@ -1,6 +1,6 @@
 """Predict images by a model in ONNX, with numpy, opencv-python and onnxruntime alone.
 
-    python run.py model.onnx photo.jpg more_photos --out drawn    # photos and folders of photos
+    python run.py model.onnx photos/*.jpg --out drawn
 
 `xcit-mm export` writes such models. This file uses nothing of xcit_mm: copy it to the target
 machine. In Python:
@@ -13,10 +13,7 @@ The exit code is 3 if an image failed, and 1 if there is none, or the model or a
 
 import argparse
 import json
-import os
-import struct
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +24,6 @@ import onnxruntime
 Arrays = dict[str, np.ndarray]
 Size = tuple[int, ...]  # height and width of an image
 
-SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp"),
-    *(".ppm", ".pgm", ".jp2"),
-)
-"""Suffixes of the photos in a folder."""
-BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
-"""Bands of a photo by the photometric interpretation of its TIFF, tag 262: RGB, CMYK, YCbCr and
-CIELab. Others have one.
-"""
-
-_TEXT = b"tEXtSoftware\0run.py of xcit_mm"
-MARK = struct.pack(">I", len(_TEXT) - 4) + _TEXT + struct.pack(">I", zlib.crc32(_TEXT))
-"""The chunk of a PNG that tells drawings, which a later run replaces, from other files."""
-HEADER_BYTES = 33
-"""Bytes of a PNG before its second chunk."""
-
 
 def read_image(path: str | Path) -> np.ndarray:
     """Read an image as OpenCV does: (H, W, 3), BGR, the upper 8 bits of 16, rotated by its
@@ -50,43 +31,18 @@ def read_image(path: str | Path) -> np.ndarray:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it cannot be decoded, is a TIFF with other bands than a photo, or HEIC or
-            AVIF, whose orientation OpenCV ignores.
+        ValueError: If it cannot be decoded, or is a TIFF with other bands than a photo.
     """
     encoded = np.frombuffer(Path(path).read_bytes(), np.uint8)
-    if encoded[4:8].tobytes() == b"ftyp":
-        raise ValueError(f"{path} is HEIC or AVIF, which may lie on its side: convert it to JPEG")
-    try:
-        image = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if len(encoded) else None
-    except cv2.error:
-        raise ValueError(f"{path} cannot be decoded, perhaps for more than 2^30 pixels") from None
+    image = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if len(encoded) else None
     if image is None:
         raise ValueError(f"{path} is empty, broken or not an image")
-    bands = count_other_bands(encoded.tobytes())
-    if bands:
-        fix = "save it with red, green and blue alone"
-        raise ValueError(f"{path} has {bands} bands, which are not those of a photo: {fix}")
+    if encoded[:2].tobytes() in (b"II", b"MM"):  # a TIFF: OpenCV drops the bands after the third
+        every: Any = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED)
+        if every.shape[2:] not in ((), (3,)):
+            fix = "save it with red, green and blue alone"
+            raise ValueError(f"{path} has {every.shape[2]} bands, not those of a photo: {fix}")
     return image
-
-
-def count_other_bands(tiff: bytes) -> int:
-    """Return the number of bands of a TIFF if OpenCV would drop or mix some, else 0."""
-    if tiff[:2] not in (b"II", b"MM"):
-        return 0
-    order = "<" if tiff[:2] == b"II" else ">"
-    is_big = tiff[2:4] in (b"+\0", b"\0+")
-    words = 4 if is_big else 2  # of 16 bits in a count, a value or an offset
-    size = 8 if is_big else 2  # in bytes of the number of entries
-    try:
-        (start,) = np.frombuffer(tiff, f"{order}u{2 * words}", 1, offset=2 * words).tolist()
-        (count,) = np.frombuffer(tiff, f"{order}u{size}", 1, offset=start).tolist()
-        width = 2 + 2 * words  # an entry is a tag, a type, a count and a value
-        entries = np.frombuffer(tiff, f"{order}u2", width * count, offset=start + size)
-    except ValueError:  # the file ends before
-        return 0
-    tags = dict(entries.reshape(-1, width)[:, [0, 2 + words]].tolist())
-    bands = tags.get(277, 1)
-    return 0 if bands == BANDS.get(tags.get(262, 0), 1) else bands
 
 
 def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -282,87 +238,19 @@ def draw(image: np.ndarray, prediction: Arrays, classes: list[str]) -> np.ndarra
     return drawn
 
 
-def check_replaceable(path: Path) -> None:
-    """Raise ValueError if a file exists that is not a drawing of this script."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        start = file.read(HEADER_BYTES + len(MARK))
-    if not start.endswith(MARK):
-        fix = "move it, or give another --out"
-        raise ValueError(f"{path} is not a drawing of this script and would be replaced: {fix}")
-
-
-def write_drawing(path: Path, image: np.ndarray) -> None:
-    """Write a PNG, whole or not at all. `cv2.imwrite` hides errors and crashes at some names."""
-    encoded = cv2.imencode(".png", image)[1].tobytes()
-    unfinished = path.with_name(f".{os.getpid()}.png")
-    try:
-        unfinished.write_bytes(encoded[:HEADER_BYTES] + MARK + encoded[HEADER_BYTES:])
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def list_photos(inputs: list[Path]) -> list[Path]:
-    """List photos, and the photos of folders, each once. Print how many entries of a folder are
-    left out.
-
-    Raises:
-        ValueError: If a folder has no photos.
-    """
-    photos: dict[Path, Path] = {}  # by real path
-    for source in inputs:
-        files = [source]
-        if source.is_dir():
-            entries = sorted(source.iterdir())
-            named = [path for path in entries if path.suffix.lower() in SUFFIXES]
-            files = [path for path in named if path.is_file() and not path.name.startswith(".")]
-            left_out = len(entries) - len(files)
-            if not files:
-                fix = "name its sub-folders with photos" if left_out else "give another"
-                raise ValueError(f"{source} has no photos among {left_out} entries: {fix}")
-            if left_out:
-                print(f"{source}: {left_out} entries are not photos and left out", file=sys.stderr)
-        for path in files:
-            photos.setdefault(path.resolve(), path)
-    return list(photos.values())
-
-
-def drawing_names(photos: list[Path]) -> list[str]:
-    """Return the names of drawings, unique where photos of two folders have the same name."""
-    names: list[str] = []
-    for photo in photos:
-        name = f"{photo.name}.png"
-        number = 1
-        while name in names:
-            number += 1
-            name = f"{photo.name}-{number}.png"
-        names.append(name)
-    return names
-
-
 def list_providers(wanted: str | None) -> list[str]:
     """Return the execution providers of onnxruntime, by default CUDA first where it is available.
 
     Raises:
-        ValueError: If the wanted provider is not available.
+        ValueError: If the wanted provider is not available. onnxruntime would take the CPU.
     """
     available = onnxruntime.get_available_providers()
-    names = [name.removesuffix("ExecutionProvider") for name in available]
     if wanted is None:
-        wanted = "CUDA" if "CUDA" in names else "CPU"
-    if wanted not in names:
-        raise ValueError(f"--provider {wanted}: onnxruntime has {', '.join(names)}, give one")
-    return list(dict.fromkeys([f"{wanted}ExecutionProvider", "CPUExecutionProvider"]))
-
-
-def describe(error: Exception, path: Path) -> str:
-    """Return the error of a file as one line that names the file."""
-    if isinstance(error, cv2.error):  # whose text names a line of OpenCV's code
-        return f"{path}: OpenCV cannot process the image"
-    message = " ".join(str(error).split()) or type(error).__name__
-    return message if str(path) in message else f"{path}: {message}"
+        return [name for name in available if name.startswith(("CUDA", "CPU"))]
+    provider = f"{wanted}ExecutionProvider"
+    if provider not in available:
+        raise ValueError(f"--provider {wanted}: onnxruntime has {', '.join(available)}")
+    return [provider, "CPUExecutionProvider"]
 
 
 def main() -> int:
@@ -370,9 +258,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, help="an .onnx file of xcit-mm export")
-    image_help = "images and folders of images"
-    parser.add_argument("images", type=Path, nargs="+", metavar="image", help=image_help)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the drawn images")
+    parser.add_argument("images", type=Path, nargs="+", metavar="image")
+    out_help = "new folder for the drawn images"
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=out_help)
     parser.add_argument("--score-thr", type=float, default=0.3, help="minimum score (0.3)")
     provider_help = "CPU, CUDA or another provider of onnxruntime (CUDA if available)"
     parser.add_argument("--provider", metavar="NAME", help=provider_help)
@@ -383,32 +271,27 @@ def main() -> int:
     streams: Any = sys.stdout, sys.stderr
     for stream in streams:  # the name of a file may not be UTF-8
         stream.reconfigure(errors="backslashreplace")
-    if args.out:
-        for path in (args.model, *args.images):
-            if path.resolve().is_relative_to(args.out.resolve()):
-                raise ValueError(f"--out {args.out} is or holds the input {path}: give another")
-    photos = list_photos(args.images)
-    names = drawing_names(photos)
-    if args.out:
-        for name in names:
-            check_replaceable(args.out / name)
     model = Model(args.model, providers=list_providers(args.provider))
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
+        args.out.mkdir(parents=True)
     print(f"provider: {model.session.get_providers()[0]}", file=sys.stderr)
     code = 0
-    for path, name in zip(photos, names, strict=True):
+    for path in args.images:
         try:
             image = read_image(path)
             prediction = model(image, args.score_thr)
             for _, caption, box in list_rows(prediction, model.classes):
                 print(path, caption, *(f"{side:.1f}" for side in box))
             if args.out:
-                write_drawing(args.out / name, draw(image, prediction, model.classes))
+                # `cv2.imwrite` hides errors and crashes at some names.
+                drawn = cv2.imencode(".png", draw(image, prediction, model.classes))[1].tobytes()
+                with (args.out / f"{path.name}.png").open("xb") as file:  # replaces none
+                    file.write(drawn)
         except BrokenPipeError:
             raise
-        except Exception as error:  # onnxruntime's classes share no base
-            print(describe(error, path), file=sys.stderr)
+        except Exception as error:  # the classes of OpenCV and onnxruntime share no base
+            message = " ".join(str(error).split())
+            print(message if str(path) in message else f"{path}: {message}", file=sys.stderr)
             code = 3
     return code
 
