@@ -15,7 +15,7 @@ from PIL import Image
 from xcit_mm.checks.findings import Finding
 from xcit_mm.checks.own_data import check_dataset
 from xcit_mm.datasets import read_maps, read_objects
-from xcit_mm.datasets.writing import write_dataset
+from xcit_mm.datasets.old_writing import write_dataset
 
 SIDE = 128  # pixels of a photo
 GOOD = (20, 20, 40, 40)

@@ -19,7 +19,7 @@ from pycocotools import mask as rle
 
 from xcit_mm.checks.own_data import check_dataset, raise_failures
 from xcit_mm.datasets import Dataset, read_maps, read_objects
-from xcit_mm.datasets.writing import write_dataset
+from xcit_mm.datasets.old_writing import write_dataset
 
 WIDTH = 32
 HEIGHT = 24

@@ -6,7 +6,7 @@ import pytest
 from helpers.layouts import coco, write_files
 
 from xcit_mm.datasets import read_objects
-from xcit_mm.datasets.writing import is_current, read_state, write_dataset
+from xcit_mm.datasets.old_writing import is_current, read_state, write_dataset
 
 
 def test_a_file_that_is_given_decides_between_formats(folder):

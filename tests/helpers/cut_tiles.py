@@ -10,7 +10,7 @@ import shapely
 
 from helpers.labelled_scene import LabelledScene
 from helpers.raster_files import write_shapes
-from xcit_mm.datasets.writing import write_coco
+from xcit_mm.datasets.old_writing import write_coco
 from xcit_mm.rasters.cutting import cut_rasters
 from xcit_mm.rasters.labels import LabelFile
 from xcit_mm.rasters.settings import RasterSettings

@@ -21,7 +21,7 @@ from helpers.labelled_scene import CLASSES, make_scene, rasterized
 from helpers.raster_files import UTM, noise, save, write_shapes
 from pycocotools import mask as rle
 
-from xcit_mm.datasets.writing import is_current, read_state, write_dataset
+from xcit_mm.datasets.old_writing import is_current, read_state, write_dataset
 
 
 class TestObjects:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from torch import nn
 
 from ..datasets.coco_json import CocoJson
-from ..datasets.headers import read_infos
+from ..datasets.old_headers import read_infos
 from ..datasets.photo_labels import to_number
 from ..utils.configs import type_name
 from .classes import check_categories

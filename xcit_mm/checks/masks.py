@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as rle
 
-from ..datasets.dataset import is_outline
+from ..datasets.old_dataset import is_outline
 from ..utils.coco import to_corners
 from .findings import Finding
 from .objects import CheckedObjects

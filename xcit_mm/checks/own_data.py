@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from ..datasets import Dataset
-from ..datasets.headers import ImageInfo, read_infos
+from ..datasets.old_headers import ImageInfo, read_infos
 from .data import check_labels
 from .findings import Finding
 from .leaks import check_leaks

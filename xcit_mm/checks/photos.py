@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from ..datasets.headers import ImageInfo, read_infos
+from ..datasets.old_headers import ImageInfo, read_infos
 from ..utils.configs import type_name
 from ..utils.errors import reason
 from ..utils.images import TIFF_SUFFIXES, reads_all_bands

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..datasets import IGNORED
-from ..datasets.headers import ImageInfo
+from ..datasets.old_headers import ImageInfo
 from ..utils.errors import counted
 from .findings import Finding, listed, ok
 from .photos import Photos, check_photos, check_sizes

@@ -2,8 +2,8 @@
 written once.
 """
 
-from .dataset import IGNORED, Dataset, Image, Objects, Split
 from .formats import EXPECTED, read_maps, read_objects
+from .old_dataset import IGNORED, Dataset, Image, Objects, Split
 
 __all__ = [
     "EXPECTED",

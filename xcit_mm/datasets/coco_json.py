@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ..utils.texts import class_name, read_text
-from .dataset import Objects
+from .old_dataset import Objects
 from .photo_labels import is_rotation, is_set
 
 _REQUIRED = {

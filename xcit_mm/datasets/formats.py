@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..utils.errors import counted
-from . import coco, map_folders, yolo
-from .dataset import LAYOUTS, Dataset
+from . import map_folders, old_coco, old_yolo
 from .inventory import Inventory
+from .old_dataset import LAYOUTS, Dataset
 
 EXPECTED = "a COCO json or a folder with one, or YOLO's folder with data.yaml"
 _Reader = Callable[[Inventory], Dataset | None]
@@ -22,7 +22,7 @@ def read_objects(data: Path) -> Dataset:
         FileNotFoundError: If files are missing.
         ValueError: If no format explains the folder, several do, or the data cannot be read.
     """
-    return _read(data, {"COCO": coco.read, "YOLO": yolo.read}, EXPECTED)
+    return _read(data, {"COCO": old_coco.read, "YOLO": old_yolo.read}, EXPECTED)
 
 
 def read_maps(data: Path) -> Dataset:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from ..utils.errors import preview
 from ..utils.texts import class_name, read_class_names, read_lines
-from .dataset import IGNORED, Dataset, Image, Split, check_repeated
-from .headers import ImageInfo, read_infos
 from .inventory import Inventory, LeftOut
+from .old_dataset import IGNORED, Dataset, Image, Split, check_repeated
+from .old_headers import ImageInfo, read_infos
 from .pairs import LABEL_ENDING, LABEL_FOLDERS, PHOTO_FOLDERS, pair_labelled
 from .photo_labels import image_sizes
 

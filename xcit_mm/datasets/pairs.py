@@ -9,9 +9,9 @@ from pathlib import Path, PurePath
 from ..utils.errors import counted
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import compose, read_lines
-from .dataset import LAYOUTS
 from .inventory import LABEL_SUFFIXES, Inventory, LeftOut
 from .lookup import Parts, PhotoIndex, is_root, path_parts
+from .old_dataset import LAYOUTS
 
 SPLITS = {
     "train": "train",

@@ -5,8 +5,8 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from .dataset import Image, NewObject, Objects, Split
-from .headers import read_infos
+from .old_dataset import Image, NewObject, Objects, Split
+from .old_headers import read_infos
 
 Size = tuple[int, int]  # width and height
 _NO = ("", "none", "false", "no")

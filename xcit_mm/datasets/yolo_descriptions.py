@@ -12,8 +12,8 @@ import yaml
 from ..utils.images import PHOTO_SUFFIXES
 from ..utils.texts import class_name, read_text
 from ..utils.walk import iter_files
-from .dataset import check_repeated
 from .inventory import LeftOut
+from .old_dataset import check_repeated
 from .pairs import SPLITS
 
 

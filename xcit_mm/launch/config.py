@@ -4,8 +4,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from ..datasets.dataset import Dataset
-from ..datasets.writing import write_dataset
+from ..datasets.old_dataset import Dataset
+from ..datasets.old_writing import write_dataset
 from ..models.build import has_pyramid
 from ..utils.atomic import atomic_write
 from ..utils.scripts import shipped_folder

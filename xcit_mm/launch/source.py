@@ -6,7 +6,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..datasets import Dataset, read_maps, read_objects
-from ..datasets.writing import is_current, read_state, write_dataset
+from ..datasets.old_writing import is_current, read_state, write_dataset
 from ..weights.classes import configured_classes
 
 

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..datasets.coco import find_image_folder
 from ..datasets.coco_json import read_images
+from ..datasets.old_coco import find_image_folder
 from ..utils.errors import preview, reason
 from ..utils.folders import SETTINGS, check_output
 from ..utils.images import PHOTO_SUFFIXES

@@ -11,8 +11,8 @@ import numpy as np
 import shapely
 from shapely.affinity import translate
 
-from ..datasets.dataset import IGNORED, Dataset, Image, Mask, NewObject, Split
 from ..datasets.inventory import LeftOut
+from ..datasets.old_dataset import IGNORED, Dataset, Image, Mask, NewObject, Split
 from ..datasets.photo_labels import to_split
 from ..utils.coco import encode_mask, from_corners
 from .gdal import open_raster

@@ -11,9 +11,9 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from ..utils.texts import read_lines
-from .dataset import Dataset, Image, NewObject
 from .inventory import Inventory, LeftOut
 from .lookup import find_photos
+from .old_dataset import Dataset, Image, NewObject
 from .pairs import PHOTO_FOLDERS, divide_photos, pair_labels, split_of
 from .photo_labels import Size, image_sizes, to_split
 from .yolo_descriptions import Description, find_sources, has_names, read_description
