@@ -12,7 +12,6 @@ from helpers.doctor_data import (
     RETINANET,
     SEMANTIC_FPN,
     SHAPES,
-    UPERNET,
     VAL_JSON,
     assert_named,
     edit_json,
@@ -42,7 +41,6 @@ def test_shipped_configs_have_no_failures(recipe, monkeypatch):
     assert failures(RECIPES.get(recipe, SHAPES)) == []
 
 
-NARROW = [192] * 4
 MASK2FORMER = CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-lsj-50e_coco.py"
 MASK2FORMER_ADE = MASK2FORMER.with_name("mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py")
 BAND_MEAN = "data_preprocessor.mean has 3 values, the backbone has in_channels=4"
@@ -55,38 +53,33 @@ WRONG_OPTIONS = [
         [
             ("D303", "roi_head.bbox_head.num_classes", 80, "train", 2),
             ("D303", "roi_head.mask_head.num_classes", 80, "train", 2),
-            ("D305", "train", "val", "cat and person, dog and bicycle"),
+            ("D305", "class 0 is cat in the train data, person in the val data"),
         ],
     ),
     (
         MASK_RCNN,
-        "train_dataloader.dataset.metainfo.classes=cat",
-        [("D302", "classes='cat'", "train")],
+        "train_dataloader.dataset.metainfo.classes=x",  # without a comma
+        [
+            ("D303", "roi_head.bbox_head.num_classes", 80, "train", "1 class, x"),
+            ("D303", "roi_head.mask_head.num_classes", 80, "train", "1 class, x"),
+            ("D305", "class 0 is x in the train data, person in the val data"),
+            ("D405", "train", "1 of 1", "x"),
+        ],
     ),
     (
         MASK_RCNN,
         "model.backbone.out_indices=(3,7,11)",
-        [("", "neck.in_channels", NARROW, NARROW[:3])],
-    ),
-    (
-        MASK_RCNN,
-        "model.rpn_head.in_channels=128",
-        [("", "rpn_head.in_channels", 128, "the neck", [256] * 5)],
+        [("", "AssertionError")],
     ),
     (
         RETINANET,
         "model.neck.start_level=1",  # as in mmdet's own RetinaNet
-        [("D606", "bbox_head", "8, 16, 32, 64, 128", "the neck", "16, 32, 64, 128, 256")],
+        [("D606", "bbox_head", [8, 16, 32, 64, 128], "the neck", [16.0, 32.0, 64.0, 128.0, 256.0])],
     ),
     (
         MASK2FORMER,
         "model.panoptic_head.pixel_decoder.strides=(8,16,32,64)",
-        [("D606", "pixel_decoder", "8, 16, 32, 64", "the backbone", "4, 8, 16, 32")],
-    ),
-    (
-        UPERNET,
-        "model.decode_head.in_channels=[9,9,9,9]",
-        [("", "decode_head.in_channels", "the backbone", NARROW)],
+        [("D606", "pixel_decoder", [8, 16, 32, 64], "the backbone", [4.0, 8.0, 16.0, 32.0])],
     ),
     (
         SEMANTIC_FPN,
@@ -96,7 +89,7 @@ WRONG_OPTIONS = [
     (
         SEMANTIC_FPN,
         "train_dataloader.dataset.seg_map_suffix=.tif",
-        [("D314", "train", "3 of 3", MAPS / "0.tif")],
+        [("D505", "train", 3, MAPS / "0.tif")],
     ),
     (
         MASK_RCNN,
@@ -108,19 +101,10 @@ WRONG_OPTIONS = [
         "test_dataloader.dataset.ann_file=annotations/none.json",
         [("D311", "test", "none.json")],
     ),
-    # The classes, and the files.
-    (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("", "NoDataset"), ("", "NoDataset")]),
+    (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("", "NoDataset")]),
     (MASK_RCNN, f"val_evaluator.ann_file={ADE}", [("", "IsADirectoryError", ADE)]),
     (MASK_RCNN, "load_from=none.pth", [("", "none.pth")]),
     (MASK_RCNN, "model.backbone.init_cfg.checkpoint=xcit://none", [("", "none")]),
-    (SHAPES, "optim_wrapper.type=Optimwrapper", [("", "'Optimwrapper'", "give OptimWrapper")]),
-    (SHAPES, "optim_wrapper.constructor=None", [("", "optim_wrapper.constructor=None")]),
-    (SHAPES, "optim_wrapper.optimizer.type=Adamm", [("", "optimizer.type='Adamm'", "give Adam")]),
-    (
-        SHAPES,
-        "param_scheduler.0.type=PoliLR",
-        [("", "param_scheduler.0.type='PoliLR'", "give PolyLR")],
-    ),
     (SHAPES, "model.backbone.in_channels=4", [("", BAND_MEAN)]),
     (MASK2FORMER_ADE, "model.test_cfg.mode=slide", [("", "Mask2FormerHead")]),
     (MASK_RCNN, "default_scope=mmpose", [("", "mmpose", MASK_RCNN, "mmdet, mmseg, mmpretrain")]),
@@ -132,19 +116,6 @@ WRONG_OPTIONS = [
 )
 def test_wrong_option_is_the_only_failure(config, option, expected):
     assert_named(failures(config, option.replace(" ", "")), expected)
-
-
-def test_weights_are_compared_with_the_model():
-    torch.save(dict(model=XCiT("t12", 8).state_dict()), "p8.pth")
-    found = failures(MASK_RCNN, "model.backbone.init_cfg.checkpoint=p8.pth")
-    assert_named(found, [("D704", "init_cfg p8.pth", "t12/p8", "t12/p16")])
-    torch.save(dict(model=XCiT("t12", 16).state_dict()), "p16.pth")
-    ok = findings(MASK_RCNN, "model.backbone.init_cfg.checkpoint=p16.pth", level="ok")
-    assert "init_cfg p16.pth fits" in [finding.text for finding in ok]
-    found = failures(MASK_RCNN, "load_from=p16.pth")
-    assert_named(found, [("D704", "load_from p16.pth", "it is a backbone")])
-    found = failures(MASK_RCNN, "load_from=p16.pth", "custom_hooks.0.fill_stem=rgb-zero")
-    assert_named(found, [("", "fill_stem='rgb-zero'", "give True")])
 
 
 def test_notes_are_not_failures(monkeypatch):
@@ -159,7 +130,7 @@ def test_gradients_that_accumulate_are_a_part_of_the_batch(monkeypatch):
     accumulating = "optim_wrapper.accumulative_counts={}"
     assert findings(MASK_RCNN, accumulating.format(8), level="note") == []
     (note,) = findings(MASK_RCNN, accumulating.format(4), level="note")
-    assert "8 images a step over 1 process(es) and 4 iterations" in str(note)
+    assert "8 images a step over 1 process(es), 4 iteration(s)" in str(note)
 
 
 @pytest.mark.parametrize("library", ["mmdet", "mmseg"])
@@ -182,16 +153,16 @@ def test_command_continues_after_a_failure_and_exits_with_1(tmp_path):
     assert run.returncode == 1, run.stderr
     lines = run.stdout.splitlines()
     assert [line[:11] for line in lines if line.startswith("FAIL")] == [
-        "FAIL D311  ",
         "FAIL       ",
+        "FAIL D311  ",
     ]
     assert all(re.match(r"(ok {9}|(note|FAIL) (D\d{3}| {4})  )\S", line) for line in lines)
 
 
-def test_optimizer_and_colours_of_another_recipe_are_notes():
-    options = ["optim_wrapper.optimizer.type=SGD", "model.data_preprocessor.bgr_to_rgb=False"]
+def test_colours_of_another_recipe_are_a_note():
+    options = ["model.data_preprocessor.bgr_to_rgb=False"]
     found = findings(SHAPES, *options, "load_from=xcit://sem_fpn_xcit_tiny_12_p16", level="note")
-    assert {"D205", "D216"} <= {finding.code for finding in found}
+    assert "D216" in [finding.code for finding in found]
 
 
 def test_every_code_is_on_the_page_and_the_page_is_short():
@@ -199,7 +170,7 @@ def test_every_code_is_on_the_page_and_the_page_is_short():
     sources = "".join(path.read_text() for path in (ROOT / "xcit_mm" / "checks").glob("*.py"))
     codes = set(re.findall(r'"(D\d{3})"', sources))
     assert codes | {"D101"} == set(re.findall(r"^### (D\d{3})", page, re.MULTILINE))
-    assert len(page.split()) <= 1200
+    assert len(page.split()) <= 900
 
 
 def test_backbone_of_another_library_is_not_checked():
@@ -226,20 +197,13 @@ def test_mean_of_all_bands_or_of_each_is_right(mean):
     assert failures(SHAPES, "model.backbone.in_channels=4", *preprocessor) == []
 
 
-def test_other_names_of_the_same_classes_are_a_note():
-    option = "val_dataloader.dataset.metainfo.classes=({},square,triangle,star)"
-    assert failures(SHAPES, option.format("ground,disc")) == []
-    found = failures(SHAPES, option.format("circle,background"))
-    assert_named(found, [("D305", "train", "val")])
-
-
 def test_data_sets_in_wrappers_are_checked(own_config):
     config = own_config(
         "train_dataloader = dict(dataset=dict(_delete_=True, type='RepeatDataset', times=2, "
         "dataset=dict(type='ConcatDataset', "
         "datasets=[dict(type='BaseSegDataset', data_root='nowhere')])))"
     )
-    expected = [("D311", "train", "nowhere"), ("D302", "classes=None", "train")]
+    expected = [("D311", "train", "nowhere")]
     assert_named(failures(config), expected)
 
 
@@ -277,17 +241,15 @@ def test_classes_of_the_tested_checkpoint_are_compared_with_the_data(learned, le
     torch.save(dict(state_dict={}, meta=dict(dataset_meta=dict(classes=learned))), "trained.pth")
     found = checked_test(SHAPES, checkpoint="trained.pth")
     assert [finding.level for finding in found] == levels
-    assert_named(found, [("D305", "checkpoint", "test")] * len(levels))
+    assert_named(found, [("", "trained.pth has learned")] * len(levels))
 
 
 def test_labels_of_no_class_are_named_before_the_test():
     write_segmentation_maps(Path("data/shapes"), [2, 3, 4, 5, 6])
-    assert_named(checked_test(SHAPES), [("D506", "test", "label 5 (1842 pixels")])
+    assert_named(checked_test(SHAPES), [("D506", "test", "label 5 in 3 maps")])
 
 
-def test_images_without_labels_whose_predictions_are_only_formatted_are_tested():
+def test_images_without_labels_are_tested():
     """COCO's test-dev has no annotations."""
     edit_json(VAL_JSON, lambda content: content.pop("annotations"))
-    assert [finding.code for finding in checked_test(MASK_RCNN)] == ["D401"]
-    found = checked_test(MASK_RCNN, "test_evaluator.format_only=True")
-    assert [finding.level for finding in found] == ["note"]
+    assert checked_test(MASK_RCNN) == []

@@ -1,6 +1,5 @@
-"""The doctor reads the headers of all files, and tells how EXIF turns photos."""
+"""The doctor reads the headers of all photos, and all segmentation maps."""
 
-import os
 from pathlib import Path
 
 import cv2
@@ -9,7 +8,9 @@ import pytest
 from helpers.doctor_data import (
     COCO,
     HEIGHT,
+    MAPS,
     MASK_RCNN,
+    SEMANTIC_FPN,
     SHAPES,
     TRAIN_JSON,
     WIDTH,
@@ -18,83 +19,52 @@ from helpers.doctor_data import (
     failures,
     findings,
     write_image,
+    write_map,
+    write_segmentation_maps,
 )
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
-PHOTOS = COCO / "train2017"
+PHOTO = COCO / "train2017" / "1.jpg"
 SHAPES_MAPS = Path("data/shapes/annotations/training")
-OUTSIDE = PHOTOS / "copy050.jpg"  # of a sample
 
 
-@pytest.fixture
-def many_photos(doctors_place) -> None:
-    """More photos of the training than a sample."""
-
-    def add(content: dict) -> None:
-        image = content["images"][0]
-        annotation = content["annotations"][0]
-        for number in range(100):
-            path = PHOTOS / f"copy{number:03}.jpg"
-            write_image(path)
-            ids = dict(id=100 + number)
-            content["images"].append(dict(image, **ids, file_name=path.name))
-            content["annotations"].append(dict(annotation, **ids, image_id=ids["id"]))
-
-    edit_json(TRAIN_JSON, add)
+def write_pixels(path: Path, suffix: str, pixels: np.ndarray) -> None:
+    """Write pixels in the format of a suffix to a path that may have another."""
+    path.write_bytes(cv2.imencode(suffix, pixels)[1].tobytes())
 
 
-def noise() -> bytes:
-    pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3)).astype(np.uint8)
-    return cv2.imencode(".jpg", pixels)[1].tobytes()
-
-
-def write_small(path: Path) -> None:
-    cv2.imwrite(str(path), np.zeros((9, 7, 3), np.uint8))
-
-
-def write_four_bands(path: Path) -> None:
-    tif = cv2.imencode(".tif", np.full((HEIGHT, WIDTH, 4), 99, np.uint8))[1]
-    path.write_bytes(tif.tobytes())
-
-
-FILES = {
-    "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
-    "text": (lambda path: path.write_bytes(b"<html>"), "not an image"),
-    "cut off": (
-        lambda path: path.write_bytes(noise()[:-1500]),
-        "truncated",
+PHOTOS = {
+    "missing": (PHOTO.unlink, "FAIL", "D314", "1 of 3"),
+    "empty": (lambda: PHOTO.write_bytes(b""), "FAIL", "D315", "UnidentifiedImageError"),
+    "four bands": (
+        lambda: write_pixels(PHOTO, ".tif", np.full((HEIGHT, WIDTH, 4), 99, np.uint8)),
+        *("FAIL", "D315", "4 bands"),
     ),
-    "four bands": (write_four_bands, "4 bands"),
+    "another size": (
+        lambda: write_pixels(PHOTO, ".jpg", np.zeros((9, 7, 3), np.uint8)),
+        *("FAIL", "D315", f"{WIDTH} x {HEIGHT} in its labels, 7 x 9 loaded"),
+    ),
+    "16 bits": (
+        lambda: write_pixels(PHOTO, ".png", np.full((HEIGHT, WIDTH, 3), 999, np.uint16)),
+        *("note", "D315", "8 bits"),
+    ),
 }
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_photo_with_a_fault_outside_the_sample_is_named(name, many_photos):
-    break_data, *values = FILES[name]
-    break_data(OUTSIDE)
-    found = [finding for finding in findings(MASK_RCNN) if finding.code == "D315"]
-    assert [finding.level for finding in found] == ["FAIL"]
-    assert_named(found, [("D315", "train", OUTSIDE, *values)])
+@pytest.mark.parametrize("name", PHOTOS)
+def test_a_photo_that_does_not_load_as_labelled_is_named(name):
+    break_data, level, code, *values = PHOTOS[name]
+    break_data()
+    found = [finding for finding in findings(MASK_RCNN) if finding.code == code]
+    assert [finding.level for finding in found] == [level]
+    assert_named(found, [(code, "train", PHOTO, *values)])
 
 
-def test_later_start_reads_the_files_that_have_changed(many_photos):
+def test_a_grey_photo_is_right():
+    write_pixels(PHOTO, ".jpg", np.zeros((HEIGHT, WIDTH), np.uint8))
     assert failures(MASK_RCNN) == []
-    state = OUTSIDE.stat()
-    OUTSIDE.write_bytes(bytes(state.st_size))
-    os.utime(OUTSIDE, ns=(state.st_atime_ns, state.st_mtime_ns))
-    changed = OUTSIDE.with_name("copy051.jpg")
-    write_small(changed)
-    assert_named(failures(MASK_RCNN), [("D315", "train", changed)])
-
-
-def turn_photos(folder: Path) -> None:
-    """Let EXIF turn photos by 90 degrees."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    for path in folder.glob("*.jpg"):
-        Image.open(path).copy().save(path, exif=exif)
 
 
 def turn_maps() -> None:
@@ -112,7 +82,7 @@ def turn_sizes() -> None:
 
 LABELS = {
     "maps": (SHAPES, Path("data/shapes/images/training"), turn_maps, "D511"),
-    "boxes": (MASK_RCNN, PHOTOS, turn_sizes, "D315"),
+    "boxes": (MASK_RCNN, PHOTO.parent, turn_sizes, "D315"),
 }
 
 
@@ -120,15 +90,103 @@ LABELS = {
 def test_labels_drawn_over_stored_photos_are_named_and_the_fix_works(
     config, photos, turn_labels, code
 ):
-    turn_photos(photos)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for path in photos.glob("*.jpg"):
+        Image.open(path).copy().save(path, exif=exif)
     (failure,) = failures(config)
-    assert_named([failure], [(code, "train", "as stored")])
+    assert_named([failure], [(code, "train", f"{WIDTH} x {HEIGHT}", f"{HEIGHT} x {WIDTH}")])
     option = "color_type=color_ignore_orientation"
     assert option.replace("=", "='") in failure.fix
-    loading = "_dataloader.dataset.pipeline.0"
-    assert (
-        failures(config, *[f"{split}{loading}.{option}" for split in ("train", "val", "test")])
-        == []
-    )
+    loading = [f"{split}_dataloader.dataset.pipeline.0" for split in ("train", "val", "test")]
+    assert failures(config, *[f"{step}.{option}" for step in loading]) == []
     turn_labels()
     assert failures(config) == []
+
+
+MAP = MAPS / "0.png"
+MAP_BREAKS = {
+    "label of no class": (
+        lambda: write_map(MAP, [1, 200]),
+        *("D506", "decode_head", "num_classes=150", "ignore_index=255", "label 199 in 1 map", MAP),
+    ),
+    "missing": (MAP.unlink, "D505", MAP, "FileNotFoundError"),
+    "broken": (lambda: MAP.write_bytes(b"no image"), "D505", MAP, "UnidentifiedImageError"),
+    "colours": (lambda: write_image(MAP), "D505", MAP, "has colours"),
+    "cut off": (lambda: MAP.write_bytes(MAP.read_bytes()[:-40]), "", MAP, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", MAP_BREAKS)
+def test_wrong_segmentation_map_is_the_only_failure(name):
+    break_data, *expected = MAP_BREAKS[name]
+    break_data()
+    assert_named(failures(SEMANTIC_FPN), [tuple(expected)])
+
+
+def test_labels_from_0_with_reduce_zero_label_lack_the_last_class():
+    write_segmentation_maps(Path("data/shapes"), [0, 1, 2, 3, 4])
+    found = [finding for finding in findings(SHAPES, level="note") if finding.code.startswith("D5")]
+    assert_named(found, [("D513", split, "star") for split in ("train", "val")])
+    assert all("reduce_zero_label" in finding.fix for finding in found)
+
+
+CONFIG = """
+model = dict(decode_head=dict({head}))
+metainfo = dict(classes={classes}, palette=[(9, 9, 9)] * len({classes}))
+train_dataloader = dict(dataset=dict(metainfo=metainfo, reduce_zero_label=False))
+val_dataloader = dict(dataset=dict(metainfo=metainfo, reduce_zero_label=False))
+test_dataloader = dict(dataset=dict(metainfo=metainfo, reduce_zero_label=False))
+"""
+TWO_CLASSES = CONFIG.format(classes=("ground", "shape"), head="num_classes=2")
+
+
+@pytest.mark.parametrize("last_label, codes", [(255, ["D513"]), (1, [])])
+def test_masks_of_0_and_255_do_not_train(own_config, last_label, codes):
+    config = own_config(TWO_CLASSES)
+    write_segmentation_maps(Path("data/shapes"), [0, 255])
+    write_map(SHAPES_MAPS / "2.png", [last_label])
+    assert [finding.code for finding in failures(config)] == codes
+
+
+def test_class_may_be_in_another_data_set_of_the_split(own_config):
+    write_segmentation_maps(Path("data/shapes"), [0, 1])
+    write_segmentation_maps(Path("data/empty"), [0])
+    both = """
+data = dict(_base_.train_dataloader.dataset, metainfo=metainfo, reduce_zero_label=False)
+both = [dict(data, data_root=root) for root in ('data/shapes', 'data/empty')]
+train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=both))
+"""
+    assert failures(own_config(f"{TWO_CLASSES}\n{both}")) == []
+
+
+def test_labels_that_a_step_of_the_user_may_change_are_not_checked(own_config):
+    write_segmentation_maps(Path("data/shapes"), [0, 1, 77])
+    config = own_config(TWO_CLASSES)
+    assert {finding.code for finding in failures(config)} == {"D506"}
+    steps = "import builtins\n"
+    step = "dict(type=builtins.dict)"
+    pipelines = "".join(
+        f"{split}_dataloader['dataset']['pipeline'] = "
+        f"[*_base_.{split}_dataloader.dataset.pipeline, {step}]\n"
+        for split in ("train", "val", "test")
+    )
+    assert failures(own_config(f"{steps}{TWO_CLASSES}{pipelines}")) == []
+
+
+@pytest.mark.parametrize("label, codes", [(256, ["D506"]), (65535, [])])
+def test_labels_of_16_bits_that_8_bits_change_are_a_failure(label, codes):
+    labels = np.resize(np.array([1, 2, 3, 4, 5, label], np.uint16), (HEIGHT, WIDTH))
+    cv2.imwrite(str(SHAPES_MAPS / "0.png"), labels)
+    assert [finding.code for finding in failures(SHAPES)] == codes
+
+
+def test_segmentor_of_one_class_has_the_labels_0_and_1(own_config):
+    head = "num_classes=1, threshold=0.5, loss_decode=dict(use_sigmoid=True)"
+    config = own_config(CONFIG.format(classes=("shape",), head=head))
+    write_segmentation_maps(Path("data/shapes"), [0, 1])
+    assert failures(config) == []
+    assert "D304" in [finding.code for finding in findings(config, level="note")]
+    write_segmentation_maps(Path("data/shapes"), [0, 1, 2])
+    label = ("decode_head", "num_classes=1", "ignore_index=255", "label 2 in 3 maps")
+    assert_named(failures(config), [("D506", "train", *label), ("D506", "val", *label)])

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as rle
 
-from xcit_mm.checks.own_data import check_dataset, raise_failures
 from xcit_mm.datasets import Dataset, read_maps, read_objects
 from xcit_mm.datasets.old_writing import write_dataset
 
@@ -209,7 +208,6 @@ def test_maps_belong_to_their_photos_and_a_faulty_one_is_named(spoil, data, rand
         spoil(photo, label)
         try:
             dataset = read_maps(root)
-            raise_failures(check_dataset(dataset))
             line = str(dataset.left_out)
         except ValueError as error:
             line = str(error)

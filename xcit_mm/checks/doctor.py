@@ -1,6 +1,6 @@
 """The checks of a run: the doctor prints what they find, and a failure stops the start of a run."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from mmengine.config import Config
 
@@ -9,14 +9,12 @@ from ..utils.configs import read_config
 from ..utils.errors import reason
 from ..utils.scripts import find_script
 from ..weights.zoo import find_config
-from .classes import check_classes
-from .data import check_data_sets, check_overlaps, check_paths
+from .classes import check_classes, check_learned_classes
+from .data import check_data, check_overlap
 from .findings import Finding, collect, fail
-from .model import CheckedModel, check_forward, check_rates
-from .run_config import ConfiguredSplit, RunConfig, has_separate_test
-from .weights import check_learned_classes, check_weights
-
-SPLITS = ("train", "val")
+from .model import CheckedModel, check_strides
+from .run_config import ConfiguredSplit
+from .training import check_start
 
 
 def diagnose(config: str, cfg_options: Sequence[str] = ()) -> Iterator[Finding]:
@@ -32,52 +30,41 @@ def diagnose(config: str, cfg_options: Sequence[str] = ()) -> Iterator[Finding]:
         config = find_config(config)
         cfg = read_config(config, parse_cfg_options(cfg_options))
         find_script(cfg, config, "train")
+        names = ["train", "val", "test"]
+        if cfg.get("test_dataloader") == cfg.get("val_dataloader"):
+            names.remove("test")
+        yield from check_training(cfg, names)
     except Exception as error:  # a config is a program
         yield fail("", reason(error), "correct the config")
-        return
-    yield from check_training(cfg, [*SPLITS, "test"] if has_separate_test(cfg) else SPLITS)
 
 
-def check_training(cfg: Config, names: Sequence[str] = SPLITS) -> Iterator[Finding]:
-    """Check data, model and weights of a training. Nothing is downloaded.
-
-    Args:
-        names: The splits whose data are checked.
+def check_training(cfg: Config, names: Sequence[str] = ("train", "val")) -> Iterator[Finding]:
+    """Check model and weights of a training, and the data of splits, of which the first is trained
+    on. Nothing is downloaded. What takes long is checked last.
     """
-    run = RunConfig(cfg, names)
     model = CheckedModel(cfg)
-    checks = [check_rates(cfg), check_weights(run, model.module)]
-    yield from _run_checks(run.splits, run.splits, model, checks)
+    splits = [ConfiguredSplit(cfg, name) for name in names]
+    yield from collect(
+        model.failures,
+        check_classes(splits, model.heads),
+        check_start(cfg, model.module),
+        check_strides(model.module),
+        *(check_data(split, model.heads) for split in splits),
+        *(check_overlap(splits[0], split) for split in splits[1:]),
+    )
 
 
 def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
-    """Check data and model of a test.
-
-    Args:
-        checkpoint: Path, URL or name of the weights, whose classes are compared with the data.
+    """Check data and model of a test, and whether a checkpoint, a path, URL or name, has learned
+    the classes of the data.
     """
-    splits = RunConfig(cfg, ["train", "test"]).splits  # train is checked for leaks
-    checks = [check_learned_classes(cfg, checkpoint)] if checkpoint else []
-    yield from _run_checks(splits, ["test"], CheckedModel(cfg), checks)
-
-
-def _run_checks(
-    splits: Mapping[str, ConfiguredSplit],
-    names: Iterable[str],
-    model: CheckedModel,
-    checks: Sequence[Iterator[Finding]],
-) -> Iterator[Finding]:
-    """Check the model and the named splits, and run checks of a training or a test. The photos of
-    no split may be trained on. What takes long is checked last.
-    """
-    checked = [splits[name] for name in names]
-    yield from check_paths(checked)
-    yield from model.failures
-    for check in (
-        check_classes(checked, model.heads),
-        *checks,
-        check_forward(model.module),
-        *(check_data_sets(split, model.heads) for split in checked),
-        check_overlaps(splits),
-    ):
-        yield from collect(check)
+    model = CheckedModel(cfg)
+    test = ConfiguredSplit(cfg, "test")
+    yield from collect(
+        model.failures,
+        check_classes([test], model.heads),
+        check_learned_classes(cfg, checkpoint),
+        check_strides(model.module),
+        check_data(test, model.heads),
+        check_overlap(ConfiguredSplit(cfg, "train"), test),
+    )

@@ -1,6 +1,6 @@
 """Findings: the lines of the doctor, of which a failure stops the start of a run."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from ..utils.errors import preview, reason
@@ -43,12 +43,10 @@ def listed(level: str, code: str, names: Collection, problem: str, fix: str) -> 
     return [Finding(level, code, f"{len(names)} {problem}: {preview(names)}", fix)] if names else []
 
 
-def collect(findings: Iterable[Finding]) -> list[Finding]:
-    """List the findings of a check, without ok if it failed. An exception becomes a failure."""
-    collected: list[Finding] = []
-    try:
-        collected.extend(findings)
-    except Exception as error:  # a wrong config makes the libraries raise nearly any exception
-        collected.append(fail("", reason(error)))
-    has_failed = any(finding.level == "FAIL" for finding in collected)
-    return [finding for finding in collected if finding.level != "ok" or not has_failed]
+def collect(*checks: Iterable[Finding]) -> Iterator[Finding]:
+    """Iterate over the findings of checks. An exception becomes a failure."""
+    for check in checks:
+        try:
+            yield from check
+        except Exception as error:  # a wrong config makes the libraries raise nearly any exception
+            yield fail("", reason(error))

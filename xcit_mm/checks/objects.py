@@ -1,102 +1,89 @@
-"""Checks of the objects of a split, of any format: what mmdet drops, and where boxes are."""
+"""Checks of the objects of a COCO json: boxes and masks that mmdet drops or misunderstands."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 
-from ..datasets import Split
+from ..datasets.coco import Annotation, CocoFile, CocoImage
 from .findings import Finding, fail, note
 
-_MANY = 20  # boxes that cannot be alike by chance
 _SLACK = 2  # pixels by which a box may reach beyond its image
-_FRACTION = 2  # pixels in which fractions of an image lie: x + width is at most 2
-_MIN_SIDE = 10 * _FRACTION  # pixels of an image that is too large for objects there
-_MIN_FAR = 0.05  # share of boxes that start too far right or down to be as large as they state
-_XYWH = "boxes in pixels of the image, as COCO's [x, y, width, height]"
 
 
-@dataclass
+class _Rle(msgspec.Struct):
+    size: tuple[float, float]
+    counts: str | list[float]
+
+
+_MASKS = msgspec.json.Decoder(list[list[float]] | _Rle)
+
+
 class CheckedObjects:
-    """The objects of a split, how a run uses them, and what follows from their columns of n rows.
+    """The objects of a json that are of the classes, as n annotations and their n images."""
 
-    Attributes:
-        owner: The file or folder of the split, for messages.
-        needs_masks: Whether masks are trained or scored.
-        image_sizes: Width and height of their images (n, 2).
-        corners: Left, top, right and bottom (n, 4).
-        is_counted: Whether their class is among the classes (n,).
-        is_dropped: Whether mmdet drops them, whatever their class (n,).
-        is_loaded: Whether mmdet loads them (n,).
-    """
+    def __init__(self, path: str, coco: CocoFile, classes: Sequence[str]) -> None:
+        images = {image.id: image for image in coco.images}
+        learned = {category.id for category in coco.categories if category.name in classes}
+        self.path = path
+        self.annotations = [entry for entry in coco.annotations if entry.category_id in learned]
+        self.images = [images[entry.image_id] for entry in self.annotations]
 
-    split: Split
-    owner: str
-    needs_masks: bool
-    poly2mask: bool = True
+    def check(self, annotation_step: dict[str, Any], needs_masks: bool) -> Iterator[Finding]:
+        """Check boxes, and masks if they are trained or scored.
 
-    def __post_init__(self) -> None:
-        assert self.split.objects is not None
-        columns = self.split.objects
-        sizes = np.array([(image.width, image.height) for image in self.split.images], float)
-        self.columns = columns
-        self.image_sizes = sizes[columns.images]
-        self.corners = columns.corners
-        starts = self.corners[:, :2]
-        ends = self.corners[:, 2:]
-        overlaps = np.minimum(ends, self.image_sizes) - np.maximum(starts, 0)
-        self.is_counted = columns.labels >= 0
-        is_thin = (columns.areas <= 0) | (ends - starts < 1).any(axis=1)
-        self.is_dropped = columns.is_ignored | is_thin | (overlaps <= 0).any(axis=1)
-        self.is_loaded = self.is_counted & ~self.is_dropped
+        Args:
+            annotation_step: mmdet's LoadAnnotations.
+        """
+        boxes = np.array([entry.bbox for entry in self.annotations], float).reshape(-1, 4)
+        sizes = [(image.width, image.height) for image in self.images]
+        borders = np.array(sizes, float).reshape(-1, 2)
+        starts = boxes[:, :2]
+        ends = starts + boxes[:, 2:]
+        overlaps = np.minimum(ends, borders) - np.maximum(starts, 0)
+        is_empty = [entry.area <= 0 or bool(entry.ignore) for entry in self.annotations]
+        is_thin = (boxes[:, 2:] < 1).any(axis=1) | (overlaps <= 0).any(axis=1)
+        is_dropped = np.array(is_empty, bool) | is_thin
+        problem = "lie outside their image, have less than a pixel, no area, or ignore=1"
+        form = "[x, y, width, height] in pixels of the image"
+        fix = f"correct or remove them, which mmdet drops; give boxes as {form}, not as fractions"
+        yield from self._report(is_dropped, "D408", problem, fix)
+        is_beyond = ((starts < -_SLACK) | (ends > borders + _SLACK)).any(axis=1) & ~is_dropped
+        fix = f"give boxes as {form}, not as [x1, y1, x2, y2]"
+        yield from self._report(is_beyond, "D411", "reach beyond their image", fix)
+        if needs_masks:
+            poly2mask = annotation_step.get("poly2mask", True)
+            has_no_mask = np.zeros(len(boxes), bool)
+            for row in np.flatnonzero(~is_dropped):
+                is_read = _has_mask(self.annotations[row], self.images[row], poly2mask)
+                has_no_mask[row] = not is_read
+            problem = "have no polygon of three points, RLE of another size than the image, or RLE "
+            problem += "that mmdet drops under poly2mask=False"
+            fix = "segmentation=[[x1, y1, x2, y2, x3, y3, ...]] in pixels, or RLE of the image's "
+            fix += "size under poly2mask=True in LoadAnnotations"
+            yield from self._report(has_no_mask, "D412", problem, fix, fails_at=0)
 
-    def report(
+    def _report(
         self, has_fault: np.ndarray, code: str, problem: str, fix: str, fails_at: float = 0.5
     ) -> Iterator[Finding]:
-        """Report objects with a fault (n,), unless their categories are not classes: as a failure
-        if at least the share `fails_at` of the objects has it.
-        """
-        rows = np.flatnonzero(has_fault & self.is_counted).tolist()
-        if rows:
-            number = self.is_counted.sum()
-            level = fail if len(rows) >= fails_at * number else note
-            examples = ", ".join(map(self.split.name_object, rows[:3]))
-            count = f"{len(rows)} of {number} objects of {self.owner}"
-            yield level(code, f"{count} {problem}, such as {examples}", fix)
+        """Report objects with a fault (n,): a failure if at least the share `fails_at` has it."""
+        rows = np.flatnonzero(has_fault)
+        if rows.size:
+            first = f"id {self.annotations[rows[0]].id} (image {self.images[rows[0]].file_name})"
+            count = f"{rows.size} of {len(has_fault)} objects of {self.path}"
+            level = fail if rows.size >= fails_at * len(has_fault) else note
+            yield level(code, f"{count} {problem}, the first {first}", fix)
 
 
-def check_objects(objects: CheckedObjects) -> Iterator[Finding]:
-    """Check the objects that mmdet drops, and where boxes are."""
-    if not objects.is_counted.any():
-        yield fail("D408", f"{objects.owner} has no objects of the classes", "annotate objects")
-        return
-    is_near = (np.abs(objects.corners) <= _FRACTION).all(axis=1)
-    is_fraction = is_near & (objects.image_sizes >= _MIN_SIDE).all(axis=1)
-    problem = "lie in the first two pixels with almost no area, like fractions of the image"
-    yield from objects.report(is_fraction, "D408", problem, _XYWH)
-    problem = "lie outside their image, have less than a pixel, no area, or ignore=1"
-    fix = "correct or remove them: mmdet drops them, and a score counts them as missed"
-    is_crowd = objects.columns.is_crowd  # which is not trained anyway
-    is_lost = objects.is_dropped & ~is_fraction & ~is_crowd
-    yield from objects.report(is_lost, "D408", problem, fix)
-    yield from _check_borders(objects, objects.is_loaded & ~is_crowd)
-
-
-def _check_borders(objects: CheckedObjects, is_trained: np.ndarray) -> Iterator[Finding]:
-    """Check that boxes are inside their images. If some are not, the reason may be that they hold
-    two corners, x1, y1, x2, y2.
-    """
-    starts = objects.corners[is_trained, :2]
-    ends = objects.corners[is_trained, 2:]
-    last_values = ends - starts  # of the box: width and height, or the second corner
-    sizes = objects.image_sizes[is_trained]
-    are_valid_ends = (last_values > starts).all() and (last_values <= sizes + _SLACK).all()
-    # If a box starts beyond half of its image, a width or height above x or y reaches beyond it.
-    is_far = (starts > sizes / 2).any(axis=1)
-    is_beyond = is_trained.copy()
-    is_beyond[is_trained] = ((starts < -_SLACK) | (ends > sizes + _SLACK)).any(axis=1)
-    if len(starts) >= _MANY and are_valid_ends and is_far.mean() > _MIN_FAR:
-        yield from objects.report(is_beyond, "D411", "are [x1, y1, x2, y2]", _XYWH, fails_at=0)
-    else:
-        fix = f"{_XYWH}, if the border of the image does not cut off objects"
-        yield from objects.report(is_beyond, "D411", "reach beyond their image", fix, np.inf)
+def _has_mask(annotation: Annotation, image: CocoImage, poly2mask: bool) -> bool:
+    """Return whether mmdet and pycocotools can read the mask of an object."""
+    try:
+        mask = _MASKS.decode(annotation.segmentation)
+    except msgspec.MsgspecError:
+        return False
+    if isinstance(mask, _Rle):
+        is_kept = poly2mask or bool(annotation.iscrowd)  # a crowd is not trained anyway
+        return is_kept and mask.size == (image.height, image.width)
+    points = mask[0] if mask else []  # pycocotools reads all parts as it reads the first
+    return len(points) >= 6 and len(points) % 2 == 0

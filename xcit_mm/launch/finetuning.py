@@ -5,7 +5,6 @@ import re
 import sys
 from pathlib import Path
 
-from ..checks.own_data import check_dataset, raise_failures
 from ..utils.cli import cli_main
 from .config import name_of, write_finetuning_config
 from .model import Adapted, adapt_to_data
@@ -15,9 +14,9 @@ from .source import read_data
 
 
 def finetune(options: argparse.Namespace) -> int:
-    """Write the config of a fine-tuning, check it, and train it. Return the exit code.
+    """Write the config of a fine-tuning, and train it, which checks it. Return the exit code.
 
-    Nothing is written if the model cannot be fine-tuned on the data, or a check of them fails. A
+    Nothing is written if the model cannot be fine-tuned on the data. A
     model with masks becomes one without if no annotation has a mask.
 
     Args:
@@ -35,8 +34,6 @@ def finetune(options: argparse.Namespace) -> int:
         adapt_to_data(adapted, dataset, options.boxes)
         if tiles is not None:
             adapt_to_tiles(adapted, adapted.cfg, tiles)
-        elif not options.skip_checks:
-            raise_failures(check_dataset(dataset, adapted.masks))
         print(write_finetuning_config(config, adapted, dataset, data, tiles), file=sys.stderr)
         print(
             f"written: {config}; edit it, and train it by xcit-mm train {config}", file=sys.stderr
