@@ -53,10 +53,9 @@ def test_prediction_needs_only_ids_and_file_names_and_takes_no_file_twice(tmp_pa
     images = [dict(id=1, file_name="a.jpg"), dict(id=2, file_name="b.jpg")]
     path = tmp_path / "a.json"
     path.write_text(json.dumps(dict(images=images)))
-    assert [(image.id, image.file_name) for image in read_images(path)] == [
-        (1, "a.jpg"),
-        (2, "b.jpg"),
-    ]
+    listed = read_images(path)
+    assert [(image.id, image.file_name) for image in listed.images] == [(1, "a.jpg"), (2, "b.jpg")]
+    assert listed.categories == []
     path.write_text(json.dumps(dict(images=[images[0], images[0] | dict(id=2)])))
     with pytest.raises(ValueError, match=r"two images have the file_name 'a\.jpg'"):
         read_images(path)

@@ -7,7 +7,7 @@ import pytest
 import supervision as sv
 
 from xcit_mm.prediction import Prediction
-from xcit_mm.prediction.fonts import DEFAULT, class_labels
+from xcit_mm.prediction.drawing import FONT, class_labels
 from xcit_mm.utils.palettes import make_palette
 
 CLASSES = ("red", "grün", "蓝")
@@ -103,12 +103,12 @@ NAMES = ("树", "Bäume", "나무", "पेड़", "ต้นไม้", "\N{DE
 
 
 def test_letters_that_the_font_lacks_give_numbers_and_no_empty_boxes():
-    assert class_labels(NAMES, DEFAULT) == ("0", "Bäume", "2", "3", "4", "5", "tree")
+    assert class_labels(NAMES, FONT) == ["0", "Bäume", "2", "3", "4", "5", "tree"]
 
 
 def test_a_font_that_is_given_is_used_or_named(image, tmp_path):
     prediction = squares(image, (30, 40))
-    assert np.array_equal(prediction.draw(font=DEFAULT), prediction.draw())
+    assert np.array_equal(prediction.draw(font=FONT), prediction.draw())
     (tmp_path / "font.ttf").write_text("no font")
     with pytest.raises(ValueError, match=r"font\.ttf is not a font"):
         prediction.draw(font=str(tmp_path / "font.ttf"))

@@ -12,11 +12,11 @@ from xcit_mm.prediction import Prediction, Predictor, find_items, predict_many
 
 def test_coco_ids_and_names_are_kept(models, command, photos, call, refusal, tmp_path, out):
     """Names of categories, not their order, give the ids of the classes."""
-    (tmp_path / "train2017" / "a").mkdir(parents=True)
-    shutil.copy(photos / "00.png", tmp_path / "train2017")
-    shutil.copy(photos / "01.png", tmp_path / "train2017" / "a")
-    path = tmp_path / "instances_train2017.json"
     images = {70: "a/01.png", 5: "00.png"}
+    (tmp_path / "a").mkdir()
+    for name in images.values():
+        shutil.copy(photos / name[-6:], tmp_path / name)
+    path = tmp_path / "instances.json"
     write_json(path, images, dict(star=3, square=20, circle=7, triangle=9))
     assert call(*command(path, kind="det"))[0] == 0
     content = json.loads((out / "images.json").read_text())
@@ -41,30 +41,14 @@ def test_an_id_of_a_json_that_contradicts_earlier_results_is_refused(
     assert call(*command(photos / "00.png"))[0] == 0
     path = write_json(tmp_path / "images.json", {id_: name}, {})
     message = refusal(*command(path), "--root", photos)
-    assert f"{name} has the id {id_} in its json" in message
+    assert f"{name}, its name {name} or its id {id_} otherwise: give another --out" in message
 
 
-def test_ids_and_names_stay_and_ids_of_a_json_are_not_given_twice(
-    command, photos, call, tmp_path, out
-):
-    path = write_json(tmp_path / "images.json", {4: "02.png"}, {})
-    assert call(*command(photos / "00.png", photos / "01.png"))[0] == 0
-    assert call(*command(path), "--root", photos)[0] == 0
-    another = shutil.copy(photos / "02.png", tmp_path / "00.png")
-    assert call(*command(photos, another))[0] == 0
-    ids = {image["file_name"]: image["id"] for image in read_images(out)}
-    assert (ids["00.png"], ids["01.png"], ids["02.png"]) == (1, 2, 4)
-    assert sorted(ids) == sorted(["00-2.png", *(path.name for path in photos.iterdir())])
-    assert sorted(ids.values()) == list(range(1, 14))
-
-
-def test_a_photo_takes_no_id_of_a_json_that_an_interrupted_command_lists(
+def test_ids_stay_when_photos_are_added_after_an_interrupted_command(
     models, photos, tmp_path, monkeypatch
 ):
-    path = write_json(tmp_path / "images.json", {1: "01.png"}, {})
-    listing = find_items([photos / "00.png", path], root=photos)
-    predictor = Predictor.from_config(*models["seg"], batch_size=1)
-    results = iter([predictor(photos / "00.png"), KeyboardInterrupt])
+    predictor = Predictor.from_config(*models["seg"])
+    results = iter([predictor(photos / "01.png"), KeyboardInterrupt])
 
     def predict_one(self: Predictor, images: list[np.ndarray]) -> list[Prediction]:
         result = next(results)
@@ -74,16 +58,11 @@ def test_a_photo_takes_no_id_of_a_json_that_an_interrupted_command_lists(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Predictor, "__call__", predict_one)
+        listing = find_items([photos / "01.png", photos / "02.png"])
         predict_many(listing, predictor, tmp_path / "out")
-    predict_many(listing, predictor, tmp_path / "out")
+    predict_many(find_items([photos]), predictor, tmp_path / "out")
     ids = {image["file_name"]: image["id"] for image in read_images(tmp_path / "out")}
-    assert ids == {"00.png": 2, "01.png": 1}
-
-
-def test_two_categories_of_one_name_are_refused(tmp_path):
-    path = write_json(tmp_path / "a.json", {1: "0.png"}, {})
-    (tmp_path / "0.png").touch()
-    categories = [dict(id=number, name=name) for number, name in enumerate(["fig", "b", "fig"])]
-    path.write_text(json.dumps(json.loads(path.read_text()) | dict(categories=categories)))
-    with pytest.raises(ValueError, match=r"a\.json: the ids 0, 2 have one name, fig"):
-        find_items([path])
+    assert ids["01.png"] == 1 and sorted(ids.values()) == list(range(1, 13))
+    another = shutil.copy(photos / "02.png", tmp_path / "00.png")
+    with pytest.raises(ValueError, match=r"know .*, its name 00\.png .* otherwise"):
+        predict_many(find_items([another]), predictor, tmp_path / "out")

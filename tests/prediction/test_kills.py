@@ -107,7 +107,7 @@ def test_kills_at_twenty_random_moments_lose_and_repeat_nothing(
     assert scores_in(results) == pytest.approx(scores_in(expected), abs=1e-3)
     files = [path for path in out.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= {".json", ".jsonl", ".png", ".jpg"}
-    assert not any(path.name.startswith(".") for path in files)
+    assert not any(path.name.startswith(".") for path in files)  # the lock, and parts of files
 
 
 def test_two_ranks_share_a_folder(command, photos, tmp_path, out):

@@ -72,7 +72,6 @@ def test_paths_pillow_and_arrays_give_the_same_prediction(predictors, turned):
         ("none.jpg", FileNotFoundError, "none.jpg"),
         ("text.jpg", ValueError, "text.jpg: the file is broken or not an image"),
         (np.zeros((40, 40, 3)), ValueError, r"float64, \(40, 40, 3\)"),
-        (np.zeros((2, 20000, 3), np.uint8), ValueError, r"20000"),
         (np.zeros((0, 40, 3), np.uint8), ValueError, r"\(0, 40, 3\) has no pixels"),
         (Image.fromarray(np.zeros((40, 40), np.uint16)), ValueError, "I;16"),
         (torch.zeros(3, 40, 40), TypeError, "Tensor"),

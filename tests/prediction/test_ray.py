@@ -1,4 +1,4 @@
-"""A Ray cluster predicts a folder. An actor that is killed loses nothing and repeats nothing."""
+"""A Ray cluster predicts a folder. A process that is killed loses nothing and repeats nothing."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch) -> Iterator[None]:
-    """A local cluster of two CPUs, so of two actors."""
+    """A local cluster of two CPUs, so of two tasks at a time."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     init = ray.init
@@ -30,28 +30,28 @@ def cluster(monkeypatch) -> Iterator[None]:
     ray.shutdown()
 
 
-def actor_pids() -> list[int]:
-    """Return the processes of Ray's actors."""
+def task_pids() -> list[int]:
+    """Return the processes that predict chunks."""
     pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if re.match(rb"ray::.*Actor", path.read_bytes()):
+            if re.match(rb"ray::predict_chunk", path.read_bytes()):
                 pids.append(int(path.parent.name))
     return pids
 
 
-def test_a_killed_actor_loses_and_repeats_nothing(command, photos, call, out):
+def test_a_killed_process_loses_and_repeats_nothing(command, photos, call, out):
     killed = []
 
-    def kill_an_actor() -> None:
+    def kill_a_process() -> None:
         deadline = time.time() + 200
         while not killed and time.time() < deadline:
             time.sleep(0.05)
-            if list((out / "journal").glob("*")) and (pids := actor_pids()):
+            if list((out / "journal").glob("*")) and (pids := task_pids()):
                 os.kill(pids[0], signal.SIGKILL)
                 killed.append(pids[0])
 
-    thread = threading.Thread(target=kill_an_actor)
+    thread = threading.Thread(target=kill_a_process)
     thread.start()
     arguments = (*command(photos, kind="det"), "--no-visualizations")
     code, printed, errors = call(*arguments, "--ray", "local")

@@ -4,28 +4,12 @@ user's is removed."""
 import multiprocessing
 from pathlib import Path
 
-import pytest
-
 from xcit_mm.utils.folders import open_folder
 
 
 def open_and_close(folder: Path, **settings: object) -> None:
     with open_folder(folder, settings):
         pass
-
-
-def test_damaged_settings_are_named(tmp_path):
-    (tmp_path / "run.json").write_text('{"tile": 5')
-    with pytest.raises(ValueError, match=r"run\.json is damaged"):
-        open_and_close(tmp_path, tile=512)
-
-
-@pytest.mark.parametrize("folder", ["out", "out/sub"])
-def test_a_file_in_place_of_the_folder_is_named(folder, tmp_path):
-    (tmp_path / "out").write_text("a user's")
-    with pytest.raises(NotADirectoryError, match=r"--out .*out is a file, give a folder"):
-        open_and_close(tmp_path / folder, tile=512)
-    assert (tmp_path / "out").read_text() == "a user's"
 
 
 def test_a_process_that_is_forked_does_not_keep_the_lock(tmp_path):

@@ -56,7 +56,6 @@ READABLE = {
     "named.without": (encoded("PNG"), 0),
 }
 UNREADABLE = {
-    "empty.png": (b"", "the file is empty"),
     "text.jpg": (b"no image at all", "broken or not an image"),
     "truncated.jpg": (encoded("JPEG")[:1500], "broken or not an image"),
     "truncated.png": (encoded("PNG")[:-5000], "broken or not an image"),

@@ -9,7 +9,10 @@ from ..prediction.cluster import rank_device
 from ..rasters.settings import LOADING, TILING
 from ..utils.arguments import score
 
-ERRORS = ValueError, TypeError, OSError, ModuleNotFoundError, RuntimeError
+ERRORS = (
+    *(ValueError, TypeError, LookupError, AssertionError, OSError, ModuleNotFoundError),
+    RuntimeError,
+)
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
 READING_OPTIONS = (*LOADING, *TILING)

@@ -36,34 +36,31 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--root", metavar="DIR", help="folder of the paths in a .json (default: its own)")
     tile_help = "side of the tiles of large photos (default: whole photos)"
     add("--tile", type=int, metavar="PIXELS", help=tile_help)
-    overlap_help = "of tiles (default: a quarter of the tile)"
-    add("--overlap", type=int, metavar="PIXELS", help=overlap_help)
+    add("--overlap", type=int, metavar="PIXELS", help="of tiles (default: a quarter of the tile)")
     add_predictor_options(parser)
-    drawing = parser.add_argument_group("drawing").add_argument
-    drawn_help = "least score of drawn objects, 0 to 1 (default: %(default)s)"
-    drawing("--score-thr", type=score, default=0.3, metavar="S", help=drawn_help)
-    no_labels_help = "draw no names, scores or legends"
-    drawing("--no-labels", dest="labels", action="store_false", help=no_labels_help)
-    drawing("--font", metavar="FILE", help="of the names (default: DejaVu Sans)")
-    drawing("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
-    long = parser.add_argument_group("long runs").add_argument
-    workers_help = "processes that read images (default: 2, on a CPU 0)"
-    long("--workers", type=int, metavar="N", help=workers_help)
-    long("--ray", metavar="ADDRESS", help="of a Ray cluster, or auto, or local (default: no Ray)")
-    long("--retry-failed", action="store_true", help="predict failures again")
-    long("--overwrite", action="store_true", help="remove earlier results first")
+    add = parser.add_argument_group("drawing").add_argument
+    score_help = "least score of drawn objects, 0 to 1 (default: %(default)s)"
+    add("--score-thr", type=score, default=0.3, metavar="S", help=score_help)
+    labels_help = "draw no names, scores or legends"
+    add("--no-labels", dest="labels", action="store_false", help=labels_help)
+    add("--font", metavar="FILE", help="of the names (default: DejaVu Sans)")
+    add("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
+    add = parser.add_argument_group("long runs").add_argument
+    add("--workers", type=int, metavar="N", help="processes that read (default: 2, on a CPU 0)")
+    add("--ray", metavar="ADDRESS", help="of a Ray cluster, or auto, or local (default: no Ray)")
+    add("--retry-failed", action="store_true", help="predict failures again")
+    add("--overwrite", action="store_true", help="remove earlier results first")
     return parser.parse_args(argv)
 
 
 def predict(args: argparse.Namespace) -> int:
     listing = find_items(args.inputs, args.root, args.out)
-    rank, _ = rank_and_size()
-    if rank == 0:
-        for note in listing.notes:
-            print_line(note)
+    if listing.left_out and rank_and_size()[0] == 0:
+        counts = (f"{count} {reason}" for reason, count in listing.left_out.items())
+        print_line(f"left out: {', '.join(counts)}")
     options = dict(predictor_options(args), tile=args.tile, overlap=args.overlap)
     if args.ray is not None:
-        options["device"] = "cpu"  # the actors use the GPUs
+        options["device"] = "cpu"  # the tasks use the GPUs
     predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)
     drawing = None
     if args.draws:
@@ -75,9 +72,8 @@ def predict(args: argparse.Namespace) -> int:
     print(report)
     for line in report.failures[:MAX_REPORTED]:
         print_line(f"failed: {line}")
-    more = len(report.failures) - MAX_REPORTED
-    if more > 0:
-        print_line(f"and {more} more, in the records of {args.out}/journal")
+    if len(report.failures) > MAX_REPORTED:
+        print_line(f"and more, in the records of {args.out}/journal")
     return 3 if report.failures else 0
 
 

@@ -71,8 +71,11 @@ class CocoFile(Struct):
     annotations: list[Annotation] = []
 
 
-class _ImagesOnly(Struct):
+class ImageList(Struct):
+    """The content of a json of images to predict, which may lack all else."""
+
     images: list[NamedImage]
+    categories: list[Category] = []
 
 
 def read_coco(path: Path) -> CocoFile:
@@ -99,12 +102,13 @@ def read_coco(path: Path) -> CocoFile:
     return coco
 
 
-def read_images(path: Path) -> list[NamedImage]:
-    """Read the images of a json, which may lack all else. The errors are those of `read_coco`."""
-    images = _decode(path, _ImagesOnly).images
-    _check_unique(path, "images", "id", [image.id for image in images])
-    _check_unique(path, "images", "file_name", [image.file_name for image in images])
-    return images
+def read_images(path: Path) -> ImageList:
+    """Read a json of images to predict. The errors are those of `read_coco`."""
+    listed = _decode(path, ImageList)
+    _check_unique(path, "images", "id", [image.id for image in listed.images])
+    _check_unique(path, "images", "file_name", [image.file_name for image in listed.images])
+    _check_unique(path, "categories", "name", [part.name for part in listed.categories])
+    return listed
 
 
 def _decode(path: Path, schema: type[_Content]) -> _Content:

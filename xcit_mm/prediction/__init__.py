@@ -2,8 +2,7 @@
 drawing; tiles.
 """
 
-from .items import Item
-from .listing import Listing, find_items
+from .listing import Item, Listing, find_items
 from .prediction import Prediction
 from .predictor import Predictor
 from .run import RunReport, predict_many

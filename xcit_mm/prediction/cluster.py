@@ -1,22 +1,22 @@
-"""Processes that share a folder of predictions: the ranks of torchrun, and actors of Ray Data."""
+"""Processes that share a folder of predictions: the ranks of torchrun, and tasks of Ray."""
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
-import numpy as np
 import torch
 
 from .engine import Engine
-from .items import Item
 from .journal import Journal, read_journals
+from .listing import Item
 from .predictor import Predictor
-from .results import Results
 
-CHUNK = 32  # items that Ray gives to an actor
+# Items of a chunk, for which a task of Ray builds the model.
+CHUNK = 32
+MAX_CHUNKS = 256
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -40,83 +40,57 @@ def wait_for_ranks() -> None:
         torch.distributed.barrier()
 
 
-class Actor:
-    """An engine in a Ray cluster, with a model and a journal of its own.
+def predict_chunk(
+    model: dict[str, Any],
+    options: dict[str, Any],
+    deaths: Mapping[str, int],
+    prefix: str,
+    items: Sequence[Item],
+) -> list[str]:
+    """Predict items in a process of Ray, and return their paths.
 
-    Ray restarts an actor that died, and repeats its chunk. Items of the chunk that this run has
-    recorded are then skipped: those with a record in a journal other than `earlier_journals`.
+    If a process dies, Ray repeats the call, which skips items with a record in a journal of the
+    prefix.
     """
-
-    def __init__(
-        self,
-        model: dict[str, Any],
-        options: dict[str, Any],
-        workers: int,
-        earlier_journals: set[Path],
-    ) -> None:
-        progress = read_journals(options["out"])
-        entries = progress.entries.values()
-        self._done = {entry.item.path for entry in entries if entry.journal not in earlier_journals}
-        self._deaths = progress.deaths
-        predictor = Predictor.from_config(**model)
-        results = Results(predictor=predictor, journal=Journal(options["out"]), **options)
-        self._engine = Engine(results, workers)
-
-    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Predict the items of a chunk that are not done, and return the paths of all."""
-        chunk = [Item(*fields) for fields in json.loads(batch["chunk"][0])]
-        items = [item for item in chunk if item.path not in self._done]
-        list(self._engine.predict(items, self._deaths))
-        return dict(path=np.array([item.path for item in chunk]))
+    earlier = read_journals(options["out"], prefix)
+    engine = Engine(Predictor.from_config(**model), Journal(options["out"], prefix), **options)
+    pending = [item for item in items if item.path not in earlier.records]
+    list(engine.predict(pending, {**deaths, **earlier.deaths}))
+    return [item.path for item in items]
 
 
 def predict_on_ray(
-    address: str, results: Results, workers: int, items: Sequence[Item]
+    address: str, engine: Engine, items: Sequence[Item], deaths: Mapping[str, int]
 ) -> Iterator[str]:
-    """Let the actors of a Ray cluster predict items, and yield the path of each that is done.
+    """Let a Ray cluster predict items, and yield the path of each that is done.
 
-    There is an actor for each GPU, or without GPUs for each CPU and its reading processes.
-
-    Args:
-        results: Its options are those of the actors' results.
-        workers: Number of processes that read images beside each actor.
-
-    Raises:
-        ConnectionError: If there is no cluster at the address.
-        ValueError: If the predictor was not built from a config and a checkpoint.
-        RuntimeError: If an actor raises an error, for example because the disk is full.
+    A task predicts a chunk with a journal of its own, on a GPU if the cluster has GPUs. Its error,
+    such as a full disk, is a RuntimeError.
     """
     if not items:
         return
-    model = results.predictor.arguments
+    model = engine.predictor.arguments
     if model is None:
-        raise ValueError("Ray's actors build the model themselves: use Predictor.from_config")
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("--ray needs Ray: pip install xcit_mm[ray]") from None
-    options = dict(out=results.out, category_ids=results.category_ids, drawing=results.drawing)
-    # Items in other journals were predicted by this run: an actor that Ray restarts skips them.
-    earlier_journals = set(results.journal.path.parent.glob("*.jsonl"))
-    starts = range(0, len(items), CHUNK)
-    chunks = [dict(chunk=json.dumps(items[start : start + CHUNK])) for start in starts]
+        raise ValueError("Ray's tasks build the model themselves: use Predictor.from_config")
+    ray: Any = import_module("ray")
+    names = ("out", "category_ids", "drawing", "workers")
+    options = {name: getattr(engine, name) for name in names}
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
-        needs = dict(num_gpus=1)
-        actors = int(ray.cluster_resources().get("GPU", 0))
-        if not actors:
-            needs = dict(num_cpus=1 + workers)
-            actors = int(ray.cluster_resources().get("CPU", 0)) // (1 + workers)
-        data: Any = ray.data.from_items(chunks, override_num_blocks=len(chunks))
-        data = data.map_batches(
-            Actor,
-            fn_constructor_args=(model, options, workers, earlier_journals),
-            batch_size=1,
-            compute=ray.data.ActorPoolStrategy(size=max(1, min(actors, len(chunks)))),
-            **needs,
-        )
-        for batch in data.iter_batches(batch_size=None):
-            yield from batch["path"]
+        has_gpus = "GPU" in ray.cluster_resources()
+        needs = dict(num_gpus=1) if has_gpus else dict(num_cpus=1 + engine.workers)
+        predict = ray.remote(max_retries=-1, **needs)(predict_chunk)
+        run = time.time_ns()
+        size = max(CHUNK, len(items) // MAX_CHUNKS)
+        tasks = []
+        for start in range(0, len(items), size):
+            prefix = f"{run:020}-{start:09}-"
+            tasks.append(
+                predict.remote(model, options, deaths, prefix, items[start : start + size])
+            )
+        while tasks:
+            (done,), tasks = ray.wait(tasks)
+            yield from ray.get(done)
     except ray.exceptions.RayError as error:
         raise RuntimeError(str(error).strip().splitlines()[-1]) from error
     finally:

@@ -1,13 +1,35 @@
 """Predictions drawn over an image: instances, and segmentation maps beside a legend."""
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 import cv2
+import matplotlib
 import numpy as np
 import supervision as sv
+from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
 from ..utils.palettes import Palette, make_palette
+
+# This font comes with matplotlib and has letters of many European languages.
+FONT = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
+
+
+@cache
+def class_labels(names: tuple[str, ...], font: str) -> list[str]:
+    """Return what is drawn for each class: its name, or its number if the font lacks a letter.
+    A file that is not a font is a ValueError.
+    """
+    try:
+        letters = set(FT2Font(font).get_charmap())
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{font} is not a font: {error}") from None
+    labels = []
+    for number, name in enumerate(names):
+        labels.append(name if letters.issuperset(map(ord, name)) else str(number))
+    return labels
 
 
 def _font_size(image: np.ndarray) -> int:
@@ -25,9 +47,7 @@ def draw_instances(
 ) -> np.ndarray:
     """Draw objects over a copy of an image (H, W, 3), BGR: masks with outlines, or else boxes.
 
-    Args:
-        labels: Text of each class.
-        font: Path of the font of the texts.
+    `labels` are the texts of the classes, and `font` is the path of their font.
     """
     bgr = make_palette(len(labels), palette).tolist()
     colors = sv.ColorPalette([sv.Color(*color[::-1]) for color in bgr])
@@ -67,12 +87,7 @@ def draw_segmentation_map(
     alpha: float,
     with_legend: bool,
 ) -> np.ndarray:
-    """Draw a map (H, W) over an image (H, W, 3), BGR, and a legend of its classes at the right.
-
-    Args:
-        labels: Text of each class.
-        font: Path of the font of the texts.
-    """
+    """Draw a map (H, W) over an image (H, W, 3), BGR, and a legend of its classes at the right."""
     colors = make_palette(len(labels), palette)
     flat = colors.take(segmentation, axis=0)
     drawn = cv2.addWeighted(image, 1 - alpha, flat, alpha, 0)
@@ -88,9 +103,7 @@ def _draw_legend(
     font: str,
     colors: np.ndarray,
 ) -> np.ndarray:
-    """Draw the classes of a map, largest first. All names decide the width, so that the drawings of
-    images of one size have one size.
-    """
+    """Draw the classes of a map, largest first. All names decide the width, whatever is present."""
     size = _font_size(image)
     line = round(1.5 * size)
     sized_font = ImageFont.truetype(font, size)
@@ -99,16 +112,13 @@ def _draw_legend(
     draw = ImageDraw.Draw(canvas)
     areas = np.bincount(segmentation.ravel(), minlength=len(labels))
     present = [number for number in np.argsort(-areas, kind="stable") if areas[number]]
-    rows = max(image.shape[0] // line, 1)
-    shown = present if len(present) <= rows else present[: rows - 1]
-    for row, number in enumerate(shown):
+    rows = [(labels[number], tuple(colors[number].tolist())) for number in present]
+    limit = max(image.shape[0] // line, 1)
+    if len(rows) > limit:
+        rows[limit - 1 :] = [(f"and {len(rows) - limit + 1} more", (255, 255, 255))]
+    for row, (label, color) in enumerate(rows):
         middle = (row + 0.5) * line
         square = (line / 3, middle - size / 2, line / 3 + size, middle + size / 2)
-        draw.rectangle(square, fill=tuple(colors[number].tolist()), outline=(120, 120, 120))
-        corner = (1.4 * line, middle)
-        draw.text(corner, labels[number], font=sized_font, fill="black", anchor="lm")
-    if len(shown) < len(present):
-        corner = (line / 3, (len(shown) + 0.5) * line)
-        more = f"and {len(present) - len(shown)} more"
-        draw.text(corner, more, font=sized_font, fill="black", anchor="lm")
+        draw.rectangle(square, fill=color, outline=(120, 120, 120))
+        draw.text((1.4 * line, middle), label, font=sized_font, fill="black", anchor="lm")
     return np.asarray(canvas)

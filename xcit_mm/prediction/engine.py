@@ -2,95 +2,89 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ..utils.errors import reason
-from .items import Item
-from .journal import file_stamp
+from .journal import Journal
+from .listing import Item
 from .prediction import Prediction
-from .reading import Reader, ReadImage
-from .results import Results
+from .predictor import Predictor
+from .reading import ReadImage, is_death_of_reader, read_images
+from .results import result_paths, write_drawing, write_map
 
 MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tried again
 CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
 RESUMES = "the same command goes on"
 
 
+@dataclass
 class Engine:
-    """Predicts items, whose images are read by `workers` processes, or by this process if there
-    are none.
+    """Predicts items into a folder.
+
+    Attributes:
+        category_ids: Ids of the classes in COCO results.
+        drawing: Arguments of `Prediction.draw`, or None to draw nothing.
+        workers: Number of processes that read images. If 0, this process reads them.
     """
 
-    def __init__(self, results: Results, workers: int) -> None:
-        self.results = results
-        self.predictor = results.predictor
-        self.journal = results.journal
-        self.reader = Reader(results.predictor.preprocess, workers)
+    predictor: Predictor
+    journal: Journal
+    out: Path
+    category_ids: list[int]
+    drawing: dict[str, Any] | None
+    workers: int
 
     def predict(self, items: Sequence[Item], deaths: Mapping[str, int]) -> Iterator[Item]:
         """Predict items, and yield each when its record is in the journal.
 
-        Args:
-            deaths: For each item in flight when a process died, by path: how many died with it
-                alone. Items in it are predicted last and alone. After `MAX_DEATHS`, they are
-                recorded as failures.
-
         A stop from outside, such as Ctrl-C, is recorded, and is not a death of an item.
 
-        Raises:
-            RuntimeError: If a process that reads images died or hangs.
-            OSError: If a result cannot be written.
+        Args:
+            deaths: As in `Progress`. Items in it are predicted last and alone. After `MAX_DEATHS`,
+                they are recorded as failures.
         """
         try:
             yield from self._predict_together([item for item in items if item.path not in deaths])
-            for suspect in items:
-                if suspect.path not in deaths:
-                    continue
+            for suspect in (item for item in items if item.path in deaths):
                 if deaths[suspect.path] < MAX_DEATHS:
                     yield from self._predict_together([suspect])
                 else:
-                    self.journal.add(suspect, file_stamp(suspect.path), error=CRASHED)
+                    self.journal.add(suspect, error=CRASHED)
                     yield suspect
-        except (KeyboardInterrupt, GeneratorExit, OSError) as error:
-            with suppress(OSError):
-                self.journal.end()
-            if not isinstance(error, OSError):
-                raise
+        except OSError as error:
+            self._end()
             problem = error.strerror or error  # for example, the disk is full
-            raise OSError(
-                f"{self.results.out} cannot be written: {problem}; free space, and {RESUMES}"
-            ) from error
+            fix = f"free space, and {RESUMES}"
+            raise OSError(f"{self.out} cannot be written: {problem}; {fix}") from error
+        except (KeyboardInterrupt, GeneratorExit):
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        with suppress(OSError):  # a full disk
+            self.journal.end()
 
     def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
-        """Predict, draw and record images in batches, and yield their items."""
+        """Predict and record images in batches, and yield their items."""
         if not items:
             return
         try:
-            for batch in self._iter_batches(self.reader.read(items, self._start)):
+            images = read_images(self.predictor.preprocess, items, self.workers, self.journal.start)
+            for batch in self._iter_batches(images):
                 for image, result in zip(batch, self._predict_batch(batch), strict=True):
-                    self._record(image, result)
+                    self._record(image.item, result)
                     yield image.item
         except RuntimeError as error:  # a process that reads died or hangs
             raise RuntimeError(f"{error} ({RESUMES})") from error
-
-    def _start(self, item: Item) -> None:
-        self.journal.start(item)
-        self.results.remove(item)  # those of a former file at its path
-
-    def _record(self, image: ReadImage, result: Prediction | str) -> None:
-        """Draw, store and record the prediction of an image, or record why it failed."""
-        if isinstance(result, str):
-            self.journal.add(image.item, image.stamp, error=result)
-            return
-        self.results.draw(image.item, result)
-        fields = self.results.store(image.item, result)
-        self.journal.add(image.item, image.stamp, self.results.drawing, **fields)
 
     def _iter_batches(self, images: Iterable[ReadImage]) -> Iterator[list[ReadImage]]:
         """Collect batches of one size. An unreadable image is a batch of its own."""
         batch_size = 1 if self.predictor.tile is not None else self.predictor.batch_size
         waiting: dict[tuple[int, ...], list[ReadImage]] = {}  # by shape
         for image in images:
-            if image.pixels is None:
+            if isinstance(image.pixels, str):
                 yield [image]
                 continue
             shape = image.pixels.shape
@@ -104,14 +98,31 @@ class Engine:
 
     def _predict_batch(self, batch: Sequence[ReadImage]) -> list[Prediction | str]:
         """Return the prediction of each image, or the reason of its failure."""
-        pixels = [image.pixels for image in batch if image.pixels is not None]
-        if not pixels:
-            return [image.error for image in batch]
+        unreadable = [image.pixels for image in batch if isinstance(image.pixels, str)]
+        if unreadable:
+            return list(unreadable)
         try:
-            return list(self.predictor(pixels))
+            return list(self.predictor([image.pixels for image in batch]))
         except Exception as error:  # models and pipelines raise many types
-            if self.reader.has_died():
-                raise RuntimeError(str(error)) from error
+            if is_death_of_reader(error):
+                raise
             if len(batch) == 1:
                 return [reason(error)]
         return [result for image in batch for result in self._predict_batch([image])]
+
+    def _record(self, item: Item, result: Prediction | str) -> None:
+        """Draw, store and record the prediction of an image, or record why it failed."""
+        if isinstance(result, str):
+            self.journal.add(item, error=result)
+            return
+        drawing_path, map_path = result_paths(self.out, item.name)
+        if self.drawing is not None:
+            write_drawing(drawing_path, result, self.drawing)
+        height, width = result.image.shape[:2]
+        fields: dict[str, Any] = dict(height=height, width=width)
+        if result.segmentation is None:
+            fields["objects"] = result.to_coco(item.id, self.category_ids)
+        else:
+            unfinished = self.journal.path.with_suffix(".unfinished")
+            write_map(map_path, result.segmentation, unfinished)
+        self.journal.add(item, **fields)

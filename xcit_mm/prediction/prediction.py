@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from io import BytesIO
 from typing import Any
 
@@ -11,27 +10,13 @@ import cv2
 import numpy as np
 import supervision as sv
 from PIL import Image
-from pycocotools import mask as rle
 
-from ..utils.coco import encode_mask, from_corners, to_corners
-from ..utils.errors import preview
+from ..utils.coco import encode_mask, from_corners
 from ..utils.palettes import Palette
-from .drawing import draw_instances, draw_segmentation_map
-from .fonts import DEFAULT, class_labels
+from .drawing import FONT, class_labels, draw_instances, draw_segmentation_map
 from .masks import crop_of
 
 MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
-
-
-def _id_of_each(names: Sequence[str], category_ids: Sequence[int] | None) -> list[int]:
-    """Return the COCO id of each class, by default from 1 on, or raise ValueError."""
-    if category_ids is None:
-        return list(range(1, len(names) + 1))
-    if len(category_ids) != len(names):
-        problem = f"{len(category_ids)} category_ids"
-        raise ValueError(f"{problem}: give the id of each of {len(names)} classes")
-    # An array's numbers are not those of a json. A text stays a text.
-    return category_ids.tolist() if isinstance(category_ids, np.ndarray) else list(category_ids)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,7 +100,7 @@ class Prediction:
             raise ValueError(
                 f"image of {image.dtype}, {image.shape}: only (H, W, 3), BGR, uint8 is drawn"
             )
-        font = font or DEFAULT
+        font = font or FONT
         style = class_labels(tuple(self.names), font), font, self.palette, alpha, labels
         if self.segmentation is not None:
             return draw_segmentation_map(image, self.segmentation, *style)
@@ -129,11 +114,11 @@ class Prediction:
         self, image_id: int | str | None = 1, category_ids: Sequence[int] | None = None
     ) -> list[dict[str, Any]]:
         """Return the objects as COCO results. By default, ids of classes count from 1."""
-        ids = _id_of_each(self.names, category_ids)
+        ids = range(1, len(self.names) + 1) if category_ids is None else category_ids
         boxes = from_corners(self.boxes).tolist()
         objects = zip(self.labels.tolist(), boxes, self.scores.tolist(), strict=True)
         results: list[dict[str, Any]] = [
-            dict(image_id=image_id, category_id=ids[label], bbox=box, score=score)
+            dict(image_id=image_id, category_id=int(ids[label]), bbox=box, score=score)
             for label, box, score in objects
         ]
         if self._objects.mask is None:
@@ -146,52 +131,9 @@ class Prediction:
             result["segmentation"] = encode_mask(mask)
         return results
 
-    @classmethod
-    def from_coco(
-        cls,
-        results: Sequence[dict[str, Any]],
-        image: np.ndarray,
-        names: Sequence[str],
-        category_ids: Sequence[int] | None = None,
-        palette: Palette | None = None,
-    ) -> "Prediction":
-        """Restore the prediction of which `to_coco` returned the results.
-
-        Raises:
-            ValueError: If a mask has another size than the image, or a category has no class.
-        """
-        ids = _id_of_each(names, category_ids)
-        unknown = {result["category_id"] for result in results}.difference(ids)
-        if unknown:
-            fix = "give names and category_ids of all classes"
-            raise ValueError(
-                f"category_id={min(unknown, key=str)} is not one of {preview(ids)}: {fix}"
-            )
-        boxes = to_corners([result["bbox"] for result in results]).astype(np.float32)
-        scores = np.array([result["score"] for result in results], np.float32)
-        labels = np.array([ids.index(result["category_id"]) for result in results], int)
-        codes = [result["segmentation"] for result in results if "segmentation" in result]
-        masks = None
-        if codes:
-            size = image.shape[:2]
-            if tuple(codes[0]["size"]) != size:
-                raise ValueError(f"masks of {codes[0]['size']} pixels, but the image has {size}")
-            last_pixels = to_corners(rle.toBbox(codes)) - (0, 0, 1, 1)
-            masks = sv.CompactMask.from_coco_rle(codes, last_pixels, size)
-        return cls(image, sv.Detections(boxes, masks, scores, labels), None, names, palette)
-
     def to_supervision(self) -> sv.Detections:
         """Return the objects as supervision's annotators and metrics take them, with names."""
         return replace(self._objects, data=dict(class_name=np.array(self.names)[self.labels]))
-
-    def to_pandas(self) -> Any:
-        """Return a DataFrame with left, top, right and bottom in pixels, score, label and name of
-        each object. Needs pandas, which is not a requirement of this package.
-        """
-        pandas = import_module("pandas")
-        table = pandas.DataFrame(self.boxes, columns=["left", "top", "right", "bottom"])
-        names = [self.names[label] for label in self.labels]
-        return table.assign(score=self.scores, label=self.labels, name=names)
 
     def __len__(self) -> int:
         return len(self.boxes) if self.segmentation is None else len(np.unique(self.segmentation))

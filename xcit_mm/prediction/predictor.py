@@ -1,6 +1,5 @@
 """Trained detectors and segmentors on images in memory."""
 
-import logging
 import os
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,14 +8,11 @@ from pathlib import Path
 from typing import Any, overload
 from zlib import crc32
 
-import mmcv
-import mmengine
 import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.device import get_device
-from mmengine.logging import print_log
 from mmengine.model import revert_sync_batchnorm
 from mmengine.structures import BaseDataElement
 from torch import nn
@@ -44,24 +40,17 @@ class Predictor:
         cfg: The model's config, whose test pipeline preprocesses images.
         device: A device of torch. Default: that of the model; in `from_pretrained` and
             `from_config` a GPU if available.
-        tile: Side in pixels of the tiles in which images are predicted, each of which goes through
-            the test pipeline. Default: whole images.
+        tile: Side of the tiles in which images are predicted, in pixels. Default: whole images.
         overlap: Minimum overlap of tiles, in pixels. Default: a quarter of the tile.
-        batch_size: Number of images, or of tiles of an image, that the model predicts together. If
-            memory runs out, the number is halved for images of that size.
+        batch_size: Number of images, or of tiles of an image, that the model predicts together.
         dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. Half
             precision is by autocast. Boxes are decoded in float32.
         min_score: Minimum score of a detector's instances. Default: that of the config.
 
     Attributes:
         model: The model after `prepare_for_inference`.
-        metainfo: Metainfo of the config's test set: `classes` and, if defined, `palette`.
         names: Name of each class, by its number in labels and maps.
         arguments: Arguments of `from_config` that build the same predictor on another device.
-
-    Raises:
-        ValueError: If the config belongs to neither library, or an option is invalid or does not
-            fit it.
     """
 
     def __init__(
@@ -83,14 +72,10 @@ class Predictor:
         if overlap is not None and tile is None:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
         if dtype not in (*DTYPES, "auto"):
-            raise ValueError(f"{dtype=}: must be one of {', '.join(DTYPES)}, auto")
+            raise ValueError(f"{dtype=}: give {', '.join(DTYPES)} or auto")
         if batch_size < 1:
             raise ValueError(f"{batch_size=}: must be positive")
-        try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-            problem = f"device {device} cannot be used ({str(error).strip().splitlines()[0]})"
-            raise ValueError(f"{problem}: leave it out, or take cpu") from None
+        torch.empty(0, device=device)  # raises now what a wrong device would raise later
         self.tile = tile
         self.overlap = 0 if tile is None else overlap_of_tiles(tile, overlap)
         self.cfg = cfg
@@ -101,8 +86,6 @@ class Predictor:
         self.metainfo = tested_metainfo(cfg)
         self.names: Sequence[str] = self.metainfo["classes"]
         self.preprocess = Preprocessing(cfg)
-        # Batch size by image size, for sizes that ran out of memory.
-        self._batch_limits: dict[tuple[int, int], int] = {}
         # Weights are read, and perhaps downloaded, once all options are known to be valid.
         loaded = model if isinstance(model, nn.Module) else load_model(cfg, model)
         own_model = copy_sharing_weights(loaded)
@@ -130,10 +113,6 @@ class Predictor:
         Args:
             checkpoint: A path, a URL or `xcit://NAME`.
             options: Other arguments of the class, such as `tile` and `dtype`.
-
-        Raises:
-            FileNotFoundError: If the config or the checkpoint does not exist.
-            ValueError: If the config has an error, or the checkpoint does not match the model.
         """
         cfg = read_config(config)
         check_checkpoint(checkpoint)
@@ -154,32 +133,27 @@ class Predictor:
             model: Name of a published model, the folder of a training run, the path of a config, or
                 `hf://OWNER/NAME` on the Hugging Face Hub.
             checkpoint: Replaces the checkpoint of a name or folder. A config requires it.
-
-        Raises:
-            ValueError: If the name is unknown, with the most similar names, or the model has no
-                checkpoint.
-            FileNotFoundError: If the folder has no config.
         """
         return cls.from_config(*find_model(str(model), checkpoint), **options)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that determines the predictions, except for rounding: config, weights, options
-        and versions, as plain values.
+        """What determines the predictions, except for rounding: config, weights, options and
+        versions, as plain values.
         """
-        library = import_module("mmdet" if self.is_detector else "mmseg")
         config = crc32(repr(self.cfg.to_dict()).encode())
-        settings = dict(
-            config=f"{Path(self.cfg.filename or '').name} ({config:08x})".strip(),
-            weights=f"{self._checksum:08x}",
-            tile=self.tile,
-            overlap=self.overlap,
-            dtype=str(self.dtype).removeprefix("torch."),
-            min_score=self.min_score,
-            xcit_mm=__version__,
-        )
-        libraries = (torch, np, mmengine, mmcv, library)
-        return settings | {module.__name__: str(module.__version__) for module in libraries}
+        library = import_module("mmdet" if self.is_detector else "mmseg")
+        return {
+            "config": f"{Path(self.cfg.filename or '').name} ({config:08x})".strip(),
+            "weights": f"{self._checksum:08x}",
+            "tile": self.tile,
+            "overlap": self.overlap,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "min_score": self.min_score,
+            "xcit_mm": __version__,
+            "torch": str(torch.__version__),
+            library.__name__: library.__version__,
+        }
 
     @overload
     def __call__(self, images: ImageLike) -> Prediction: ...  # type: ignore[overload-overlap]
@@ -193,15 +167,12 @@ class Predictor:
         Args:
             images: Paths of images; images of Pillow, also for users whose arrays are RGB,
                 by `Image.fromarray`; or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For a
-                config with other options of `LoadImageFromFile`, arrays are as this step returns
-                them. For a config with `LoadRasterFromFile`, they are (H, W, bands), unscaled, in
-                the file's type or float32.
+                config that loads other images, arrays are as its loading step returns them: from
+                `LoadRasterFromFile` (H, W, bands), unscaled, in the file's type or float32.
 
         Raises:
             OSError: If a file cannot be read.
-            TypeError, ValueError: If an image has another type, shape or bands, or a file is not an
-                image.
-            MemoryError: If a single image exceeds the memory.
+            TypeError, ValueError: If an image has another type, shape or bands.
         """
         if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
             return self([images])[0]
@@ -225,8 +196,8 @@ class Predictor:
         for data in inputs:
             data["data_samples"].set_metainfo({LESS_MEMORY: True})
         samples: list[BaseDataElement] = []
-        for size, batch in groupby(inputs, lambda data: data["inputs"].shape[-2:]):
-            samples += self._predict_batch(list(batch), size)
+        for _, batch in groupby(inputs, lambda data: data["inputs"].shape):
+            samples += self._forward(list(batch))
         return list(map(self.to_prediction, images, samples))
 
     def predict_sample(self, image: np.ndarray) -> BaseDataElement:
@@ -235,41 +206,11 @@ class Predictor:
         """
         return self._forward([self.preprocess(image)])[0]
 
-    def _predict_batch(
-        self, batch: list[dict[str, Any]], size: tuple[int, int]
-    ) -> list[BaseDataElement]:
-        """Predict preprocessed images of one size, half as many together once memory runs out."""
-        samples: list[BaseDataElement] = []
-        while len(samples) < len(batch):
-            limit = self._batch_limits.get(size, self.batch_size)
-            part = batch[len(samples) :][:limit]
-            try:
-                samples += self._forward(part)
-            except MemoryError:
-                limit = len(part) // 2
-                if limit == 0:
-                    raise
-                self._batch_limits[size] = limit
-                line = f"out of memory: from now on, {limit} images of {_describe(size)} per batch"
-                print_log(line, "current", logging.WARNING)
-        return samples
-
     @torch.no_grad()
     def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement]:
-        """Predict a batch. Memory that runs out, of any device, is a MemoryError."""
         device = torch.device(self.device).type
-        try:
-            with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
-                return self.model.test_step(pseudo_collate(batch))
-        except (MemoryError, RuntimeError) as error:
-            is_out_of_memory = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
-            if not is_out_of_memory and "can't allocate memory" not in str(error):
-                raise
-        # Here nothing holds the tensors of the failed batch any more.
-        if device == "cuda":
-            torch.cuda.empty_cache()
-        size = _describe(batch[0]["inputs"].shape[-2:])
-        raise MemoryError(f"out of memory at {size}: predict in tiles, or in half precision")
+        with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
+            return self.model.test_step(pseudo_collate(batch))
 
     def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
         """Convert the library's data sample of an image to NumPy arrays."""
@@ -285,10 +226,6 @@ class Predictor:
             instances = instances[instances.scores >= self.min_score]
         detections = to_detections(instances, image.shape[:2])
         return Prediction(image, detections, None, self.names, palette)
-
-
-def _describe(size: tuple[int, int]) -> str:
-    return "{}x{} pixels".format(*size)
 
 
 def _checksum(model: nn.Module) -> int:

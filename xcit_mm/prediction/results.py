@@ -1,76 +1,72 @@
-"""Drawings and maps in a folder of predictions."""
+"""The files of a folder of predictions: drawings, maps, and COCO jsons of all images."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
-from .items import Item, drawing_name
-from .journal import Journal
+from .journal import JOURNAL, Progress
 from .prediction import Prediction
-from .predictor import Predictor
 
 LABELS = "labels"
 VISUALIZATIONS = "visualizations"
+IMAGES = "images.json"
+PREDICTIONS = "predictions.json"
 
 
-def drawing_path(out: Path, name: str) -> Path:
-    return out / VISUALIZATIONS / drawing_name(name)
+def result_paths(out: Path, name: str) -> tuple[Path, Path]:
+    """Return the paths of an item's drawing and map."""
+    return out / VISUALIZATIONS / f"{name}.jpg", out / LABELS / f"{name}.png"
 
 
-def map_path(out: Path, name: str) -> Path:
-    return out / LABELS / f"{name}.png"
+def write_map(path: Path, segmentation: np.ndarray, unfinished: Path) -> None:
+    png = cv2.imencode(".png", segmentation)[1]
+    with atomic_write(path, unfinished) as file:
+        file.write(png.tobytes())
 
 
-@dataclass
-class Results:
-    """Writes drawings and maps into the folder `out`.
+def write_drawing(path: Path, prediction: Prediction, drawing: Mapping[str, Any]) -> None:
+    """Draw a prediction by these arguments. A line says so if it cannot be drawn."""
+    try:
+        is_encoded, jpeg = cv2.imencode(".jpg", prediction.draw(**drawing))
+        problem = "" if is_encoded else "too large for JPEG"
+    except ValueError as error:  # the image has bands other than BGR
+        problem = str(error)
+    if problem:
+        print_line(f"not drawn: {path}: {problem}")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(jpeg.tobytes())
 
-    Attributes:
-        category_ids: Ids of the classes in COCO results.
-        drawing: Arguments of `Prediction.draw`, or None to draw nothing.
-        journal: The journal of this process.
+
+def write_jsons(
+    out: Path, progress: Progress, categories: Sequence[Mapping[str, Any]], is_detector: bool
+) -> None:
+    """Write images.json, and of a detector predictions.json.
+
+    Args:
+        categories: COCO's `id` and `name` of each class.
     """
-
-    out: Path
-    predictor: Predictor
-    category_ids: list[int]
-    drawing: dict[str, Any] | None
-    journal: Journal
-
-    def remove(self, item: Item) -> None:
-        drawing_path(self.out, item.name).unlink(missing_ok=True)
-        map_path(self.out, item.name).unlink(missing_ok=True)
-
-    def store(self, item: Item, prediction: Prediction) -> dict[str, Any]:
-        """Write the map of a segmentor, and return the fields of a record."""
-        height, width = prediction.image.shape[:2]
-        fields: dict[str, Any] = dict(height=height, width=width)
-        if prediction.segmentation is None:
-            objects = prediction.to_coco(None, self.category_ids)
-            for result in objects:
-                del result["image_id"]  # ids are given when the results are merged
-            return fields | dict(objects=objects)
-        png = cv2.imencode(".png", prediction.segmentation)[1]
-        with atomic_write(map_path(self.out, item.name), self.journal.unfinished) as file:
-            file.write(png.tobytes())
-        return fields
-
-    def draw(self, item: Item, prediction: Prediction) -> None:
-        """Draw a prediction. A line says so if it cannot be drawn."""
-        if self.drawing is None:
-            return
-        try:
-            is_encoded, jpeg = cv2.imencode(".jpg", prediction.draw(**self.drawing))
-            problem = "" if is_encoded else "too large for JPEG"
-        except ValueError as error:  # the image has bands other than BGR
-            problem = str(error)
-        if problem:
-            print_line(f"not drawn: {item.path}: {problem}")
-            return
-        path = drawing_path(self.out, item.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg.tobytes())
+    images = []
+    objects: Any = nullcontext(BytesIO())
+    if is_detector:
+        objects = atomic_write(out / PREDICTIONS, out / JOURNAL / f"{PREDICTIONS}.unfinished")
+    with objects as file:
+        separator = b"["
+        for record in progress.iter_predicted():
+            size = dict(height=record["height"], width=record["width"])
+            images.append(dict(id=record["id"], file_name=record["name"]) | size)
+            for result in record.get("objects", []):
+                file.write(separator + json.dumps(result).encode())  # one by one, to save memory
+                separator = b",\n"
+        file.write(b"[]" if separator == b"[" else b"]")
+    coco = dict(images=images, categories=categories, annotations=[])
+    with atomic_write(out / IMAGES, out / JOURNAL / f"{IMAGES}.unfinished") as file:
+        file.write(json.dumps(coco).encode())

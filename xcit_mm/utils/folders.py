@@ -1,19 +1,17 @@
 """Folders of results that resume, and outputs that replace nothing of the user's."""
 
-import errno
 import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from .atomic import atomic_write
 from .cli import print_line
 
 SETTINGS = "run.json"
-_LOCK = ".lock"
 
 
 @contextmanager
@@ -29,8 +27,7 @@ def open_folder(
     the folder.
 
     Args:
-        settings: Everything that determines the results: model, options, versions. Values are
-            plain, as in a JSON file.
+        settings: Model, options and versions that determine the results, as in a JSON file.
         overwrite: Whether to remove the results of earlier calls first, and store other settings.
         list_results: Function that lists the files of earlier calls. Files of the user stay.
 
@@ -41,14 +38,10 @@ def open_folder(
     with lock_folder(folder, "--out"):
         path = folder / SETTINGS
         if overwrite:
-            _remove(folder, [*list_results(), path])
+            for result in [*list_results(), path]:
+                result.unlink(missing_ok=True)
         if path.exists():
-            stored = None
-            with suppress(ValueError):
-                stored = json.loads(path.read_bytes())
-            if not isinstance(stored, dict):
-                raise ValueError(f"{path} is damaged: give another --out, or --overwrite")
-            check_settings(folder, stored, settings)
+            check_settings(folder, json.loads(path.read_bytes()), settings)
         else:
             with atomic_write(path, folder / f"{SETTINGS}.unfinished") as file:
                 file.write(json.dumps(settings, indent=2).encode())
@@ -56,63 +49,44 @@ def open_folder(
 
 
 def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
-    """Raise ValueError if an output is one of the inputs, or a folder that holds one.
-
-    Args:
-        out: File or folder to write.
-        inputs: Paths of files and folders. URLs are skipped.
-    """
+    """Raise ValueError if an output, a file or a folder, is one of the inputs or holds one."""
     written = out.resolve()
     for path in inputs:
-        if "://" not in str(path) and Path(path).resolve().is_relative_to(written):
+        if Path(path).resolve().is_relative_to(written):
             relation = "is" if Path(path).resolve() == written else "holds"
             raise ValueError(f"--out {out} {relation} the input {path}: give another --out")
 
 
 @contextmanager
 def lock_folder(folder: Path, option: str) -> Iterator[None]:
-    """Lock a folder, which is made if necessary. The lock ends with the process, however the
-    process ends. A folder that was made and stays empty is removed.
+    """Lock a folder, which is made if necessary, until this process ends, however it ends.
 
     Args:
         option: The option of the command by which a user gives another folder.
 
     Raises:
         BlockingIOError: If another process has locked the folder.
-        NotADirectoryError: If it is a file, or below one.
     """
-    file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
-    if file is not None:
-        raise NotADirectoryError(f"{option} {folder}: {file} is a file, give a folder")
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / _LOCK
+    path = folder / ".lock"
     with path.open("wb") as lock:
-        if not _try_lock(lock, path):
+        try:
+            # Unlike those of flock, these locks do not pass on to processes that read images.
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The process that had the lock may have removed the file since it was opened.
+            is_locked = os.path.samestat(os.fstat(lock.fileno()), path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_locked = False
+        except OSError as error:  # some network file systems have no locks
+            print_line(f"{folder} cannot be locked ({error}): let no other process write into it")
+            is_locked = True
+        if not is_locked:
             fix = f"wait for its end, or give another {option}"
             raise BlockingIOError(f"another process writes into {folder}: {fix}")
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
-            with suppress(OSError):  # not empty
-                for new_folder in new_folders:
-                    new_folder.rmdir()
-
-
-def _try_lock(file: IO[bytes], path: Path) -> bool:
-    """Lock the open file of a path, and return False if another process has locked it."""
-    try:
-        # Unlike those of flock, these locks do not pass on to processes that read images.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:  # the process that had the lock has removed the file since
-        return False
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            return False
-        print_line(f"{path.parent} cannot be locked: start no other process with this folder")
-        return True  # some network file systems have no locks
 
 
 def check_settings(out: Path, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -125,14 +99,3 @@ def check_settings(out: Path, stored: Mapping[str, Any], settings: Mapping[str, 
             change = f"{name} was {stored.get(name)}, is {settings.get(name)}"
             fix = "give another --out, or --overwrite"
             raise ValueError(f"{out} has results of another run: {change}; {fix}")
-
-
-def _remove(folder: Path, files: Iterable[Path]) -> None:
-    """Remove files of a folder, and the folders in it that become empty."""
-    for path in files:
-        path.unlink(missing_ok=True)
-        for parent in path.parents:
-            is_inside = folder in parent.parents and parent.is_dir()
-            if not is_inside or any(parent.iterdir()):
-                break
-            parent.rmdir()

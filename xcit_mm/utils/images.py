@@ -26,17 +26,13 @@ def read_image(
     path: str | Path, color_type: str = "color", imdecode_backend: str = "cv2"
 ) -> np.ndarray:
     """Read an image by mmcv, as `LoadImageFromFile` does: (H, W, 3), BGR, the upper 8 bits of 16.
-
-    `color_type` and `imdecode_backend`, as in `LoadImageFromFile`, may give other shapes and types.
+    The arguments, as in `LoadImageFromFile`, may give other shapes and types.
 
     Raises:
         ValueError: If the file cannot be decoded, is HEIC or AVIF, whose orientation OpenCV
             ignores, or is a TIFF with bands that would be dropped.
-        OSError: If the file cannot be read.
     """
     encoded = Path(path).read_bytes()
-    if not encoded:
-        raise ValueError("the file is empty")
     if encoded[4:8] == b"ftyp":
         raise ValueError("it is HEIC or AVIF: convert it to JPEG, as docs/recipes.md shows")
     bands = count_raster_bands(BytesIO(encoded))
