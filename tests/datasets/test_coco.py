@@ -35,9 +35,9 @@ def write_json(path: Path, **changes: Any) -> Path:
         (dict(annotations=[BOX | dict(area=float("nan"))]), "JSON is malformed: invalid character"),
         (dict(annotations=[BOX | dict(image_id=5)]), "no image has the id 5 - at $.annotations[0]"),
         (dict(annotations=[BOX | dict(category_id=5)]), "no category has the id 5 - at $.anno"),
-        (dict(images=[IMAGE, IMAGE]), "two images have the id 0"),
-        (dict(images=[IMAGE, IMAGE | dict(id=1)]), "two images have the file_name 'a.jpg'"),
-        (dict(categories=[CATEGORY, CATEGORY | dict(id=1)]), "two categories have the name 'nut'"),
+        (dict(images=[IMAGE, IMAGE]), "two images have the id '0'"),
+        (dict(images=[IMAGE, IMAGE | dict(id=1)]), "two images are named 'a.jpg'"),
+        (dict(categories=[CATEGORY, CATEGORY | dict(id=1)]), "two categories are named 'nut'"),
         (dict(images={}), "Expected `array`, got `object` - at `$.images`"),
     ],
 )
@@ -57,7 +57,7 @@ def test_prediction_needs_only_ids_and_file_names_and_takes_no_file_twice(tmp_pa
     assert [(image.id, image.file_name) for image in listed.images] == [(1, "a.jpg"), (2, "b.jpg")]
     assert listed.categories == []
     path.write_text(json.dumps(dict(images=[images[0], images[0] | dict(id=2)])))
-    with pytest.raises(ValueError, match=r"two images have the file_name 'a\.jpg'"):
+    with pytest.raises(ValueError, match=r"two images are named 'a\.jpg'"):
         read_images(path)
 
 

@@ -9,6 +9,7 @@ import pytest
 from demo import save_untrained
 from helpers.demo_runs import DEMO, SCORES
 from helpers.doctor_data import edit_json
+from helpers.exports import copy_shape_maps, shapes_options
 from mmengine.config import Config
 
 from xcit_mm.__main__ import main
@@ -73,6 +74,18 @@ def data(shapes, tmp_path) -> Path:
     for path in (folder / "annotations").glob("*.json"):
         edit_json(path, keep_two_classes)
     return folder
+
+
+@pytest.fixture
+def own_data(data) -> list[str]:
+    """Options of `train --from` for the jsons of two classes, and a config to write."""
+    return [*shapes_options(data), "--config", "my-data.py"]
+
+
+@pytest.fixture
+def maps(shapes, tmp_path) -> Path:
+    """A folder of images and segmentation maps."""
+    return copy_shape_maps(shapes, tmp_path / "maps")
 
 
 def keep_two_classes(coco: dict) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.doctor_data import edit_json
+from helpers.exports import shapes_options
 from helpers.paths import CONFIGS
 from helpers.tiny_recipes import first_batch, tiny
 from mmengine.config import Config
@@ -28,18 +29,18 @@ SEGMENTORS = [
 
 
 @pytest.fixture
-def finetune(folder, start, capsys) -> Callable[[Config, Path], tuple[str, Config]]:
+def finetune(folder, start, capsys) -> Callable[[Config, list], tuple[str, Config]]:
     """Returns what is printed on a fine-tuning of a model with random weights, and its config. The
     losses of the first batch must be finite.
     """
 
-    def run(cfg: Config, data: Path) -> tuple[str, Config]:
+    def run(cfg: Config, data: list) -> tuple[str, Config]:
         work = folder / "work"
         work.mkdir()
         cfg.dump(work / "mine.py")
         init_default_scope(cfg.default_scope)
         torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), work / "iter_1.pth")
-        own = start("--from", work, "--data", data)
+        own = start("--from", work, *data)
         own.train_dataloader.update(num_workers=0, persistent_workers=False)
         batch = first_batch(own.train_dataloader)
         model = MODELS.build(own.model).train()
@@ -69,14 +70,14 @@ def test_every_published_detector_trains_on_own_classes_and_empty_photos(
 
     for path in (data / "annotations").glob("*.json"):
         edit_json(path, remove)
-    printed, cfg = finetune(tiny(CONFIGS / f"{leaf}.py", shapes), data)
+    printed, cfg = finetune(tiny(CONFIGS / f"{leaf}.py", shapes), shapes_options(data))
     assert re.search("8 photos, [12] without objects, ", printed)
     assert " ".join(cfg.test_evaluator.metric) == DETECTORS[leaf]
 
 
 @pytest.mark.parametrize("leaf", SEGMENTORS)
-def test_every_published_segmentor_trains_on_own_classes(leaf, shapes, finetune):
-    _, cfg = finetune(tiny(CONFIGS / f"{leaf}.py", shapes), shapes)
+def test_every_published_segmentor_trains_on_own_classes(leaf, shapes, maps, finetune):
+    _, cfg = finetune(tiny(CONFIGS / f"{leaf}.py", shapes), ["--data", maps])
     assert cfg.model.decode_head.num_classes == len(cfg.metainfo.classes)
 
 
@@ -95,10 +96,11 @@ model = dict({}backbone=backbone, neck=dict(in_channels=[64, 128, 256, 512]))
     ],
 )
 def test_a_config_of_the_library_with_another_backbone_trains(
-    base, changes, shapes, folder, finetune
+    base, changes, shapes, maps, folder, finetune
 ):
     (folder / "base.py").write_text(RESNET.format(base, changes))
-    _, cfg = finetune(Config.fromfile(folder / "base.py"), shapes)
+    data = ["--data", maps] if base.startswith("mmseg") else shapes_options(shapes)
+    _, cfg = finetune(Config.fromfile(folder / "base.py"), data)
     assert "constructor" not in cfg.optim_wrapper
     train_steps = [step.type for step in cfg.train_pipeline]
     assert "RandomResize" in train_steps and "Resize" not in train_steps
@@ -106,14 +108,14 @@ def test_a_config_of_the_library_with_another_backbone_trains(
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])
 def test_weights_of_the_backbone_stay_unless_a_checkpoint_replaces_them(
-    has_checkpoint, shapes, folder, start
+    has_checkpoint, maps, folder, start
 ):
     base = folder / "model" / "base.py"
     base.parent.mkdir()
     base.write_text('_base_ = "mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py"')
     torch.save(dict(state_dict={}), base.parent / "iter_1.pth")
     model = base.parent if has_checkpoint else base
-    cfg = start("--from", model, "--data", shapes, "--skip-checks")
+    cfg = start("--from", model, "--data", maps, "--skip-checks")
     assert cfg.model.pretrained == (None if has_checkpoint else "open-mmlab://resnet50_v1c")
 
 
@@ -126,12 +128,12 @@ def test_weights_of_the_backbone_stay_unless_a_checkpoint_replaces_them(
     ],
 )
 def test_weights_of_classes_are_refused_but_that_of_no_object(
-    weights, expected, trained, data, start, refused
+    weights, expected, trained, own_data, start, refused
 ):
     cfg = Config.fromfile(trained / "mine.py")
     cfg.model.roi_head.bbox_head.loss_cls.class_weight = weights
     cfg.dump(trained / "mine.py")
-    arguments = ["--from", trained, "--data", data]
+    arguments = ["--from", trained, *own_data]
     if expected is None:
         assert f"weights its classes by {weights}: set class_weight=None" in refused(*arguments)
     else:
@@ -154,15 +156,15 @@ WRAPPER = dict(type="MultiImageMixDataset", dataset=dict(type="A"))
         ),
         (
             dict(train_dataloader=dict(dataset=dict(_delete_=True, **WRAPPER))),
-            "train_dataloader has no pipeline: --from takes a model whose data sets have",
+            "has MultiImageMixDataset, --from takes one data set",
         ),
-        (dict(test_dataloader=None), "test_dataloader has no pipeline"),
+        (dict(test_dataloader=None), "has no test_dataloader"),
         (dict(model=dict(roi_head=dict(type="A"))), "needs masks: give data with masks"),
     ],
 )
-def test_a_model_that_cannot_be_taken_is_named(changes, message, trained, data, refused):
+def test_a_model_that_cannot_be_taken_is_named(changes, message, trained, own_data, refused):
     cfg = Config.fromfile(trained / "mine.py")
     cfg.merge_from_dict(changes)
     cfg.dump(trained / "mine.py")
     boxes = ["--boxes"] if "masks" in message else []
-    assert message in refused("--from", trained, "--data", data, *boxes)
+    assert message in refused("--from", trained, *own_data, *boxes)

@@ -1,6 +1,7 @@
 """`train --from MODEL --data DATA` writes a config that fits both, checks it, and trains it."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -9,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.doctor_data import edit_annotations, edit_json
-from mmengine.registry import PARAM_SCHEDULERS
-from PIL import Image
+from helpers.exports import EXPORTS, shapes_options, write_export
+from mmengine.registry import DATASETS, PARAM_SCHEDULERS, init_default_scope
 
-from xcit_mm.checks.run_config import ConfiguredSplit
 from xcit_mm.launch.config import to_code
 from xcit_mm.weights.zoo import find_model
 
@@ -20,11 +20,11 @@ CLASSES = ("circle", "square", "triangle", "star")
 TRAINING = "annotations/instances_training.json"
 
 
-def test_a_folder_gives_classes_splits_schedule_and_work_folder(trained, data, start, folder):
-    cfg = start("--from", trained, "--data", data)
+def test_the_data_give_classes_splits_schedule_and_work_folder(trained, own_data, start, folder):
+    cfg = start("--from", trained, *own_data)
     header = (folder / "my-data.py").read_text().splitlines()[:2]
     assert header[0].startswith(f"# Fine-tunes {trained}. Written by")
-    assert header[1].startswith("# my data: 8 photos, ") and "held out 4 photos" in header[1]
+    assert header[1].startswith("# 8 photos, ") and "held out 4 photos" in header[1]
     assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2]
     assert cfg.work_dir == "work_dirs/my-data"
     assert not cfg.resume  # though the model was resumed in its own folder
@@ -37,9 +37,9 @@ def test_a_folder_gives_classes_splits_schedule_and_work_folder(trained, data, s
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 20])
-def test_a_short_schedule_reaches_its_rate(length, trained, data, start, folder):
+def test_a_short_schedule_reaches_its_rate(length, trained, own_data, start, folder):
     """A user edits max_iters in the file to try a training."""
-    start("--from", trained, "--data", data)
+    start("--from", trained, *own_data)
     config = folder / "my-data.py"
     config.write_text(config.read_text().replace("max_iters = 1000", f"max_iters = {length}"))
     cfg = start(config)
@@ -54,8 +54,8 @@ def test_a_short_schedule_reaches_its_rate(length, trained, data, start, folder)
     assert length < 5 or max(rates) > 0.5
 
 
-def test_a_json_alone_is_trained_without_validation_then_its_model_on_a_folder(
-    trained, data, start, folder
+def test_a_json_alone_is_trained_without_validation_then_its_model_on_two(
+    trained, data, own_data, start, folder, capsys
 ):
     def add_images(coco: dict) -> None:
         image = coco["images"][0]
@@ -67,52 +67,95 @@ def test_a_json_alone_is_trained_without_validation_then_its_model_on_a_folder(
             coco["images"].append(dict(image, id=1000 + number, file_name=name))
 
     edit_json(data / TRAINING, add_images)
-    cfg = start("--from", trained, "--data", data / TRAINING, "--config", "own.py")
+    cfg = start("--from", trained, *own_data[:4])
+    assert Path(cfg.filename).name == "instances_training.py"
+    assert "no --val" in capsys.readouterr().err
     assert cfg.val_dataloader is None
     assert cfg.train_cfg.max_iters == 12 * 408 // 2
     assert cfg.test_dataloader.dataset.ann_file == cfg.train_dataloader.dataset.ann_file
     (folder / "first").mkdir()
     cfg.dump(folder / "first" / "own.py")
     shutil.copy(trained / "last_checkpoint", folder / "first")
-    cfg = start("--from", folder / "first", "--data", data)
+    cfg = start("--from", folder / "first", *own_data)
     assert cfg.val_dataloader.dataset.ann_file == str(folder / "my-data-coco" / "val.json")
     assert cfg.val_cfg.type == "ValLoop"
 
 
-def test_folders_of_images_and_maps_train_a_semantic_fpn(trained_segmentor, shapes, start, folder):
-    data = folder / "maps"
-    for part in ("images", "annotations"):
-        shutil.copytree(shapes / part, data / part, ignore=shutil.ignore_patterns("*.json"))
-    (data / "classes.txt").write_text("none\nground\ncircle\nsquare\ntriangle\nstar\n")
-    photo = data / "images/validation/00000.jpg"
-    photo.rename(photo.with_suffix(".JPG"))
-    label = data / "annotations/validation/00000.png"
-    Image.open(label).save(label.with_name("00000_mask.tif"))
-    label.unlink()
-    cfg = start("--from", trained_segmentor, "--data", data)
+def test_images_and_maps_train_a_semantic_fpn_and_stay_where_they_are(
+    trained_segmentor, maps, start, folder
+):
+    cfg = start("--from", trained_segmentor, "--data", maps)
     assert cfg.train_dataloader.dataset.metainfo.classes[1:] == ("ground", *CLASSES)
     assert cfg.model.decode_head.num_classes == 6
     assert not cfg.train_dataloader.dataset.get("reduce_zero_label")
-    (held_out,) = ConfiguredSplit(cfg, "val").datasets
-    images = held_out.list_photos().values()
-    assert [Path(image["seg_map_path"]).is_file() for image in images] == [True] * 4
+    assert not (folder / "maps-coco").exists()
+    init_default_scope("mmseg")
+    held_out = DATASETS.build(cfg.val_dataloader.dataset)
+    paths = [held_out.get_data_info(number)["seg_map_path"] for number in range(4)]
+    assert sorted(map(Path, paths)) == sorted((maps / "masks" / "val").iterdir())
 
 
-def test_annotations_without_a_mask_are_named_and_the_user_chooses(trained, data, refused, start):
+@pytest.mark.parametrize("name", EXPORTS)
+def test_the_command_for_a_folder_works_when_it_is_pasted(name, trained, refused, start, folder):
+    """Nothing in the folder is read: its files are named, and the line ends with a command."""
+    write_export(name, folder / "my nuts")
+    message = refused("--from", trained, "--data", "my nuts", "--boxes")
+    command = shlex.split(message[message.index("xcit-mm train") :])
+    cfg = start(*command[2:])
+    assert cfg.metainfo.classes == ("date", "fig")
+    assert cfg.model.type == "FasterRCNN"
+    is_yolo = "YOLO" in name or name == "Ultralytics"
+    assert not is_yolo or Path(cfg.filename).name == "my-nuts.py"
+
+
+def test_corrected_labels_count_at_each_start_and_other_classes_are_refused(
+    trained, own_data, data, start, refused
+):
+    start("--from", trained, *own_data)
+
+    def correct(coco: dict) -> None:
+        coco["annotations"][0]["bbox"] = [1, 2, 30, 40]
+
+    edit_json(data / TRAINING, correct)
+    cfg = start("my-data.py")
+    written = json.loads(Path(cfg.train_dataloader.dataset.ann_file).read_text())
+    assert written["annotations"][0]["bbox"] == [1, 2, 30, 40]
+    edit_json(data / TRAINING, lambda coco: coco["categories"][0].update(name="disc"))
+    validation = data / "annotations/instances_validation.json"
+    edit_json(validation, lambda coco: coco["categories"][0].update(name="disc"))
+    message = refused("my-data.py")
+    assert "('disc', 'square')" in message and "write another config by --from" in message
+
+
+def test_heads_keep_the_order_of_a_model_with_the_same_classes(trained, shapes, data, start):
+    def reverse(coco: dict) -> None:
+        coco["categories"].reverse()
+
+    for path in (shapes / "annotations").glob("*.json"):
+        shutil.copy(path, data / "annotations")
+        edit_json(data / "annotations" / path.name, reverse)
+    cfg = start("--from", trained, *shapes_options(data))
+    assert cfg.metainfo.classes == CLASSES
+    assert cfg.model.roi_head.bbox_head.num_classes == 4
+
+
+def test_annotations_without_a_mask_are_named_and_the_user_chooses(
+    trained, data, own_data, folder, refused, start
+):
     edit_json(data / TRAINING, lambda coco: coco["annotations"][3].update(segmentation=[]))
-    annotation = json.loads((data / TRAINING).read_text())["annotations"][3]
-    message = refused("--from", trained, "--data", data)
-    assert "1 of " in message and f"have no mask: id {annotation['id']} (image 0000" in message
-    cfg = start("--from", trained, "--data", data, "--boxes")
+    message = refused("--from", trained, *own_data)
+    assert "1 of " in message and f"have no mask, in {data}/images/training/0000" in message
+    assert not list(folder.glob("my-data*"))
+    cfg = start("--from", trained, *own_data, "--boxes")
     assert cfg.model.type == "FasterRCNN"
     for path in (data / "annotations").glob("*.json"):
         edit_annotations(path, lambda annotation: annotation.update(segmentation=[]))
-    cfg = start("--from", trained, "--data", data, "--config", "boxes.py")
+    cfg = start("--from", trained, *own_data, "--config", "boxes.py")
     assert cfg.model.type == "FasterRCNN" and cfg.val_evaluator.metric == ["bbox"]
 
 
-def test_a_published_name_is_the_base_in_any_folder(data, start):
-    cfg = start("--from", "maskrcnn_xcit_small_12_p16", "--data", data, "--skip-checks")
+def test_a_published_name_is_the_base_in_any_folder(own_data, start):
+    cfg = start("--from", "maskrcnn_xcit_small_12_p16", *own_data, "--skip-checks")
     assert cfg.load_from == "xcit://maskrcnn_xcit_small_12_p16"
     assert cfg.model.backbone.init_cfg is None and cfg.model.backbone.arch == "s12"
     assert cfg.optim_wrapper.paramwise_cfg.layer_decay_rate == 0.8
@@ -120,48 +163,49 @@ def test_a_published_name_is_the_base_in_any_folder(data, start):
 
 
 @pytest.mark.parametrize(
-    "model, split, bands, dtype, message",
-    [
-        ("trained", "training", 4, np.uint8, "has 4 bands"),
-        ("trained", "validation", 3, np.uint16, "has 16 bits"),
-        ("trained_segmentor", "validation", 4, np.uint8, "has 4 bands"),
-        ("trained_segmentor", "training", 4, np.uint16, "has 4 bands"),
-    ],
+    "split, bands, dtype, message",
+    [("training", 4, np.uint8, "has 4 bands"), ("validation", 3, np.uint16, "has 16 bits")],
 )
 def test_bands_and_bits_that_would_be_lost_are_named(
-    model, split, bands, dtype, message, refused, data, folder, request
+    split, bands, dtype, message, trained, refused, data, own_data, folder
 ):
     tif = data / "images" / split / "00000.tif"
     cv2.imwrite(str(tif), np.full((96, 96, bands), 99, dtype))
     tif.with_suffix(".jpg").unlink()
-    if model == "trained":
-        json_path = data / f"annotations/instances_{split}.json"
-        edit_json(json_path, lambda coco: coco["images"][0].update(file_name=tif.name))
-    error = refused("--from", request.getfixturevalue(model), "--data", data)
+    json_path = data / f"annotations/instances_{split}.json"
+    edit_json(json_path, lambda coco: coco["images"][0].update(file_name=tif.name))
+    error = refused("--from", trained, *own_data)
     assert f"{tif} {message}" in error and "docs/bands.md" in error
-    assert not (folder / "my-data.py").exists()
+    assert not list(folder.glob("my-data*"))
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--data", "none"], "no folder or file at"),
+        (["--data", "none.json"], "No such file or directory: "),
+        (["--data", "my data"], "my data is a folder, and --data takes a COCO json or a data.yaml"),
+        (["--data", "taken.py"], "taken.py is neither a COCO json nor a data.yaml: docs/recipes"),
+        (["--data", "data.yaml"], "belong to a COCO json, not to "),
+        (["--images", "trained"], "8 of 8 images of "),
         (["--from", "maskrcnn_xcit_smal_12_p16"], "try maskrcnn_xcit_small_12_p16"),
         (["--from", "xcit_small_12_p16_384_dist"], "is neither a config"),
-        (["--config", "{{fileDirname}}.py"], "-coco' has {{, which mmengine replaces"),
-        (["--config", "taken.py"], "taken.py exists: resume by `xcit-mm train taken.py --resume`"),
+        (["--config", "taken.py"], "taken.py exists: train it by `xcit-mm train taken.py`"),
     ],
 )
-def test_options_that_do_not_fit_are_one_line(options, message, refused, trained, data, folder):
+def test_options_that_do_not_fit_are_one_line(options, message, refused, trained, own_data, folder):
     (folder / "taken.py").write_text("mine")
-    assert message in refused("--from", trained, "--data", data, *options)
-    assert (folder / "taken.py").read_text() == "mine" and not (folder / "my-data.py").exists()
+    alone = [] if "taken.py" not in options or "--config" in options else ["--boxes"]
+    assert message in refused("--from", trained, *(alone or own_data), *options)
+    assert (folder / "taken.py").read_text() == "mine" and not list(folder.glob("my-data*"))
 
 
-def test_a_failed_check_of_the_data_is_one_line(refused, trained, data):
+def test_a_failed_check_of_the_data_is_one_line_and_nothing_is_written(
+    refused, trained, data, own_data, folder
+):
     edit_annotations(data / TRAINING, lambda annotation: annotation.update(bbox=[0, 0, 0.1, 0.1]))
-    message = refused("--from", trained, "--data", data)
+    message = refused("--from", trained, *own_data)
     assert message.startswith("ValueError: D408 train: ")
+    assert not list(folder.glob("my-data*"))
 
 
 @pytest.mark.parametrize("value", [{"type": "A", "map": {0: "a", "b.c": [1, None]}}, {"b.c": {}}])

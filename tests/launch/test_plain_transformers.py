@@ -83,7 +83,7 @@ def test_a_model_or_width_that_does_not_fit_does_not_start(shapes, refused):
     assert "to have 96 channels" in message
 
 
-def test_a_detector_trains_in_bfloat16_predicts_and_is_finetuned_on_own_data(shapes, data):
+def test_a_detector_trains_in_bfloat16_predicts_and_is_finetuned_on_own_data(shapes, own_data):
     run("train", write_config(DETECTOR, shapes), "--work-dir", "work", "--amp")
     predictor = Predictor.from_pretrained("work", device="cpu", batch_size=2)
     photos = sorted((shapes / "images" / "validation").glob("*.jpg"))[:2]
@@ -93,7 +93,7 @@ def test_a_detector_trains_in_bfloat16_predicts_and_is_finetuned_on_own_data(sha
     options = ["--cfg-options", "train_cfg.max_iters=2", "train_dataloader.num_workers=0"]
     options += ["train_dataloader.persistent_workers=False", "val_dataloader=None"]
     options += ["val_evaluator=None", "val_cfg=None"]
-    run("train", "--from", "work", "--data", data, "--config", "own.py", *options)
+    run("train", "--from", "work", *own_data, "--config", "own.py", *options)
     cfg = Config.fromfile("own.py")
     assert cfg.optim_wrapper.constructor == "LayerDecayOptimWrapperConstructor"
     state = torch.load(next(Path("work_dirs/own").glob("*.pth")), weights_only=False)["state_dict"]

@@ -1,7 +1,6 @@
 """The end of a fine-tuning: its scores, and held-out photos with labels beside predictions."""
 
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +25,9 @@ def read_columns(work_dir: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_detector_ends_with_the_score_of_each_class_and_a_drawing(
-    trained, data, folder, start, capsys
+    trained, own_data, folder, start, capsys
 ):
-    start("--from", trained, "--data", data, "--boxes")
+    start("--from", trained, *own_data, "--boxes")
     assert train.main([str(folder / "my-data.py"), "--cfg-options", *QUICK]) == 0
     scores = capsys.readouterr().err.splitlines()[-4]
     row = r"scores of the best checkpoint: circle [\d.]+, square [\d.]+, bbox_mAP [\d.]+"
@@ -38,16 +37,13 @@ def test_a_detector_ends_with_the_score_of_each_class_and_a_drawing(
 
 
 def test_a_segmentor_ends_with_its_score_and_white_where_no_label_is(
-    trained_segmentor, shapes, folder, capsys
+    trained_segmentor, maps, folder, capsys
 ):
-    shutil.copytree(shapes / "images", folder / "maps" / "images")
-    for label in shapes.glob("annotations/*/*.png"):
+    for label in maps.glob("masks/*/*.png"):
         pixels = np.asarray(Image.open(label)).copy()
         pixels[:60] = 255
-        path = folder / "maps" / label.relative_to(shapes)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(path)
-    arguments = ["--from", str(trained_segmentor), "--data", str(folder / "maps")]
+        Image.fromarray(pixels).save(label)
+    arguments = ["--from", str(trained_segmentor), "--data", str(maps)]
     assert train.main([*arguments, "--cfg-options", *QUICK]) == 0
     assert "scores of the best checkpoint: mIoU " in capsys.readouterr().err
     left, right = read_columns(folder / "work_dirs" / "maps")

@@ -1,17 +1,17 @@
-"""Images with labels: what a folder holds, read from any format, as columns that are checked and
-written once.
-"""
+"""The data contract: COCO, YOLO and segmentation maps, one strict reader each, and one writer."""
 
-from .formats import EXPECTED, read_maps, read_objects
-from .old_dataset import IGNORED, Dataset, Image, Objects, Split
+from .coco import CocoFile
+from .dataset import IGNORED, Dataset, Maps
+from .reading import Source, read_dataset, suggest_files
+from .writing import write_dataset
 
 __all__ = [
-    "EXPECTED",
     "IGNORED",
+    "CocoFile",
     "Dataset",
-    "Image",
-    "Objects",
-    "Split",
-    "read_maps",
-    "read_objects",
+    "Maps",
+    "Source",
+    "read_dataset",
+    "suggest_files",
+    "write_dataset",
 ]

@@ -4,9 +4,9 @@ The schema asks for what mmdet and pycocotools read, and ignores other keys.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -14,6 +14,7 @@ from msgspec import Meta, Raw, Struct
 _Pixels = Annotated[int, Meta(ge=1)]
 _NO_MASK = re.compile(rb"[\[\s]*(\]|null|$)")  # [], [[]] or null
 _Content = TypeVar("_Content")
+_Value = TypeVar("_Value")
 
 
 class NamedImage(Struct, gc=False):
@@ -42,8 +43,6 @@ class Annotation(Struct, gc=False):
 
     Attributes:
         bbox: x, y, width and height in pixels.
-        area: Area in pixels.
-        iscrowd: Whether it is a region that neither trains nor scores.
         segmentation: Text of polygons or of an RLE, which nothing here parses.
         ignore: Whether mmdet leaves the object out of the training.
     """
@@ -82,15 +81,15 @@ def read_coco(path: Path) -> CocoFile:
     """Read a json of images with labels.
 
     Raises:
-        OSError: If it cannot be read.
-        ValueError: If it does not have the schema, an image, a category or a name of these occurs
+        ValueError: If it does not have the schema, an id or name of images or categories occurs
             twice, or an annotation belongs to none of them. The message names the place.
     """
     coco = _decode(path, CocoFile)
-    image_ids = _check_unique(path, "images", "id", [image.id for image in coco.images])
-    _check_unique(path, "images", "file_name", [image.file_name for image in coco.images])
-    category_ids = _check_unique(path, "categories", "id", [part.id for part in coco.categories])
-    _check_unique(path, "categories", "name", [part.name for part in coco.categories])
+    _check_names(path, coco)
+    image_ids = {image.id for image in coco.images}
+    category_ids = check_unique(
+        (category.id for category in coco.categories), f"{path}: two categories have the id"
+    )
     for number, annotation in enumerate(coco.annotations):
         if annotation.image_id not in image_ids:
             problem = f"no image has the id {annotation.image_id}"
@@ -105,10 +104,15 @@ def read_coco(path: Path) -> CocoFile:
 def read_images(path: Path) -> ImageList:
     """Read a json of images to predict. The errors are those of `read_coco`."""
     listed = _decode(path, ImageList)
-    _check_unique(path, "images", "id", [image.id for image in listed.images])
-    _check_unique(path, "images", "file_name", [image.file_name for image in listed.images])
-    _check_unique(path, "categories", "name", [part.name for part in listed.categories])
+    _check_names(path, listed)
     return listed
+
+
+def _check_names(path: Path, content: CocoFile | ImageList) -> None:
+    """Raise ValueError if two images have one id or name, or two categories have one name."""
+    check_unique((image.id for image in content.images), f"{path}: two images have the id")
+    check_unique((image.file_name for image in content.images), f"{path}: two images are named")
+    check_unique((part.name for part in content.categories), f"{path}: two categories are named")
 
 
 def _decode(path: Path, schema: type[_Content]) -> _Content:
@@ -129,11 +133,11 @@ def _find_id(encoded: bytes, message: str) -> str:
     return f" (id {entry['id']})" if isinstance(entry, dict) and "id" in entry else ""
 
 
-def _check_unique(path: Path, entries: str, key: str, values: Sequence[Any]) -> set[Any]:
-    """Return the values of a key of all entries, or raise ValueError if two are equal."""
-    seen: set[Any] = set()
+def check_unique(values: Iterable[_Value], problem: str) -> set[_Value]:
+    """Return the values, or raise ValueError with a problem and the first repeated value."""
+    seen: set[_Value] = set()
     for value in values:
         if value in seen:
-            raise ValueError(f"{path}: two {entries} have the {key} {value!r}")
+            raise ValueError(f"{problem} {str(value)!r}")
         seen.add(value)
     return seen

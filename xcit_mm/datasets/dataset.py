@@ -1,86 +1,113 @@
 """A data set as it is trained on: its classes, and of each split the images with their labels."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..utils.errors import counted
-from .coco import Annotation, CocoImage
+from ..utils.errors import counted, preview
+from .coco import CocoFile
 
 IGNORED = 255
 """The label of pixels in segmentation maps that neither train nor score."""
 
 
 @dataclass
-class Objects:
-    """A split whose images have objects.
-
-    Attributes:
-        images: With absolute paths as `file_name`, and ids of any kind.
-        annotations: With the `id` of their image, and 1, 2, ... for the classes of the data set as
-            `category_id`.
-    """
-
-    images: list[CocoImage]
-    annotations: list[Annotation]
-
-    @property
-    def photo_count(self) -> int:
-        return len(self.images)
-
-    def count_empty(self) -> int:
-        """Return the number of images without objects."""
-        return len(self.images) - len({annotation.image_id for annotation in self.annotations})
-
-    def describe(self, classes: Sequence[str]) -> str:
-        """Return the numbers of photos, objects and classes."""
-        empty = self.count_empty()
-        without = f", {empty:,} without objects" if empty else ""
-        objects = counted(len(self.annotations), "object")
-        photos = counted(self.photo_count, "photo")
-        return f"{photos}{without}, {objects} of {counted(len(classes), 'class')}"
-
-
-@dataclass
 class Maps:
-    """A split whose images have segmentation maps, PNGs with the names of the images.
+    """A split whose images have segmentation maps, PNGs of the same names in another folder.
 
     Attributes:
-        photos: Folder of the images.
-        maps: Folder of the maps.
         suffix: That of all images, such as '.jpg'.
-        photo_count: Number of images.
+        images: Names of the images without it.
     """
 
-    photos: Path
-    maps: Path
+    image_folder: Path
+    map_folder: Path
     suffix: str
-    photo_count: int
-
-    def describe(self, classes: Sequence[str]) -> str:
-        """Return the numbers of photos and classes."""
-        photos = counted(self.photo_count, "photo")
-        return f"{photos} with maps of {counted(len(classes), 'class')}"
+    images: list[str]
 
 
 @dataclass
 class Dataset:
-    """A data set.
+    """A data set. Objects have 1, 2, ... for its classes as category ids, and absolute paths as
+    names of images.
 
     Attributes:
         classes: Names of the labels 0, 1, ... of a model.
         train: What is trained on.
         val: What is held out, or None.
-        notes: What of the user's files is not used, such as '3 objects of no class (crate)'.
+        note: Which objects are left out, or ''.
     """
 
     classes: tuple[str, ...]
-    train: Objects | Maps
-    val: Objects | Maps | None = None
-    notes: Sequence[str] = ()
+    train: CocoFile | Maps
+    val: CocoFile | Maps | None = None
+    note: str = ""
 
     def describe(self) -> str:
-        """Return what is trained on, held out and not used."""
-        held_out = f"held out {counted(self.val.photo_count, 'photo')}" if self.val else ""
-        parts = [self.train.describe(self.classes), held_out or "no validation", *self.notes]
-        return "; ".join(parts)
+        """Return a line: what is trained on, held out and left out."""
+        line = counted(len(self.train.images), "photo")
+        if isinstance(self.train, CocoFile):
+            annotations = self.train.annotations
+            empty = len(self.train.images) - len({part.image_id for part in annotations})
+            line += f", {empty:,} without objects, {counted(len(annotations), 'object')}"
+        line += f", {counted(len(self.classes), 'class')}"
+        line += f"; held out {counted(len(self.val.images), 'photo')}" if self.val else "; no --val"
+        return line + self.note
+
+
+def make_dataset(
+    path: Path, train: CocoFile, val: CocoFile | None, order: Sequence[str]
+) -> Dataset:
+    """Return the objects of a user's files. Classes are the categories of objects in `train`.
+
+    Args:
+        path: The first file, for messages.
+        order: Names whose order the classes take if they have the same names.
+
+    Raises:
+        ValueError: If `train` has no objects, or `val` lacks a class.
+    """
+    used = {annotation.category_id for annotation in train.annotations}
+    classes = [category.name for category in train.categories if category.id in used]
+    if not classes:
+        raise ValueError(f"{path}: no image for training has an object")
+    if set(classes) == set(order):
+        classes = list(order)
+    _number_classes(train, classes)
+    if val is None:
+        return Dataset(tuple(classes), train)
+    lacking = set(classes).difference(category.name for category in val.categories)
+    if lacking:
+        raise ValueError(f"{path}: --val has no category {preview(sorted(lacking))}")
+    note = ""
+    left_out = _number_classes(val, classes)
+    if left_out:
+        objects = counted(left_out.total(), "object")
+        note = f"; left out {objects} of no class of the training: {preview(left_out)}"
+    return Dataset(tuple(classes), train, val, note)
+
+
+def _number_classes(content: CocoFile, classes: Sequence[str]) -> Counter[str]:
+    """Give objects the numbers of classes. Remove and count those of other categories."""
+    names = {category.id: category.name for category in content.categories}
+    numbers = {name: number for number, name in enumerate(classes, start=1)}
+    left_out = Counter[str]()
+    kept = []
+    for annotation in content.annotations:
+        name = names[annotation.category_id]
+        if name in numbers:
+            annotation.category_id = numbers[name]
+            kept.append(annotation)
+        else:
+            left_out[name] += 1
+    content.annotations = kept
+    return left_out
+
+
+def read_text(path: Path) -> str:
+    """Read a text in UTF-8, or raise ValueError with its path."""
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -3,16 +3,17 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 from ..utils.cli import progress_bar
 from ..utils.errors import reason
 from ..utils.images import count_raster_bands, read_orientation
 
-_THREADS = 16  # most of the time they wait for the disk
+_THREADS = 4  # which wait for the disk
 _MIN_FOR_BAR = 5_000  # files that take seconds
 _Fact = TypeVar("_Fact")
 
@@ -26,7 +27,6 @@ class Header(NamedTuple):
         bits: Bits of a channel.
         raster_bands: As `count_raster_bands`.
         problem: Why the file cannot be read, or ''.
-        is_label_map: Whether it is a PNG of 8 bits with one channel, or with a palette.
     """
 
     width: int = 0
@@ -35,7 +35,6 @@ class Header(NamedTuple):
     bits: int = 8
     raster_bands: int = 0
     problem: str = ""
-    is_label_map: bool = False
 
 
 def read_headers(paths: Sequence[str | Path]) -> list[Header]:
@@ -44,8 +43,7 @@ def read_headers(paths: Sequence[str | Path]) -> list[Header]:
 
 
 def read_labels(paths: Sequence[str | Path]) -> list[dict[int, int]]:
-    """Read segmentation maps, with a progress bar if they are many. Return the number of pixels of
-    each label of each map.
+    """Return the number of pixels of each label of segmentation maps, with such a bar.
 
     Raises:
         ValueError: If a map cannot be decoded.
@@ -54,40 +52,32 @@ def read_labels(paths: Sequence[str | Path]) -> list[dict[int, int]]:
 
 
 def _read_all(read: Callable[[str | Path], _Fact], paths: Sequence[str | Path]) -> list[_Fact]:
-    facts = []
     is_short = len(paths) < _MIN_FOR_BAR
-    with (
-        ThreadPoolExecutor(_THREADS) as pool,
-        progress_bar(len(paths), "file", disable=is_short, leave=False) as bar,
-    ):
-        for fact in pool.map(read, paths):
-            facts.append(fact)
-            bar.update()
-    return facts
+    with ThreadPoolExecutor(_THREADS) as pool:
+        facts = pool.map(read, paths)
+        return list(progress_bar(len(paths), "file", iterable=facts, disable=is_short))
 
 
 def _read_header(path: str | Path) -> Header:
+    bands = 0
     try:
         with open(path, "rb") as file:
-            raster_bands = count_raster_bands(file)
-            file.seek(0)
-            start = file.read(26)
+            bands = count_raster_bands(file)
+            file.seek(24)
+            png_bits = file.read(1)
             file.seek(0)
             with Image.open(file) as image:
                 width, height = image.size
                 if read_orientation(image) >= 5:
                     width, height = height, width
-                tags: Any = getattr(image, "tag_v2", {})
-                bits = int(np.max(tags.get(ExifTags.Base.BitsPerSample, 8)))
-                is_label_map = False
-                if image.format == "PNG":  # Pillow does not tell its bits
-                    bits = start[24]
-                    color_type = start[25]
-                    is_label_map = color_type == 3 or (color_type == 0 and bits == 8)
-                channels = len(image.getbands())
-                return Header(width, height, channels, bits, raster_bands, "", is_label_map)
+                bits = 8
+                if isinstance(image, TiffImageFile):
+                    bits = max(image.tag_v2.get(ExifTags.Base.BitsPerSample, (1,)))
+                elif image.format == "PNG":  # Pillow does not tell its bits
+                    bits = png_bits[0]
+                return Header(width, height, len(image.getbands()), bits, bands)
     except Exception as error:  # every decoder has its own exceptions
-        return Header(problem=reason(error))
+        return Header(raster_bands=bands, problem=reason(error))
 
 
 def _count_labels(path: str | Path) -> dict[int, int]:

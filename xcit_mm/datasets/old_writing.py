@@ -16,7 +16,6 @@ import msgspec
 
 from ..utils.atomic import atomic_write
 from ..utils.images import PHOTO_SUFFIXES
-from .coco_json import without_collection
 from .inventory import LABEL_SUFFIXES, STATE, Inventory
 from .old_dataset import Dataset, Split
 
@@ -59,7 +58,6 @@ def write_dataset(dataset: Dataset, source: Path, folder: Path) -> dict[str, dic
     return arguments
 
 
-@without_collection()
 def write_coco(split: Split, classes: Sequence[str], path: Path) -> None:
     """Write objects as a COCO json, with the absolute paths of their images. `xcit_mm_origin` names
     an object in the user's files.

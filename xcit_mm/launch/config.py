@@ -1,15 +1,17 @@
-"""The config of a fine-tuning, written from an adapted model and a data set."""
+"""The config of a fine-tuning, and the data that it names, which are written anew at a start."""
 
+import sys
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from ..datasets.old_dataset import Dataset
-from ..datasets.old_writing import write_dataset
+from mmengine.config import Config
+
+from ..datasets import Dataset, Source, read_dataset, write_dataset
 from ..models.build import has_pyramid
 from ..utils.atomic import atomic_write
 from ..utils.scripts import shipped_folder
-from ..utils.texts import printable
+from ..weights.classes import configured_classes
 from .model import Adapted, difference
 from .rasters import has_other_bands
 
@@ -26,58 +28,72 @@ val_cfg = dict(_delete_=True, type="ValLoop")"""
 _NO_VALIDATION = "val_dataloader = val_evaluator = val_cfg = None  # there are no held-out images"
 
 
-def name_of(data: Path) -> str:
-    """Return the name of a data set, a file or a folder."""
-    return data.stem if data.is_file() else data.name
-
-
-def write_finetuning_config(
-    config: Path, adapted: Adapted, data: Dataset, source: Path, tiles: "Tiles | None" = None
-) -> str:
-    """Write a config that trains an adapted model on a data set, on top of the model's. Return a
-    description of the data.
+def write_config(
+    config: Path, adapted: Adapted, dataset: Dataset, source: Source, tiles: "Tiles | None" = None
+) -> Path:
+    """Write a config that trains an adapted model on a data set, on top of the model's. Return the
+    folder beside it into which the objects are written.
 
     The schedule has 12 epochs, at least 1000 iterations.
 
     Args:
-        config: File to write. What the library reads is written into NAME-coco or NAME-maps beside
-            it.
-        source: What the data were read from.
-        tiles: The tiles that were cut from `source`, if it is rasters.
+        source: What the data set was read from.
+        tiles: The tiles that are the data set, if it was cut from a raster.
 
     Raises:
         ValueError: If a name has what mmengine replaces in a config.
     """
-    description = printable(f"{name_of(source)}: {data.describe()}")
-    ending = "coco" if adapted.is_detector else "maps"
-    copies = config.resolve().with_name(f"{config.stem}-{ending}")
-    for text in (str(source), str(copies), *data.classes):
-        if "{{" in text:
-            raise ValueError(f"{text!r} has {{{{, which mmengine replaces in a config: rename it")
-    origin = dict(path=str(source), copies=str(copies), is_cut=tiles is not None)
-    arguments = write_dataset(data, source, copies)
-    has_bands = tiles is not None and has_other_bands(adapted.cfg, tiles)
+    folder = config.resolve().with_name(f"{config.stem}-coco")
+    paths = {name: str(path) for name, path in vars(source).items() if path is not None}
+    for name in (*paths.values(), str(folder), *dataset.classes):
+        if "{{" in name:
+            raise ValueError(f"{name!r} has {{{{, which mmengine replaces in a config: rename it")
+    arguments = write_dataset(dataset, folder)
     raster = ""
+    fill_stem = ""
     if tiles is not None:
         note = "how rasters are read: defaults of xcit-mm raster"
         raster = f"raster = {to_code(tiles.settings)}  # {note}\n"
+        if has_other_bands(adapted.cfg, tiles):
+            fill_stem = ", fill_stem=True"
     substitutes = dict(
-        description=description,
-        source=to_code(origin),
+        description=repr(dataset.describe())[1:-1],  # one line, whatever names it has
+        source=to_code(paths | dict(folder=str(folder))),
         **_describe_model(adapted),
-        **_describe_task(adapted, bool(data.held_out)),
+        **_describe_task(adapted, dataset.val is not None),
         training=to_code(arguments["train"]),
-        held_out=to_code(arguments["val"]) if data.held_out else "training",
-        classes=data.classes,
-        iterations=max(1000, 12 * len(data.training.images) // _BATCH_SIZE),
+        held_out=to_code(arguments["val"]) if dataset.val else "training",
+        classes=dataset.classes,
+        iterations=max(1000, 12 * len(dataset.train.images) // _BATCH_SIZE),
         batch_size=_BATCH_SIZE,
         raster=raster,
-        fill_stem=", fill_stem=True" if has_bands else "",
+        fill_stem=fill_stem,
     )
     template = shipped_folder("configs") / "_base_" / "finetuning.txt"
     with atomic_write(config) as file:
         file.write(Template(template.read_text()).substitute(substitutes).encode())
-    return description
+    return folder
+
+
+def write_data_anew(cfg: Config) -> None:
+    """Write the objects of a config of `train --from` as the user's files are now, so that
+    corrected labels count. Other configs stay as they are.
+
+    Raises:
+        OSError: If a file is missing.
+        ValueError: If the data cannot be read, or their classes have changed.
+    """
+    paths = {name: Path(path) for name, path in (cfg.get("source") or {}).items()}
+    folder = paths.pop("folder", None)
+    if folder is None:
+        return
+    classes = configured_classes(cfg, "train") or ()
+    dataset = read_dataset(Source(**paths), cfg.default_scope == "mmdet", classes)
+    if dataset.classes != classes:
+        problem = f"{paths['data']} has the classes {dataset.classes}, the config {classes}"
+        raise ValueError(f"{problem}: write another config by --from")
+    write_dataset(dataset, folder)
+    print(dataset.describe(), file=sys.stderr)
 
 
 def _describe_model(adapted: Adapted) -> dict[str, Any]:
@@ -94,7 +110,7 @@ def _describe_model(adapted: Adapted) -> dict[str, Any]:
     test_loader = {key: value for key, value in cfg.test_dataloader.items() if key != "dataset"}
     pipelines = ["".join(f"\n    {to_code(step)}," for step in part) for part in adapted.pipelines]
     return dict(
-        model=printable(adapted.name),
+        model=repr(adapted.name)[1:-1],
         base=repr(f"xcit_mm::{shipped}" if shipped else str(base.resolve())),
         checkpoint=repr(checkpoint),
         imports=list(dict.fromkeys(["xcit_mm", *imports])),

@@ -1,45 +1,74 @@
-"""`train --from MODEL --data DATA`: the config of a fine-tuning, checked, written and trained."""
+"""`train --from MODEL --data DATA`: the config of a fine-tuning, written and trained."""
 
 import argparse
+import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
+from ..datasets import Source, read_dataset, suggest_files
 from ..utils.cli import cli_main
-from .config import name_of, write_finetuning_config
+from ..weights.classes import configured_classes
+from .config import write_config
 from .model import Adapted, adapt_to_data
-from .rasters import adapt_to_tiles, check_is_new, cut
+from .rasters import adapt_to_tiles, cut, tile_source
 from .run import train
-from .source import read_data
 
 
 def finetune(options: argparse.Namespace) -> int:
-    """Write the config of a fine-tuning, and train it, which checks it. Return the exit code.
+    """Write the config of a fine-tuning, and train it. Return the exit code.
 
-    Nothing is written if the model cannot be fine-tuned on the data. A
+    Nothing is written if the model cannot be fine-tuned on the data, or a check of the run fails. A
     model with masks becomes one without if no annotation has a mask.
 
     Args:
         options: Options of `xcit-mm train` with `model` and `data`.
     """
-    data = options.data.resolve()
-    name = re.sub(r"\W+", "-", name_of(data)).strip("-") or "data"
+    written: list[Path] = []
+    errors = () if options.verbose else (Exception,)
+    code = cli_main(lambda: _write(options, written), "the run has not started", *errors)
+    return code or train(options, written)
+
+
+def _write(options: argparse.Namespace, written: list[Path]) -> None:
+    """Write the config and the objects of a fine-tuning, and add their paths to `written`."""
+    paths = (options.data, options.val, options.images, options.val_images)
+    source = Source(*(path and Path(os.path.abspath(path)) for path in paths))
+    is_yolo = source.data.suffix in (".yaml", ".yml")
+    named = source.data.parent.name if is_yolo else source.data.stem
+    name = re.sub(r"\W+", "-", named).strip("-") or "data"
     config = options.new_config or Path(f"{name}.py")
-
-    def prepare() -> None:
-        check_is_new(config)
-        adapted = Adapted.of(options.model)
-        tiles = None if options.labels is None else cut(options, config, adapted.cfg)
-        dataset = read_data(data, adapted.cfg) if tiles is None else tiles.dataset
-        adapt_to_data(adapted, dataset, options.boxes)
-        if tiles is not None:
-            adapt_to_tiles(adapted, adapted.cfg, tiles)
-        print(write_finetuning_config(config, adapted, dataset, data, tiles), file=sys.stderr)
-        print(
-            f"written: {config}; edit it, and train it by xcit-mm train {config}", file=sys.stderr
-        )
-
-    errors = ValueError, OSError, ModuleNotFoundError, RuntimeError
-    code = cli_main(prepare, "the run has not started", *errors)
+    if config.exists():
+        fix = f"train it by `xcit-mm train {config}`, or name another by --config"
+        raise FileExistsError(f"{config} exists: {fix}")
+    adapted = Adapted.of(options.model)
+    if adapted.is_detector and source.data.is_dir() and options.labels is None:
+        raise IsADirectoryError(_suggest_command(options))
+    tiles = None
+    if options.labels is not None:
+        tiles = cut(options, config, adapted.cfg)
+        source = tile_source(config, adapted.is_detector)
+    classes = configured_classes(adapted.cfg) or ()
+    dataset = read_dataset(source, adapted.is_detector, classes)
+    adapt_to_data(adapted, dataset, options.boxes)
+    if tiles is not None:
+        adapt_to_tiles(adapted, adapted.cfg, tiles)
+    written += [config, write_config(config, adapted, dataset, source, tiles)]
+    print(f"{name}: {dataset.describe()}", file=sys.stderr)
     options.config = str(config)
-    return code or train(options)
+
+
+def _suggest_command(options: argparse.Namespace) -> str:
+    """Return the error for a folder instead of a file: which files it has, and what to call."""
+    problem = f"{options.data} is a folder, and --data takes a COCO json or a data.yaml"
+    suggestions = suggest_files(options.data)
+    if not suggestions:
+        return f"{problem}, which it has not: docs/your-own-data.md shows how to write a data.yaml"
+    files = ", ".join(path for _, path, *_ in suggestions[:3])
+    command = ["xcit-mm", "train", "--from", options.model, *suggestions[0]]
+    if options.new_config:
+        command += ["--config", str(options.new_config)]
+    if options.boxes:
+        command += ["--boxes"]
+    return f"{problem}, such as {files}: {shlex.join(command)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..datasets import IGNORED, Dataset
+from ..datasets import IGNORED, CocoFile, Dataset
 from ..utils.configs import read_config, type_name
 from ..utils.errors import preview
 from ..weights.zoo import find_model
@@ -109,15 +109,19 @@ def _predicts_masks(model: dict[str, Any]) -> bool:
 
 def _have_masks(dataset: Dataset) -> bool:
     """Return whether objects have masks. Raise ValueError if only some have."""
+    total = 0
     without_mask = []
-    for split in filter(None, (dataset.training, dataset.held_out)):
-        masks = split.objects.masks if split.objects is not None else []
-        without_mask += [split.name_object(row) for row, mask in enumerate(masks) if not mask]
-    count = dataset.count_labels()
-    if 0 < len(without_mask) < count:
-        problem = f"{len(without_mask)} of {count} objects have no mask"
+    for split in (dataset.train, dataset.val):
+        if isinstance(split, CocoFile):
+            names = {image.id: image.file_name for image in split.images}
+            total += len(split.annotations)
+            lacking = [part for part in split.annotations if not part.has_mask]
+            without_mask += [names[annotation.image_id] for annotation in lacking]
+    if 0 < len(without_mask) < total:
+        problem = f"{len(without_mask)} of {total} objects have no mask"
+        images = preview(dict.fromkeys(without_mask))
         fix = "draw or remove them, or train boxes alone by --boxes"
-        raise ValueError(f"{problem}: {preview(without_mask)}: {fix}")
+        raise ValueError(f"{problem}, in {images}: {fix}")
     return not without_mask
 
 

@@ -1,11 +1,13 @@
 """Options of a training and of a test, as the scripts of mmdet and mmseg have them."""
 
 import argparse
+import inspect
 
 from mmengine.config import Config
 from mmengine.device import get_device
 
 from ..utils.configs import data_sets, evaluators, type_name
+from .model import map_steps
 
 
 def change_training(cfg: Config, options: argparse.Namespace) -> None:
@@ -53,10 +55,27 @@ def change_test(cfg: Config, checkpoint: str, options: argparse.Namespace) -> No
     if options.out and cfg.default_scope == "mmseg":
         for metric in evaluators(cfg, "test"):
             metric.update(output_dir=options.out, keep_results=True)
+        for dataset in data_sets(cfg, "test"):
+            dataset["pipeline"] = map_steps(dataset["pipeline"], _hide_reduced_labels)
+    elif options.out and not options.out.endswith((".pkl", ".pickle")):
+        raise ValueError(f"--out {options.out}: predictions are written into a file *.pkl")
     elif options.out:
         dump = "DumpDetResults" if cfg.default_scope == "mmdet" else "DumpResults"
         file = dict(type=dump, out_file_path=options.out)  # a pickle
         cfg.test_evaluator = [*evaluators(cfg, "test"), file]
+
+
+def _hide_reduced_labels(step: dict) -> list[dict]:
+    """Let mmseg write the numbers of the classes, as `predict` does: it adds 1 to the numbers of a
+    model that was trained with reduce_zero_label.
+    """
+    if type_name(step) != "PackSegInputs":
+        return [step]
+    from mmseg.datasets.transforms import PackSegInputs
+
+    keys = inspect.signature(PackSegInputs).parameters["meta_keys"].default
+    keys = [key for key in step.get("meta_keys", keys) if key != "reduce_zero_label"]
+    return [step | dict(meta_keys=keys)]
 
 
 def _draw_into(cfg: Config, folder: str) -> None:

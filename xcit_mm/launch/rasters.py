@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
+from ..datasets import Source
+from ..datasets.old_writing import write_coco
 from ..rasters.settings import LOADING, TILING
 from ..utils.configs import ModelInput, tested_metainfo, type_name
 from .model import Adapted, map_steps
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
 _IGNORED_OVERLAP = 0.5
 
 
-def check_is_new(config: Path) -> None:
-    """Raise FileExistsError if a config exists that is to be written."""
-    if config.exists():
-        resume = f"resume by `xcit-mm train {config} --resume`"
-        raise FileExistsError(f"{config} exists: {resume}, or name another by --config")
+def tile_source(config: Path, is_detector: bool) -> Source:
+    """Return the tiles of a config, which are in the folder NAME-tiles beside NAME.py."""
+    folder = config.resolve().with_name(f"{config.stem}-tiles")
+    if not is_detector:
+        return Source(folder)
+    val = folder / "val.json"
+    return Source(folder / "train.json", val if val.exists() else None)
 
 
 def cut(options: argparse.Namespace, config: Path, cfg: Config) -> "Tiles":
@@ -40,7 +44,7 @@ def cut(options: argparse.Namespace, config: Path, cfg: Config) -> "Tiles":
     from ..rasters.settings import resolve_settings
 
     command = {name: getattr(options, name) for name in (*LOADING, *TILING)}
-    return cut_rasters(
+    tiles = cut_rasters(
         options.data,
         LabelFile(options.labels, options.class_column, options.layer),
         config.resolve().with_name(f"{config.stem}-tiles"),
@@ -50,6 +54,11 @@ def cut(options: argparse.Namespace, config: Path, cfg: Config) -> "Tiles":
         hold_out=not options.no_val,
         model_classes=tested_metainfo(cfg)["classes"],
     )
+    if cfg.default_scope == "mmdet":
+        for name, split in tiles.dataset.splits.items():
+            path = config.resolve().with_name(f"{config.stem}-tiles") / f"{name}.json"
+            write_coco(split, tiles.dataset.classes, path)
+    return tiles
 
 
 def has_other_bands(cfg: Config, tiles: "Tiles") -> bool:

@@ -5,7 +5,7 @@ import copy
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
 from ..training.console import ConsoleHook
 from ..training.termination import TerminationHook
+from ..utils.atomic import removed_on_error
 from ..utils.cli import cli_main, parse_cfg_options, quiet
 from ..utils.compat import load_urls_by
 from ..utils.configs import read_config, type_name
@@ -25,24 +26,26 @@ from ..utils.scripts import find_script
 from ..weights.reader import check_checkpoint
 from ..weights.work_dirs import last_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
+from .config import write_data_anew
 from .options import change_test, change_training
 from .report import report
 from .runner import AccumulatingRunner, QuietRunner, print_into_log
-from .source import refresh_dataset_copies
 from .state import is_complete, load_state
 
 
-def train(options: argparse.Namespace) -> int:
+def train(options: argparse.Namespace, written: Sequence[Path] = ()) -> int:
     """Check a training, then run it, and return the exit code. An error is one line.
 
-    The checks write nothing. A work folder is one run: it has no checkpoint yet, or the run
-    resumes.
+    A work folder is one run: it has no checkpoint yet, or the run resumes.
 
     Args:
         options: Options of `xcit-mm train`.
+        written: The config and the data that were just written, which an error before the start
+            removes. Else the data of the config are written anew at a start.
     """
     errors = () if options.verbose else (Exception,)
-    return cli_main(lambda: _train(options), "--resume resumes from the last checkpoint", *errors)
+    interrupted = "--resume resumes from the last checkpoint"
+    return cli_main(lambda: _train(options, written), interrupted, *errors)
 
 
 def test(options: argparse.Namespace) -> int:
@@ -55,27 +58,38 @@ def test(options: argparse.Namespace) -> int:
     return cli_main(lambda: _test(options), "the test has no scores yet", *errors)
 
 
-def _train(options: argparse.Namespace) -> None:
+def _train(options: argparse.Namespace, written: Sequence[Path]) -> None:
     cfg = _read_run(find_config(options.config), options)
     with ExitStack() as lock:
         if _is_first():
             lock.enter_context(lock_folder(Path(cfg.work_dir), "--work-dir"))
-        with quiet():
-            change_training(cfg, options)
-            if _is_first():
-                refresh_dataset_copies(cfg)
-            if not _find_start(cfg, options.resume):
-                return
-            checked = copy.deepcopy(cfg)
-            if cfg.resume:
-                checked.load_from = None  # it is the run's own state
-            _check(check_training(checked), options)
-        runner = _build_runner(cfg, options.verbose)
-        runner.register_hook(TerminationHook())
+        with removed_on_error(written):
+            runner = _prepare_training(cfg, options, is_written=bool(written))
+        if runner is None:
+            return
+        for config in written[:1]:
+            _say(f"written: {config}; edit it, and train it by xcit-mm train {config}")
         _run(runner, runner.train, options)
         if _is_first():
             for line in report(Path(cfg.work_dir), cfg):
                 _say(line)
+
+
+def _prepare_training(cfg: Config, options: argparse.Namespace, is_written: bool) -> Runner | None:
+    """Return the Runner of a training that can start, or None if the training is complete."""
+    with quiet():
+        change_training(cfg, options)
+        if not _find_start(cfg, options.resume):
+            return None
+        if _is_first() and not (cfg.resume or is_written):
+            write_data_anew(cfg)
+        checked = copy.deepcopy(cfg)
+        if cfg.resume:
+            checked.load_from = None  # it is the run's own state
+        _check(check_training(checked), options)
+    runner = _build_runner(cfg, options.verbose)
+    runner.register_hook(TerminationHook())
+    return runner
 
 
 def _test(options: argparse.Namespace) -> None:
@@ -83,7 +97,7 @@ def _test(options: argparse.Namespace) -> None:
     cfg = _read_run(config, options)
     with quiet():
         if _is_first():
-            refresh_dataset_copies(cfg)
+            write_data_anew(cfg)
         check_checkpoint(checkpoint)
         _check(check_test(copy.deepcopy(cfg), checkpoint), options)
         change_test(cfg, checkpoint, options)

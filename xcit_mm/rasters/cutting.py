@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import shapely
 
-from ..datasets import Dataset
+from ..datasets.old_dataset import Dataset
 from ..prediction.tiles import windows
 from ..utils.atomic import atomic_folder
 from ..utils.cli import print_line, progress_bar

@@ -216,7 +216,7 @@ class ObjectTiles(_TileWriter):
 
 
 class MapTiles(_TileWriter):
-    """Writes images into images/SPLIT, maps into annotations/SPLIT, and classes.txt. Classes
+    """Writes images into images/SPLIT, maps into masks/SPLIT, and classes.txt. Classes
     without a name, as of a raster of classes, are named by their numbers.
     """
 
@@ -246,7 +246,7 @@ class MapTiles(_TileWriter):
             raise ValueError(f"--labels has classes from {lowest} to {highest}: give 0 to 254")
         unnamed = range(len(self._classes), highest + 1)
         self._classes += [f"class {number}" for number in unnamed]
-        path = Path("annotations", tile.scene.split, f"{tile.name}.png")
+        path = Path("masks", tile.scene.split, f"{tile.name}.png")
         written = self._folder / path
         written.parent.mkdir(parents=True, exist_ok=True)
         labels = np.where(is_labelled, numbers, IGNORED).astype(np.uint8)

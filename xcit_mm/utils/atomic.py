@@ -3,7 +3,7 @@
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -43,6 +43,20 @@ def atomic_write(path: Path, unfinished: Path | None = None) -> Iterator[IO[byte
     """Open a file for writing that replaces the file at `path`, as `atomic_path` does."""
     with atomic_path(path, unfinished) as new, new.open("wb") as file:
         yield file
+
+
+@contextmanager
+def removed_on_error(paths: Iterable[Path]) -> Iterator[None]:
+    """Remove new files and folders if the block raises an Exception."""
+    try:
+        yield
+    except Exception:
+        for path in paths:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from ..utils.cli import log_line
 from ..utils.errors import preview
 from .bands import with_stem_for_bands
-from .classes import ClassNames, move_classes
 from .layouts import CLASSIFIER_PREFIXES, PYRAMID_PREFIXES, Weights, describe, parse_checkpoint
 from .zoo import load_checkpoint
 
@@ -71,16 +70,10 @@ def match_model(
     checkpoint: dict,
     strict_heads: bool = True,
     fill_stem: bool = False,
-    names: ClassNames | None = None,
 ) -> dict[str, Tensor]:
     """Return the state dict with which a checkpoint fills a detector, segmentor or classifier.
 
     `strict_heads` and `fill_stem` are those of `StrictLoadHook`. The model is not changed.
-
-    Args:
-        names: Classes of the checkpoint and of the model. Rows of the heads are moved to the
-            numbers that their classes have in the model. With `strict_heads`, both must have the
-            same classes.
 
     Raises:
         ValueError: If the model has another backbone; CheckpointMismatch if the file does not fit.
@@ -100,22 +93,12 @@ def match_model(
         }
         if expected_heads and not heads:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
-        if names is not None:
-            moved = move_classes(model, initial, _prefix_backbone(weights.trunk) | heads, names)
-            heads = without(moved, "backbone.")
-            weights.trunk = {key: moved[f"backbone.{key}"] for key in weights.trunk}
         trunk = backbone.match_weights(weights, strict_heads, fill_stem)
-        if names and strict_heads and sorted(names.in_file) != sorted(names.in_model):
-            raise ValueError(f"{names.describe()}; {_KEEP_HINT}")
         heads = _match_heads(expected_heads, heads, strict_heads)
     except ValueError as error:
         raise CheckpointMismatch(f"the checkpoint does not fit the model: {error}") from None
     # mmengine requires all tensors, so omitted heads keep their initial values.
-    return initial | _prefix_backbone(trunk) | heads
-
-
-def _prefix_backbone(trunk: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"backbone.{key}": tensor for key, tensor in trunk.items()}
+    return initial | {f"backbone.{key}": tensor for key, tensor in trunk.items()} | heads
 
 
 def match_trunk(

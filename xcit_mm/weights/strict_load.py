@@ -1,6 +1,5 @@
-"""The hook that loads a whole model in mmengine, each class by its name."""
+"""The hook that loads a whole model in mmengine."""
 
-from contextlib import suppress
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -10,17 +9,10 @@ from mmengine.runner import Runner
 
 from ..utils.cli import log_line
 from ..utils.compat import is_resuming, is_training_run
-from ..utils.configs import read_config
+from ..utils.errors import preview
 from .bands import check_fill_stem
-from .classes import (
-    ClassNames,
-    check_same_classes,
-    configured_classes,
-    learned_classes,
-    plain_names,
-)
+from .classes import as_names, check_same_classes, learned_classes
 from .matching import CheckpointMismatch, match_model
-from .zoo import find_config
 
 
 @HOOKS.register_module()
@@ -30,12 +22,12 @@ class StrictLoadHook(Hook):
     It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
     the model with its shape, and nothing else. The file of a backbone alone is for `init_cfg`.
 
-    A class is its name: at the start of a training, rows of the heads are moved to the numbers that
-    their classes have in the training data, and a resumed run must have the file's classes.
+    A class is its name: a training must have the classes of the file, in their order, unless
+    `strict_heads` is False.
 
     Args:
-        strict_heads: False lets rows of new classes, and heads of other shapes, keep their initial
-            values when training starts from `load_from`, and lists them.
+        strict_heads: False lets a training that starts from `load_from` have other classes. Layers
+            of the heads whose shapes differ keep their initial values, and are listed.
         fill_stem: Whether `xcit_mm.weights.bands.stem_for_bands` makes a stem for the model's
             `in_channels` when training starts from the file of a model for RGB.
 
@@ -61,31 +53,16 @@ class StrictLoadHook(Hook):
         options: dict[str, Any] = {}
         if is_training_run(runner):
             dataset = runner.train_dataloader.dataset
-            classes = plain_names(getattr(dataset, "metainfo", {}).get("classes"))
-            if is_resuming(runner):
+            classes = as_names(getattr(dataset, "metainfo", {}).get("classes"))
+            learned = learned_classes(checkpoint)
+            if is_resuming(runner) or self.strict_heads:
                 try:
-                    check_same_classes("the checkpoint", learned_classes(checkpoint), classes)
+                    check_same_classes("the checkpoint", learned, classes)
                 except ValueError as error:
                     raise CheckpointMismatch(str(error)) from None
-            else:
+            elif learned and classes and learned != classes:
+                other = f"the file has learned other classes, {preview(learned)}"
+                log_line(f"{other}: layers of equal shapes start from these, others anew")
+            if not is_resuming(runner):
                 options = dict(strict_heads=self.strict_heads, fill_stem=self.fill_stem)
-                options["names"] = _pair_names(runner, checkpoint, classes) if classes else None
         checkpoint["state_dict"] = match_model(model, checkpoint, **options)
-
-
-def _pair_names(runner: Runner, checkpoint: dict, classes: tuple[str, ...]) -> ClassNames | None:
-    """Return the classes of a checkpoint and of the training that starts from it, and log how they
-    differ. Return None if neither the checkpoint nor the config beside it names its classes.
-    """
-    in_file = learned_classes(checkpoint)
-    name = runner.cfg.get("load_from")
-    if in_file is None and name:
-        with suppress(ValueError, OSError):  # a file without a config beside it
-            in_file = configured_classes(read_config(find_config(name)))
-    if in_file is None:
-        log_line("the checkpoint does not name its classes: heads of equal shapes keep their rows")
-        return None
-    names = ClassNames(in_file, classes)
-    if in_file != classes:
-        log_line(names.describe())
-    return names

@@ -1,0 +1,189 @@
+"""What tools export is read as it is, and a fault in it is one line."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from helpers.exports import CLASSES, EXPORTS, OBJECTS, write_export, write_maps
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xcit_mm.datasets import CocoFile, Dataset, Source, read_dataset, write_dataset
+
+NAMES = {"", *CLASSES, "ground", "'date',", "'fig'],"}
+
+
+def read_export(options: list[str], order: tuple[str, ...] = ()) -> Dataset:
+    pairs = zip(options[::2], options[1::2], strict=True)
+    source = Source(**{name.removeprefix("--"): Path(value) for name, value in pairs})
+    return read_dataset(source, is_detector=True, order=order)
+
+
+def list_objects(json_path: str) -> dict[str, list]:
+    """Return classes and boxes of the objects of each photo in a written json."""
+    coco = json.loads(Path(json_path).read_text())
+    names = {category["id"]: category["name"] for category in coco["categories"]}
+    photos = {image["id"]: Path(image["file_name"]).stem for image in coco["images"]}
+    objects: dict[str, list] = {photo: [] for photo in photos.values()}
+    for part in coco["annotations"]:
+        box = tuple(round(value) for value in part["bbox"])
+        objects[photos[part["image_id"]]].append((names[part["category_id"]], box))
+    return objects
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_is_read_as_it_is(name, tmp_path):
+    dataset = read_export(write_export(name, tmp_path / "nuts"))
+    assert dataset.classes == CLASSES
+    arguments = write_dataset(dataset, tmp_path / "written")
+    assert list_objects(arguments["train"]["ann_file"]) == OBJECTS["train"]
+    assert "3 photos, 1 without objects, 3 objects, 2 classes" in dataset.describe()
+    if "val" in arguments:
+        assert list_objects(arguments["val"]["ann_file"]) == OBJECTS["val"]
+    has_masks = "COCO" in name or "Segmentation" in name
+    assert {part.has_mask for part in dataset.train.annotations} == {has_masks}
+    first = dataset.train.images[0]
+    assert os.path.isfile(first.file_name) and (first.width, first.height) == (40, 30)
+
+
+@pytest.mark.parametrize("name", ["Roboflow COCO", "Ultralytics"])
+def test_classes_take_the_order_of_a_model_with_the_same_names(name, tmp_path):
+    options = write_export(name, tmp_path)
+    dataset = read_export(options, order=CLASSES[::-1])
+    assert dataset.classes == CLASSES[::-1]
+    arguments = write_dataset(dataset, tmp_path / "written")
+    assert list_objects(arguments["train"]["ann_file"]) == OBJECTS["train"]
+    assert read_export(options, order=("fig", "plum")).classes == CLASSES
+
+
+def edit_json(path: Path, change: Callable[[dict], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_objects_of_the_validation_that_are_of_no_class_are_counted(tmp_path):
+    options = write_export("Roboflow COCO", tmp_path)
+    val = tmp_path / "valid/_annotations.coco.json"
+    edit_json(val, lambda coco: coco["annotations"][0].update(category_id=0))
+    dataset = read_export(options)
+    assert dataset.describe().endswith("; left out 1 object of no class of the training: nuts")
+    assert len(dataset.val.annotations) == 1
+    edit_json(val, lambda coco: coco["categories"].pop())
+    edit_json(val, lambda coco: coco["annotations"].pop())
+    with pytest.raises(ValueError, match="--val has no category fig"):
+        read_export(options)
+
+
+@pytest.mark.parametrize(
+    "export, file, old, new, message",
+    [
+        ("Ultralytics", "data.yaml", "names:", "kpt_shape: [2, 3]\nnames:", "kpt_shape: keypoints"),
+        ("Ultralytics", "data.yaml", "1: fig", "1: date", "two classes are named 'date'"),
+        ("Ultralytics", "data.yaml", "images/val", "images/dev", "images/dev is neither below"),
+        ("Ultralytics", "data.yaml", "train:", "trian:", "missing required field `train`"),
+        ("Ultralytics", "data.yaml", "0: date", "date", "data.yaml: mapping values"),
+        ("Roboflow YOLO", "data.yaml", "names: ['date', 'fig']", "names: date", "Expected `object"),
+        ("Ultralytics", "labels/train/b.txt", "0 0.5", "2 0.5", "b.txt, line 1: '2 0.5"),
+        ("Ultralytics", "labels/train/b.txt", "\n", " 0.9", "is not the number of a class and a"),
+        ("Ultralytics", "labels/train/b.txt", "1.0", "40", "a polygon in parts of the image"),
+        ("Ultralytics", "labels/train/b.txt", "1.0", "nan", "a polygon in parts of the image"),
+        ("CVAT Ultralytics YOLO Detection 1.0", "train.txt", "a.jpg", "x.jpg", "lists data/images"),
+    ],
+)
+def test_what_a_data_yaml_or_its_labels_must_not_hold(export, file, old, new, message, tmp_path):
+    options = write_export(export, tmp_path)
+    path = tmp_path / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises((ValueError, OSError)) as error:
+        read_export(options)
+    assert message in str(error.value) and str(tmp_path) in str(error.value)
+
+
+def test_names_stay_as_they_are_written(tmp_path):
+    options = write_export("Ultralytics", tmp_path)
+    path = tmp_path / "data.yaml"
+    path.write_text(path.read_text().replace("0: date", "0: no").replace("1: fig", "1: 007"))
+    assert read_export(options).classes == ("no", "007")
+
+
+def spoil_json(content: Any, random: Random) -> None:
+    """Remove one value of a json, or replace it by one of another type."""
+    while isinstance(content, dict | list) and content:
+        keys = list(content) if isinstance(content, dict) else range(len(content))
+        key = random.choice(keys)
+        if not isinstance(content[key], dict | list) or random.random() < 0.1:
+            if random.random() < 0.3 and isinstance(content, dict):
+                del content[key]
+            elif isinstance(content[key], str):
+                content[key] = random.choice([7, None, [], {}])
+            else:
+                content[key] = random.choice(["x", None, [[]], {}])
+            return
+        content = content[key]
+
+
+def spoil(root: Path, random: Random) -> None:
+    """Spoil one value, name or file. Labels may lack, a photo without labels may go or change its
+    name, and a class may have any name: these are no faults.
+    """
+    paths = sorted(path for path in root.rglob("*.*") if path.is_file() and path.stem != "c")
+    path = random.choice(paths)
+    way = random.choice(["value", "name", "file"])
+    if way == "name":
+        path.rename(path.with_stem(f"{path.stem}x"))
+    elif path.suffix in (".jpg", ".png"):
+        path.unlink()
+    elif path.suffix == ".json":
+        content = json.loads(path.read_text())
+        spoil_json(content, random)
+        path.write_text(json.dumps(content))
+    else:
+        words = re.split(r"(\s+)", path.read_text())
+        places = [place for place, word in enumerate(words) if word.strip() not in NAMES]
+        if places:
+            words[random.choice(places)] = random.choice(["x", "7", "-1", "\0", "1 1"])
+        path.write_text("".join(words))
+
+
+def describe(read: Callable[[], Dataset], folder: str) -> Any:
+    """Return what a training reads: names, files, objects; or the error."""
+    try:
+        dataset = read()
+    except (ValueError, OSError) as error:
+        return error
+    arguments = write_dataset(dataset, Path(folder, "written"))
+    if isinstance(dataset.train, CocoFile):
+        objects = {name: list_objects(split["ann_file"]) for name, split in arguments.items()}
+        return dataset.classes, objects
+    return dataset
+
+
+@pytest.mark.parametrize("name", [*EXPORTS, "maps"])
+@given(random=st.randoms(use_true_random=False))
+@settings(deadline=None, derandomize=True, max_examples=25)
+def test_one_spoilt_thing_is_one_line_or_changes_nothing(name, random):
+    with TemporaryDirectory() as folder:
+        root = Path(folder, "nuts")
+        root.mkdir()
+        if name == "maps":
+            write_maps(root)
+            read = partial(read_dataset, Source(root), is_detector=False)
+        else:
+            read = partial(read_export, write_export(name, root))
+        whole = describe(read, folder)
+        assert not isinstance(whole, Exception)
+        spoil(root, random)
+        spoilt = describe(read, folder)
+        if isinstance(spoilt, Exception):
+            assert "\n" not in str(spoilt) and str(root) in str(spoilt)
+        else:
+            assert spoilt == whole
