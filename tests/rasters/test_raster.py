@@ -12,7 +12,7 @@ from helpers.raster_files import UTM, noise, read_raster, save
 from PIL import Image
 from rasterio.enums import ColorInterp
 
-from xcit_mm.rasters.raster import Raster
+from xcit_mm.rasters.old_raster import Raster
 from xcit_mm.utils.images import read_image
 
 pytestmark = pytest.mark.filterwarnings(

@@ -13,7 +13,7 @@ from rasterio.rpc import RPC
 from rasterio.shutil import copy
 from rasterio.transform import Affine
 
-from xcit_mm.rasters.raster import Raster
+from xcit_mm.rasters.old_raster import Raster
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(Dataset has no geotransform|The given matrix is equal)"

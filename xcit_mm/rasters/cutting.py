@@ -15,7 +15,7 @@ from ..utils.atomic import atomic_folder
 from ..utils.cli import print_line, progress_bar
 from .gdal import list_rasters
 from .labels import LabelFile
-from .raster import Raster
+from .old_raster import Raster
 from .scenes import LabelledRasters, Scene, divide, label_rasters, open_alike, write_held_out
 from .settings import RasterSettings
 from .tiles import MapTiles, ObjectTiles, Tile, TileWriter

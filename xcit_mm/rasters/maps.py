@@ -12,7 +12,7 @@ import numpy as np
 from ..utils.palettes import Palette, make_palette
 from .files import ORIGIN, UNFINISHED, rows_folder, write_bytes, written_file
 from .gdal import gdal, open_raster
-from .raster import Raster
+from .old_raster import Raster
 
 
 def no_class(classes: Sequence[str]) -> np.uint8 | np.uint16:

@@ -10,8 +10,8 @@ import shapely
 from ..utils.cli import print_line
 from . import objects
 from .labels import NO_CLASS, ONE_CLASS, LabelFile
+from .old_raster import Raster
 from .polygons import footprint, has_centre_in, read_area, repair, to_crs
-from .raster import Raster
 from .tally import Tally
 
 MIN_IOU = 0.5

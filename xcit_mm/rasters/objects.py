@@ -13,8 +13,8 @@ import shapely
 
 from ..prediction.seams import Objects, concatenate, merge_objects
 from .files import ORIGIN, rows_folder, written_file
+from .old_raster import Raster
 from .polygons import list_layers, read_layer, write_layer
-from .raster import Raster
 
 SUFFIXES = (".gpkg", ".geojson", ".parquet")
 ERROR_LAYERS = ("matched", "missed", "false")

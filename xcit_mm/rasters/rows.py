@@ -21,8 +21,8 @@ from ..utils.cli import print_line, progress_bar
 from ..utils.configs import ModelInput
 from . import maps, objects
 from .files import rows_folder, write_bytes
+from .old_raster import Raster, pad
 from .polygons import check_crs, covers, footprint, read_area, to_pixels
-from .raster import Raster, pad
 from .settings import resolve_settings
 
 

@@ -11,9 +11,9 @@ from shapely.affinity import affine_transform
 from ..utils.cli import print_line
 from .gdal import pixel_size
 from .labels import NO_CLASS, LabelFile, are_boxes
+from .old_raster import Raster
 from .pixel_labels import BACKGROUND, DrawnClasses, StoredClasses
 from .polygons import footprint, read_area, to_pixels
-from .raster import Raster
 from .tally import Tally
 
 HELD_OUT = "held_out.gpkg"

@@ -8,7 +8,7 @@ from . import maps, objects
 from .labels import LabelFile
 from .map_score import score_map
 from .object_score import score_objects
-from .raster import Raster
+from .old_raster import Raster
 
 
 def score_raster(

@@ -16,9 +16,9 @@ from ..datasets.old_dataset import IGNORED, Dataset, Image, Mask, NewObject, Spl
 from ..datasets.photo_labels import to_split
 from ..utils.coco import encode_mask, from_corners
 from .gdal import open_raster
+from .old_raster import Raster, pad
 from .pixel_labels import CutObject, StoredClasses
 from .polygons import covers
-from .raster import Raster, pad
 from .scenes import Scene
 
 
