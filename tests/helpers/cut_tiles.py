@@ -1,4 +1,4 @@
-"""Tiles that tests cut from labelled rasters, read from their files."""
+"""Tiles that tests cut from a labelled raster, read from their files."""
 
 import json
 from pathlib import Path
@@ -8,62 +8,46 @@ import cv2
 import numpy as np
 import shapely
 
-from helpers.labelled_scene import LabelledScene
 from helpers.raster_files import write_shapes
-from xcit_mm.datasets.old_writing import write_coco
-from xcit_mm.rasters.cutting import cut_rasters
+from xcit_mm.rasters.cutting import Tiles, cut_raster
 from xcit_mm.rasters.labels import LabelFile
 from xcit_mm.rasters.settings import RasterSettings
 
-SIZE = (400, 600)
 
-
-def cut_scene(scene: LabelledScene, folder: Path, is_detector: bool = True, **options: Any) -> Any:
-    rasters = scene.rasters[0].parent
-    return _cut(rasters, scene.labels, folder, is_detector, **dict(tile=200, overlap=50) | options)
-
-
-def cut(raster: Path, labels: Path, is_detector: bool = True, **options: Any) -> Any:
-    options = dict(tile=100, overlap=0, hold_out=False) | options
-    return _cut(raster, labels, labels.parent / "tiles", is_detector, **options)
-
-
-def _cut(
-    rasters: Path,
+def cut(
+    raster: Path,
     labels: Path,
-    folder: Path,
-    is_detector: bool,
-    tile: int,
-    overlap: int,
-    aoi: Path | None = None,
-    hold_out: bool = True,
-    **reading: Any,
-) -> Any:
-    settings = RasterSettings(tile, overlap, dict(channels=3, raw=False) | reading)
-    source = LabelFile(labels)
-    options = dict(is_detector=is_detector, aoi=aoi, hold_out=hold_out)
-    tiles = cut_rasters(rasters, source, folder, settings, **options)
-    for name, split in tiles.dataset.splits.items() if is_detector else ():
-        write_coco(split, tiles.dataset.classes, folder / f"{name}.json")
-    return tiles
+    is_detector: bool = True,
+    tile: int = 100,
+    overlap: int = 0,
+    reading: dict[str, Any] | None = None,
+    **options: Any,
+) -> tuple[Path, Tiles]:
+    """Cut tiles, and return their folder."""
+    folder = labels.with_name("tiles")
+    settings = RasterSettings(tile, overlap, dict(channels=3, raw=False) | (reading or {}))
+    options = dict(is_detector=is_detector, hold_out=False) | options
+    return folder, cut_raster(raster, LabelFile(labels), folder, settings, **options)
 
 
 def write_labels(folder: Path, *shapes: shapely.Geometry) -> Path:
-    return write_shapes(folder / "labels.gpkg", shapes, "EPSG:32633")
+    """Write polygons of one class."""
+    columns = {"class": ["tree"] * len(shapes)}
+    return write_shapes(folder / "labels.gpkg", shapes, "EPSG:32633", **columns)
 
 
 def discs(stop: int) -> list[shapely.Geometry]:
     return [shapely.Point(x, 100).buffer(9) for x in range(20, stop, 40)]
 
 
-def place_of(stem: str) -> tuple[str, int, int]:
-    """Return raster, first row and column of a tile."""
-    raster, row, column = stem.rsplit("-", 2)
-    return raster, int(row), int(column)
+def place_of(stem: str) -> tuple[int, int]:
+    """Return the first row and column of a tile."""
+    _, row, column = stem.rsplit("-", 2)
+    return int(row), int(column)
 
 
-def read_objects(folder: Path) -> list[tuple[str, int, int, dict]]:
-    """Return raster, first row and column of the tile, and annotation of all objects."""
+def read_objects(folder: Path) -> list[tuple[int, int, dict[str, Any]]]:
+    """Return first row and column of the tile, and annotation of all objects."""
     objects = []
     for path in folder.glob("*.json"):
         dataset = json.loads(path.read_text())
@@ -73,19 +57,7 @@ def read_objects(folder: Path) -> list[tuple[str, int, int, dict]]:
     return objects
 
 
-def tile_places(folder: Path, split: str) -> list[tuple[str, int, int]]:
-    paths = [path for path in folder.rglob("*.*") if path.parent.name == split]
-    return [place_of(stem) for stem in sorted({path.stem for path in paths})]
-
-
-def read_tiles(folder: Path) -> list[tuple[str, int, int, np.ndarray]]:
-    """Return raster, first row and column, and pixels of the tiles of a folder."""
+def read_tiles(folder: Path) -> list[tuple[int, int, np.ndarray]]:
+    """Return first row and column, and pixels of the tiles of a folder."""
     paths = sorted(folder.glob("*.png"))
     return [(*place_of(path.stem), cv2.imread(str(path), cv2.IMREAD_UNCHANGED)) for path in paths]
-
-
-def covered_pixels(places: list[tuple[str, int, int]]) -> np.ndarray:
-    pixels = np.zeros((2, *SIZE), bool)
-    for stem, row, column in places:
-        pixels[int(stem[-1]), row : row + 200, column : column + 200] = True
-    return pixels

@@ -7,21 +7,6 @@ _LIBRARIES = ("rasterio", "geopandas")
 collect_ignore_glob = [] if all(map(importlib.util.find_spec, _LIBRARIES)) else ["test_*.py"]
 
 
-@pytest.fixture(scope="session")
-def scene(tmp_path_factory):
-    """A `LabelledScene` of two rasters."""
-    from helpers.cut_tiles import SIZE
-    from helpers.labelled_scene import make_scene
-
-    return make_scene(tmp_path_factory.mktemp("scene"), SIZE, step=80)
-
-
-@pytest.fixture
-def tiles(tmp_path):
-    """The folder of the tiles."""
-    return tmp_path / "tiles"
-
-
 @pytest.fixture
 def raster(tmp_path):
     """A raster of noise."""

@@ -11,15 +11,11 @@ OTHER = shapely.Polygon([(99.9, 80.2), (280, 279.8), (280.7, 80), (100, 280)])
 
 
 @pytest.mark.parametrize(
-    ("shapes", "invalid"),
-    [
-        ([shapely.box(90, 110, 190, 210)], 0),
-        ([CROSSING, OTHER], 2),
-        ([CROSSING, OTHER.buffer(0)], 1),
-    ],
+    "shapes",
+    [[shapely.box(90, 110, 190, 210)], [CROSSING, OTHER], [CROSSING, OTHER.buffer(0)]],
     ids=["square", "two cross themselves", "one is valid"],
 )
-def test_it_selects_tiles_and_objects_by_their_centre(shapes, invalid, predict, tmp_path, capsys):
+def test_it_selects_tiles_and_objects_by_their_centre(shapes, predict, tmp_path, capsys):
     scene = Scene(400, 400).add_random(100, 8, 24)
     detector = PerfectDetector()
     aoi = write_shapes(tmp_path / "area.gpkg", shapes)
@@ -30,24 +26,20 @@ def test_it_selects_tiles_and_objects_by_their_centre(shapes, invalid, predict, 
     centres = shapely.points((boxes[:, :2] + boxes[:, 2:]) / 2)
     area = shapely.union_all([shapely.make_valid(shape) for shape in shapes])
     assert len(table) == area.contains(centres).sum() > 5
-    line = f"--aoi {aoi}: {invalid} shapes cross themselves"
-    printed = capsys.readouterr().err
-    assert (line in printed) == (invalid > 0)
-    assert f"{seen}/{seen} " in printed  # the bar counts what is predicted
+    assert f"{seen}/{seen} " in capsys.readouterr().err  # the bar counts what is predicted
 
 
 @pytest.mark.parametrize(
-    ("bounds", "crs"),
+    ("bounds", "crs", "message"),
     [
-        ((500050, 5399970, 500100, 5399990), "EPSG:32633"),
-        ((500025.1, 5399974.7, 500025.3, 5399974.9), "EPSG:32633"),
-        ((104, -1, 106, 1), "EPSG:4326"),  # has no coordinates in the raster's system
+        ((500050, 5399970, 500100, 5399990), "EPSG:32633", "x 500000 to 500050, y "),
+        ((500025.1, 5399974.7, 500025.3, 5399974.9), "EPSG:32633", "x 500000 to 500050, y "),
+        ((104, -1, 106, 1), "EPSG:4326", "no polygons that lie on the map of the raster"),
     ],
     ids=["touching", "smaller than a pixel", "elsewhere on the earth"],
 )
-def test_no_pixel_in_it_is_an_error_with_both_extents(bounds, crs, predict, few, tmp_path):
+def test_no_pixel_in_it_is_an_error_with_both_extents(bounds, crs, message, predict, few, tmp_path):
     geopandas.GeoSeries([shapely.box(*bounds)], crs=crs).to_file(tmp_path / "area.gpkg")
-    message = rf"^--aoi .* \(x .* in {crs}\) .* \(x 500000 to 500050, y .*\)$"
     with pytest.raises(ValueError, match=message) as error:
         predict(few, aoi=tmp_path / "area.gpkg")
     assert "\n" not in str(error.value) and not list(tmp_path.glob("out*"))

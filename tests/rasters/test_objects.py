@@ -222,7 +222,7 @@ def test_a_small_raster_is_padded_to_a_tile_if_the_pipeline_resizes(predict):
         (".gpkg", dict(tile=None), "give --tile"),
         (".gpkg", dict(tile=0), "tiles of 0 pixels"),
         (".gpkg", dict(aoi="text.gpkg"), r"text\.gpkg' not recognized"),
-        (".gpkg", dict(aoi="points.gpkg"), r"--aoi points\.gpkg has no polygons"),
+        (".gpkg", dict(aoi="points.gpkg"), r"points\.gpkg has no polygons"),
         (".gpkg", dict(aoi="area.gpkg", place=NO_PLACE), "the raster has no coordinate system"),
         (".gpkg", dict(bands=[1, 2, 9]), "has no band 9"),
     ],

@@ -150,7 +150,6 @@ class TestCommand:
             ("map.tif", ["--crs", "EPSG:4326"], "use gdalwarp -t_srs"),
             ("map.tif", ["--class-column", "kind"], "--class-column kind is for --labels"),
             ("map.tif", ["--layer", "kind"], "--layer kind is for --labels"),
-            ("map.tif", ["--class-column", "kind", "--labels", "a.tif"], "a.tif is a raster"),
         ],
     )
     def test_errors_are_one_line(

@@ -54,9 +54,10 @@ def predictor_options(args: argparse.Namespace) -> dict[str, Any]:
 def add_raster_options(parser: "argparse._ActionsContainer") -> None:
     """Add the options that say how rasters are read, tiled and labelled. Their default is None."""
     add = parser.add_argument
-    column_help = "column of the labels' classes (default: class, label, name, category or type)"
-    add("--class-column", metavar="NAME", help=column_help)
-    add("--layer", metavar="NAME", help="layer of the labels (default: the first with polygons)")
+    add("--class-column", metavar="NAME", help="column of the labels' classes (default: class)")
+    class_help = "the class of all labels, in place of a column"
+    add("--class", dest="class_name", metavar="NAME", help=class_help)
+    add("--layer", metavar="NAME", help="layer of the labels (default: the only one)")
     add("--aoi", metavar="FILE", help="only within the polygons of a vector file")
     side_help = "side of a tile (default: of the training, or of the config's images)"
     add("--tile", type=int, metavar="PIXELS", help=side_help)

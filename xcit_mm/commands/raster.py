@@ -56,7 +56,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def predict(args: argparse.Namespace) -> int:
-    for option, value in {"--class-column": args.class_column, "--layer": args.layer}.items():
+    options = {"--class-column": args.class_column, "--class": args.class_name}
+    for option, value in (options | {"--layer": args.layer}).items():
         if value is not None and args.labels is None:
             raise ValueError(f"{option} {value} is for --labels: give both")
     config, checkpoint = find_model(args.config, args.checkpoint)
@@ -64,8 +65,8 @@ def predict(args: argparse.Namespace) -> int:
     check_output(args.out, filter(None, inputs))
     predictor = Predictor.from_config(config, checkpoint, **predictor_options(args))
     if args.labels is not None:
-        # Raises an error before anything is predicted.
-        LabelFile(args.labels, args.class_column, args.layer).is_raster(predictor.is_detector)
+        labels = LabelFile(args.labels, args.class_column, args.class_name, args.layer)
+        labels.check(args.raster, predictor.is_detector)
     if not Path(args.raster).is_dir():
         predict_one(args.raster, predictor, args.out, args)
         return 0
@@ -93,8 +94,8 @@ def predict_one(
         return
     print(out, flush=True)
     if args.labels is not None:
-        options = dict(raster=raster, class_column=args.class_column, layer=args.layer)
-        scores = score_raster(out, args.labels, args.aoi, **options)
+        options = {name: getattr(args, name) for name in ("class_column", "class_name", "layer")}
+        scores = score_raster(out, args.labels, args.aoi, raster=raster, **options)
         print(scores.to_string(float_format="%.3f", na_rep="-"), flush=True)
 
 

@@ -8,10 +8,19 @@ from ..utils.arguments import CommandParser
 from ..utils.memory import keep_freed_memory
 from .options import CONFIG, READING_OPTIONS, add_raster_options, add_run_options
 
+RASTER_OPTIONS = (
+    *READING_OPTIONS,
+    "class_column",
+    "class_name",
+    "layer",
+    "aoi",
+    "no_val",
+    "overwrite",
+)
 CALLS = """
 xcit-mm train --from MODEL --data DATA [OPTION ...]    # writes a config, checks and trains it
 xcit-mm train CONFIG [--resume] [OPTION ...]
-xcit-mm train --from MODEL --data RASTERS --labels LABELS [OPTION ...]
+xcit-mm train --from MODEL --data RASTER --labels LABELS [OPTION ...]
 """
 
 
@@ -39,11 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--config", type=Path, dest="new_config", help="config to write (default: NAME_OF_DATA.py)")
     boxes_help = "train boxes alone, also if the model and some annotations have masks"
     add("--boxes", action="store_true", help=boxes_help)
-    rasters = parser.add_argument_group("labelled rasters")
-    labels_help = "polygons of any vector file, or a raster of classes: DATA are rasters"
+    rasters = parser.add_argument_group("a labelled raster")
+    labels_help = "polygons of a vector file, or a raster of classes: DATA is a raster"
     rasters.add_argument("--labels", metavar="FILE", help=labels_help)
     add_raster_options(rasters)
-    no_val_help = "hold no tiles of rasters out (default: a part is held out)"
+    overwrite_help = "cut the tiles again, and write the config again"
+    rasters.add_argument("--overwrite", action="store_true", default=None, help=overwrite_help)
+    no_val_help = "hold no tiles out (default: a part is held out)"
     rasters.add_argument("--no-val", action="store_true", default=None, help=no_val_help)
     options = parser.parse_intermixed_args(argv)
     if options.model is not None and options.config is not None:
@@ -56,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return launch.train(options)
     if options.launcher != "none":
         parser.error("--from writes a config in one process: then train it with --launcher")
-    for name in (*READING_OPTIONS, "class_column", "layer", "aoi", "no_val"):
+    for name in RASTER_OPTIONS:
         if getattr(options, name) is not None and options.labels is None:
             parser.error(f"--{name.replace('_', '-')} is for rasters: give --labels")
     return launch.finetune(options)

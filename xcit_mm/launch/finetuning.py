@@ -12,7 +12,7 @@ from ..utils.cli import cli_main
 from ..weights.classes import configured_classes
 from .config import write_config
 from .model import Adapted, adapt_to_data
-from .rasters import adapt_to_tiles, cut, tile_source
+from .rasters import adapt_to_tiles, cut, tile_folder, tile_source
 from .run import train
 
 
@@ -39,7 +39,7 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
     named = source.data.parent.name if is_yolo else source.data.stem
     name = re.sub(r"\W+", "-", named).strip("-") or "data"
     config = options.new_config or Path(f"{name}.py")
-    if config.exists():
+    if config.exists() and not options.overwrite:
         fix = f"train it by `xcit-mm train {config}`, or name another by --config"
         raise FileExistsError(f"{config} exists: {fix}")
     adapted = Adapted.of(options.model)
@@ -48,7 +48,7 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
     tiles = None
     if options.labels is not None:
         tiles = cut(options, config, adapted.cfg)
-        source = tile_source(config, adapted.is_detector)
+        source = tile_source(tile_folder(config), adapted.is_detector)
     classes = configured_classes(adapted.cfg) or ()
     dataset = read_dataset(source, adapted.is_detector, classes)
     adapt_to_data(adapted, dataset, options.boxes)

@@ -1,4 +1,4 @@
-"""`train --from MODEL --data RASTERS --labels LABELS`: the tiles, and a config for them."""
+"""`train --from MODEL --data RASTER --labels LABELS`: the tiles, and a config for them."""
 
 import argparse
 from collections.abc import Callable
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from mmengine.config import Config
 
 from ..datasets import Source
-from ..datasets.old_writing import write_coco
 from ..rasters.settings import LOADING, TILING
 from ..utils.configs import ModelInput, tested_metainfo, type_name
 from .model import Adapted, map_steps
@@ -21,44 +20,45 @@ if TYPE_CHECKING:
 _IGNORED_OVERLAP = 0.5
 
 
-def tile_source(config: Path, is_detector: bool) -> Source:
-    """Return the tiles of a config, which are in the folder NAME-tiles beside NAME.py."""
-    folder = config.resolve().with_name(f"{config.stem}-tiles")
+def tile_folder(config: Path) -> Path:
+    """Return the folder of tiles, NAME-tiles beside the config NAME.py."""
+    return config.resolve().with_name(f"{config.stem}-tiles")
+
+
+def tile_source(folder: Path, is_detector: bool) -> Source:
+    """Return the files of tiles as those of a user."""
+    val = folder / "val.json"
     if not is_detector:
         return Source(folder)
-    val = folder / "val.json"
     return Source(folder / "train.json", val if val.exists() else None)
 
 
 def cut(options: argparse.Namespace, config: Path, cfg: Config) -> "Tiles":
-    """Cut rasters into the folder NAME-tiles beside NAME.py, a config that is to be written.
+    """Cut a labelled raster into the folder of tiles of a config that is to be written.
 
     Args:
         cfg: Config of the model that is trained.
 
     Raises:
-        FileExistsError, ValueError, OSError, RuntimeError: As `cut_rasters`.
+        FileExistsError, ValueError, OSError, RuntimeError: As `cut_raster`.
     """
-    from ..rasters.cutting import cut_rasters  # needs the extra `raster`
+    from ..rasters.cutting import cut_raster  # needs the extra `raster`
     from ..rasters.labels import LabelFile
     from ..rasters.settings import resolve_settings
 
     command = {name: getattr(options, name) for name in (*LOADING, *TILING)}
-    tiles = cut_rasters(
+    columns = options.class_column, options.class_name, options.layer
+    return cut_raster(
         options.data,
-        LabelFile(options.labels, options.class_column, options.layer),
-        config.resolve().with_name(f"{config.stem}-tiles"),
+        LabelFile(options.labels, *columns),
+        tile_folder(config),
         resolve_settings(cfg, command, trains=True),
         is_detector=cfg.default_scope == "mmdet",
         aoi=options.aoi,
         hold_out=not options.no_val,
+        overwrite=bool(options.overwrite),
         model_classes=tested_metainfo(cfg)["classes"],
     )
-    if cfg.default_scope == "mmdet":
-        for name, split in tiles.dataset.splits.items():
-            path = config.resolve().with_name(f"{config.stem}-tiles") / f"{name}.json"
-            write_coco(split, tiles.dataset.classes, path)
-    return tiles
 
 
 def has_other_bands(cfg: Config, tiles: "Tiles") -> bool:
@@ -70,7 +70,7 @@ def adapt_to_tiles(adapted: Adapted, cfg: Config, tiles: "Tiles") -> None:
     """Adapt a model to tiles: their bands, and objects that a tile's edge cuts to a small part,
     which count neither as objects nor as background.
     """
-    # A part of an object is iscrowd, see `cut_rasters`.
+    # A part of an object is iscrowd, see `write_object_tile`.
     _ignore_proposals_on_crowds(adapted.model.get("train_cfg"))
     if tiles.statistics is None:  # they are images of three bands and 8 bits
         return

@@ -1,169 +1,253 @@
-"""Labelled rasters as tiles to train on: which tiles are written, and which are left out."""
+"""A labelled raster as tiles to train on: which tiles are written, and which are left out."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import chain, groupby, product
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import shapely
 
-from ..datasets.old_dataset import Dataset
+from ..datasets.writing import write_coco
 from ..prediction.tiles import windows
-from ..utils.atomic import atomic_folder
+from ..utils.atomic import atomic_path
 from ..utils.cli import print_line, progress_bar
-from .gdal import list_rasters
-from .labels import LabelFile
-from .old_raster import Raster
-from .scenes import LabelledRasters, Scene, divide, label_rasters, open_alike, write_held_out
+from ..utils.errors import preview
+from .labels import NO_CLASS, LabelFile
+from .pixel_labels import BACKGROUND, DrawnClasses, StoredClasses
+from .polygons import area_in_pixels, describe_extents, in_pixels, to_map, write_layer
+from .raster import Raster
 from .settings import RasterSettings
-from .tiles import MapTiles, ObjectTiles, Tile, TileWriter
+from .tally import Tally
+from .tiles import MIN_SHOWN, Tile, TileImages, write_map_tile, write_object_tile
+
+HELD_OUT = "held_out.gpkg"
+"""Name of the file with the held-out area."""
+_WRITTEN = {"train", "val", "images", "masks", "train.json", "val.json", "classes.txt", HELD_OUT}
+_STATED = ("bands", "nodata")  # options of the raster that a config states, beside its bounds
+_TRAINED_SHARE = 0.8  # of the labels
+_Written = TypeVar("_Written")
 
 
 class Tiles(NamedTuple):
-    """Tiles in a folder.
+    """What a config says of tiles.
 
     Attributes:
-        dataset: The tiles with their labels.
-        settings: How the rasters were read: keyword arguments of `predict_raster`.
+        settings: How the raster was read: keyword arguments of `predict_raster`.
         statistics: Mean and standard deviation of each band, if tiles have the stored values.
     """
 
-    dataset: Dataset
     settings: dict[str, Any]
     statistics: tuple[list[float], list[float]] | None
 
 
-def cut_rasters(
-    rasters: str | Path,
-    labels: LabelFile,
+def cut_raster(
+    path: str | Path,
+    source: LabelFile,
     folder: Path,
     settings: RasterSettings,
     *,
     is_detector: bool,
     aoi: str | Path | None = None,
     hold_out: bool = True,
+    overwrite: bool = False,
     model_classes: Sequence[str] = (),
 ) -> Tiles:
-    """Cut labelled rasters into tiles to train on, whose images are written into a folder.
+    """Cut a labelled raster into tiles to train on: for a detector `train.json`, `val.json` and
+    their images, for a segmentor `images`, `masks` and `classes.txt`.
 
-    Objects have boxes alone if all polygons are boxes. An object of which a tile shows less than a
-    third, or that lies mostly on pixels without data, is a crowd. Tiles of a segmentor get maps, in
-    which 255 is ignored. As many tiles without an object stay as tiles with one. Lines say what is
-    left out.
-
-    A fifth of the labels along the longer side of each raster is held out, or every fifth raster if
-    there are five or more. No training tile shares a pixel with the held-out areas, which are
-    written to `held_out.gpkg`.
+    Tiles without an object are at most as many as tiles with one. A fifth of the labels, at the end
+    of the longer side of the area, is held out: no training tile shares a pixel with the area in
+    `held_out.gpkg`. Lines count what is left out.
 
     Args:
-        rasters: A file, or a folder of rasters.
-        labels: Polygons, or for a segmentor a raster of classes.
+        source: Polygons, or for a segmentor a raster of classes.
         folder: The folder to write. It is whole or absent.
-        settings: How rasters are read. Raw tiles are GeoTIFFs, others PNGs. Default of `gsd`: the
-            first raster's; of `bounds`: the lowest and the highest of all rasters'.
-        aoi: Vector file of the area in which the labels are complete. Default: the rasters.
-        hold_out: Whether tiles are held out.
+        settings: How the raster is read. Raw tiles are GeoTIFFs, others PNGs.
+        aoi: Vector file of the area in which the labels are complete. Default: the raster.
+        overwrite: Whether to remove the folder of an earlier call.
         model_classes: Classes of a model, whose order the labels take if they have the same.
 
     Raises:
         FileExistsError: If the folder exists.
-        ValueError: If no label lies on the rasters, or options and rasters do not match.
+        ValueError: If no label lies in the area, or labels and raster do not match.
         OSError, RuntimeError: If a file cannot be read.
     """
-    if folder.exists():
-        raise FileExistsError(f"{folder} exists: remove it, or name another config by --config")
-    paths = list_rasters(Path(rasters))
-    grids, options = open_alike(paths, dict(settings.options))
-    labelled = label_rasters(grids, labels, is_detector, aoi, model_classes)
-    parts = divide(labelled.scenes, hold_out)
-    is_raw = options["raw"]
-    with atomic_folder(folder) as unfinished:
+    if folder.exists() and not overwrite:
+        raise FileExistsError(f"{folder} exists: --overwrite cuts the tiles again")
+    others = [path.name for path in folder.glob("*") if path.name not in _WRITTEN]
+    if others:
+        raise ValueError(f"{folder} holds {preview(others)}, which are not of tiles: move them")
+    raster = Raster(path, **settings.options)
+    for note in raster.notes:
+        print_line(f"{path}: {note}")
+    area = shapely.box(0, 0, raster.width, raster.height)
+    if aoi is None:
+        print_line("without --aoi, labels count as complete on all of the raster")
+    else:
+        area = area_in_pixels(aoi, raster)
+    labels: DrawnClasses | StoredClasses
+    tally = Tally("labels", 0)
+    if is_detector or not source.is_raster():
+        labels, tally = _draw_labels(source, raster, area, is_detector, model_classes)
+    else:
+        labels = StoredClasses(source.path, raster)
+    parts = _divide(area, labels) if hold_out else {"train": area}
+    tiles = list(_plan(parts, labels, settings, MIN_SHOWN if is_detector else 0))
+    is_raw = settings.options["raw"]
+    with atomic_path(folder) as unfinished:
         unfinished.mkdir()
-        writer: TileWriter
-        if is_detector:
-            has_masks = labelled.has_masks
-            writer = ObjectTiles(unfinished, settings.tile, is_raw, labelled.classes, has_masks)
+        images = TileImages(raster, unfinished, settings.tile, is_raw)
+        if is_detector and isinstance(labels, DrawnClasses):
+            shown = _write_objects(tiles, images, labels)
         else:
-            writer = MapTiles(unfinished, settings.tile, is_raw, labelled.classes)
-        _write(parts, writer, options, settings.overlap)
-        _report(labelled, writer)
-        dataset = writer.finish(folder)
-        write_held_out(unfinished, parts)
-    sources = [*chain(*(grid.files for grid in grids)), *labels.files]
-    dataset.descriptions = [path.resolve() for path in sources]
-    stated = dict(tile=settings.tile, overlap=settings.overlap) | options
-    del stated["channels"], stated["raw"]
-    return Tiles(dataset, stated, writer.statistics if is_raw else None)
+            shown = _write_maps(tiles, images, labels)
+        if tally.total:
+            tally.left_out["not shown by any tile"] = tally.counts["counted"] - len(shown)
+            print_line(f"the tiles show {tally}")
+        if "val" in parts:
+            held_out = to_map(parts["val"], raster).to_frame("geometry")
+            write_layer(held_out, unfinished / HELD_OUT, "held_out")
+        if folder.exists():
+            shutil.rmtree(folder)
+    stated: dict[str, Any] = dict(tile=settings.tile, overlap=settings.overlap)
+    stated |= {name: value for name, value in settings.options.items() if name in _STATED}
+    if raster.bounds is not None:
+        stated["bounds"] = raster.bounds.ravel().tolist()
+    return Tiles(stated, images.statistics if is_raw else None)
 
 
-def _write(
-    parts: Sequence[Scene], writer: TileWriter, options: dict[str, Any], overlap: int
-) -> None:
-    """Write the tiles of all parts. Lines count the tiles that are left out."""
-    planned = [tile for part in parts for tile in _plan(part, writer.side, overlap)]
-    with_object = [tile for tile in planned if writer.has_object(tile)]
-    background = [tile for tile in planned if not writer.has_object(tile)]
-    left_out = _write_tiles(with_object, writer, options)
-    kept = []
+def _draw_labels(
+    source: LabelFile, raster: Raster, area: Any, is_detector: bool, model_classes: Sequence[str]
+) -> tuple[DrawnClasses, Tally]:
+    """Read the polygons that meet an area. The tally counts those that have a class."""
+    labels = source.read(raster.crs)
+    shapes = in_pixels(labels.geometry, raster)
+    is_inside = shapely.intersects(area, shapes)
+    if not is_inside.any():
+        extents = describe_extents(shapely.total_bounds(shapes), area.bounds)
+        raise ValueError(f"{source.path} has no polygon in the area: in pixels, {extents}")
+    tally = Tally("labels", len(labels))
+    labels = tally.keep(labels, is_inside, "outside of the area")
+    has_class = labels["class"] != NO_CLASS
+    names = sorted(set(tally.keep(labels, has_class, "without a class")["class"]))
+    if not names:
+        raise ValueError(f"{source.path}: no polygon in the area has a class")
+    if not is_detector:
+        names = [BACKGROUND, *(name for name in names if name != BACKGROUND)]
+    if set(names) == set(model_classes):
+        names = list(model_classes)
+    return DrawnClasses(labels, raster, names), tally
+
+
+def _divide(area: Any, labels: DrawnClasses | StoredClasses) -> dict[str, Any]:
+    """Divide an area into a part to train on and, at the end of its longer side, a part to hold
+    out. Most centres of polygons, or most of the area, lie in the first.
+    """
+    min_x, min_y, max_x, max_y = area.bounds
+    axis = 0 if max_x - min_x > max_y - min_y else 1
+    positions = np.array([(min_x, min_y), (max_x, max_y)])
+    if isinstance(labels, DrawnClasses):
+        is_inside = shapely.intersects(area, labels.shapes) & (labels.numbers >= 0)
+        if is_inside.sum() > 1:
+            positions = shapely.get_coordinates(shapely.centroid(labels.shapes[is_inside]))
+    border = round(np.quantile(positions[:, axis], _TRAINED_SHARE))
+    limits = (border, max_y) if axis == 0 else (max_x, border)
+    trained = shapely.box(min_x, min_y, *limits)
+    parts = {"train": area.intersection(trained), "val": area.difference(trained)}
+    return {split: part for split, part in parts.items() if part.area > 0}
+
+
+def _plan(
+    parts: Mapping[str, Any],
+    labels: DrawnClasses | StoredClasses,
+    settings: RasterSettings,
+    min_shown: float,
+) -> Iterator[Tile]:
+    """Yield the tiles that meet the parts of an area."""
+    for split, part in parts.items():
+        shapely.prepare(part)
+        spans = []
+        for start, stop in np.reshape(part.bounds, (2, 2)).T:
+            first = int(start)
+            axis = windows(int(np.ceil(stop)) - first, settings.tile, settings.overlap)
+            spans.append([slice(first + tile.start, first + tile.stop) for tile in axis])
+        for columns, rows in product(*spans):
+            box = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
+            area = box if part.contains(box) else part.intersection(box)
+            if area.area == 0:
+                continue
+            if isinstance(labels, StoredClasses):  # which tell when they are read
+                yield Tile(split, rows, columns, area, [], has_object=True)
+                continue
+            objects = labels.cut(area)
+            has_object = any(part.number >= 0 and part.share > min_shown for part in objects)
+            yield Tile(split, rows, columns, area, objects, has_object)
+
+
+def _write_objects(tiles: Sequence[Tile], images: TileImages, labels: DrawnClasses) -> set[int]:
+    """Write tiles and COCO's jsons. Return the labels that the tiles show."""
+    drawn = labels.shapes[labels.numbers >= 0]
+    are_boxes = shapely.area(drawn) > 0.999 * shapely.area(shapely.envelope(drawn))
+    has_masks = not are_boxes.all()
+    classes = len(labels.names)
+    write = partial(write_object_tile, images=images, classes=classes, has_masks=has_masks)
+    written = _write_balanced(tiles, write)
+    for split in {tile.split for tile, _ in written}:
+        of_split = [objects for tile, objects in written if tile.split == split]
+        annotations = [annotation for objects in of_split for annotation in objects.annotations]
+        coco_images = [objects.image for objects in of_split]
+        write_coco(images.folder / f"{split}.json", labels.names, coco_images, annotations)
+    return set().union(*(objects.shown for _, objects in written))
+
+
+def _write_maps(
+    tiles: Sequence[Tile], images: TileImages, labels: DrawnClasses | StoredClasses
+) -> set[int]:
+    """Write tiles, maps and classes.txt. Return the labels that the tiles show. Classes without a
+    name are named by their numbers.
+    """
+    written = _write_balanced(tiles, partial(write_map_tile, images=images, labels=labels))
+    highest = max(number for _, number in written)
+    names = labels.names or [f"class {number}" for number in range(highest + 1)]
+    (images.folder / "classes.txt").write_text("\n".join(names), "utf-8")
+    return {part.label for tile, _ in written for part in tile.objects if part.number >= 0}
+
+
+def _write_balanced(
+    tiles: Sequence[Tile], write: Callable[[Tile], _Written | None]
+) -> list[tuple[Tile, _Written]]:
+    """Write the tiles that have an object, and in each split up to as many others, evenly spread.
+    Return the tiles with what was written. A line counts what is left out.
+    """
+    written = _write_all([tile for tile in tiles if tile.has_object], write)
+    others = [tile for tile in tiles if not tile.has_object]
+    chosen = []
     for split in ("train", "val"):
-        of_split = [tile for tile in background if tile.scene.split == split]
-        kept += _spread(of_split, writer.with_object[split])
-    left_out += _write_tiles(kept, writer, options)
-    left_out["without an object"] = len(background) - len(kept)
-    reasons = [f"{count:,} {reason}" for reason, count in left_out.items() if count]
-    if reasons:
-        print_line(f"left out tiles: {', '.join(reasons)}")
-    if not writer.written["train"]:
-        raise ValueError("no tile has labels to train on: see what is left out")
+        of_split = [tile for tile in others if tile.split == split]
+        count = sum(tile.split == split for tile, _ in written)
+        numbers = np.linspace(0, len(of_split) - 1, min(count, len(of_split)))
+        chosen += [of_split[number] for number in numbers.round().astype(int)]
+    written += _write_all(chosen, write)
+    without_object = len(others) - len(chosen)
+    without_data = len(tiles) - without_object - len(written)
+    print_line(f"left out tiles: {without_object} without an object, {without_data} without data")
+    if not any(tile.split == "train" for tile, _ in written):
+        raise ValueError("no tile has labels to train on: give other labels, or a larger --tile")
+    return written
 
 
-def _write_tiles(
-    tiles: Sequence[Tile], writer: TileWriter, options: dict[str, Any]
-) -> Counter[str]:
-    """Write tiles, and count those that are left out by their reasons."""
-    left_out = Counter[str]()
+def _write_all(
+    tiles: Sequence[Tile], write: Callable[[Tile], _Written | None]
+) -> list[tuple[Tile, _Written]]:
+    """Write tiles that have data. Return them with what was written."""
+    written = []
     with progress_bar(len(tiles), "tile", disable=not tiles) as bar:
-        for path, tiles_of_raster in groupby(tiles, lambda tile: tile.scene.grid.path):
-            raster = Raster(path, **options)
-            for tile in tiles_of_raster:
-                left_out[writer.write(tile, raster)] += 1
-                bar.update()
-    del left_out[""]
-    return left_out
-
-
-def _spread(tiles: Sequence[Tile], count: int) -> list[Tile]:
-    """Select up to `count` tiles, evenly spread."""
-    numbers = np.linspace(0, len(tiles) - 1, min(count, len(tiles)))
-    return [tiles[number] for number in numbers.round().astype(int)]
-
-
-def _report(labelled: LabelledRasters, writer: TileWriter) -> None:
-    """Complete and print the tally: how many labels tiles show, or leave out for what reason."""
-    tally = labelled.tally
-    hidden = labelled.used - writer.shown_labels
-    tally.left_out["without data in the raster"] = len(hidden & writer.without_data)
-    tally.left_out[writer.why_not_shown] = len(hidden - writer.without_data)
-    if tally.total and not writer.shown_labels:
-        raise ValueError(f"{tally}: give other labels, or a larger --tile or --gsd")
-    if tally.total:
-        print_line(str(tally))
-
-
-def _plan(part: Scene, side: int, overlap: int) -> Iterator[Tile]:
-    """Yield the tiles of a part that meet its area."""
-    spans = [
-        [
-            slice(axis.start + window.start, axis.start + window.stop)
-            for window in windows(len(axis), side, overlap)
-        ]
-        for axis in (part.rows, part.columns)
-    ]
-    shapely.prepare(part.area)
-    for rows, columns in product(*spans):
-        box = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
-        area = box if part.area.contains(box) else part.area.intersection(box)
-        if area.area > 0:
-            yield Tile(part, rows, columns, area, part.labels.cut(area))
+        for tile in tiles:
+            content = write(tile)
+            if content is not None:
+                written.append((tile, content))
+            bar.update()
+    return written

@@ -1,4 +1,4 @@
-"""Labels of a raster on its grid of pixels: drawn as polygons, or stored as a raster of classes."""
+"""Labels on the pixels of a raster: drawn as polygons, or stored as a raster of classes."""
 
 import json
 from collections.abc import Sequence
@@ -9,25 +9,20 @@ import numpy as np
 import shapely
 
 from ..datasets import IGNORED
-from .gdal import open_raster
-from .labels import NO_CLASS
-from .polygons import repair
+from .gdal import gdal, open_raster
+from .polygons import footprint, in_pixels, repair
 
 BACKGROUND = "background"
 UNLABELLED = -1
-WITHOUT_CLASS = -2
-UNKNOWN_CLASS = -3
-"""Class numbers of pixels that do not count: without a label, in a label without a class, and in a
-label of a class that has no number.
-"""
+"""Class number of pixels and polygons without one of the classes."""
 
 
 class CutObject(NamedTuple):
     """A labelled polygon, cut to an area.
 
     Attributes:
-        label: Index of the polygon in the labels.
-        number: Number of its class, negative without one.
+        label: Position of the polygon in the labels.
+        number: Number of its class, or UNLABELLED.
         shape: Its part in the area, in pixels.
         share: Share of the polygon in the area.
     """
@@ -39,46 +34,42 @@ class CutObject(NamedTuple):
 
 
 class DrawnClasses:
-    """Polygons on a grid of pixels. Where polygons overlap, the smallest one counts.
+    """Polygons on the pixels of a raster. Where they overlap, the smallest one counts.
 
     Pixels without a polygon have the class `background`, or UNLABELLED if there is no such class.
-    Those in polygons without a class are WITHOUT_CLASS or UNKNOWN_CLASS.
 
     Args:
-        labels: Polygons with the column `class`, in the grid's coordinate system or another.
-        grid: Raster or open file of rasterio that has the grid.
+        labels: Polygons with the column `class`, in the raster's coordinate system.
+        raster: Raster or open file of rasterio.
         names: Names of the classes, in the order of their numbers.
 
     Attributes:
-        shapes: The polygons with a class in pixels, from large to small.
+        names: Names of the classes.
+        shapes: The polygons (n,) in pixels, from large to small.
+        numbers: Their class numbers (n,).
     """
 
-    def __init__(self, labels: Any, grid: Any, names: Sequence[str]) -> None:
-        if grid.crs is not None:
-            labels = labels.to_crs(grid.crs)
-        # From large to small. The order of the features in the file makes no difference.
-        bounds = labels.bounds.to_numpy().T
-        keys = labels["class"].to_numpy(str), *bounds, -shapely.area(np.array(labels.geometry))
-        labels = labels.iloc[np.lexsort(keys)]
-        numbers = {name: number for number, name in enumerate(names)} | {NO_CLASS: WITHOUT_CLASS}
-        to_pixels = (~grid.transform).to_shapely()
-        self._shapes = np.array(labels.geometry.affine_transform(to_pixels))
-        self._indices = labels.index.to_numpy()
-        self._class_numbers = labels["class"].map(numbers).fillna(UNKNOWN_CLASS).to_numpy(int)
-        self.shapes = self._shapes[self._class_numbers >= 0]
-        self._outside_number = numbers.get(BACKGROUND, UNLABELLED)  # of pixels without a polygon
-        self._tree = shapely.STRtree(self._shapes)
+    def __init__(self, labels: Any, raster: Any, names: Sequence[str]) -> None:
+        shapes = in_pixels(labels.geometry, raster)
+        order = np.argsort(-shapely.area(shapes), kind="stable")
+        number_of_name = {name: number for number, name in enumerate(names)}
+        numbers = labels["class"].map(number_of_name).fillna(UNLABELLED).to_numpy(int)
+        self.names = list(names)
+        self.shapes = shapes[order]
+        self.numbers = numbers[order]
+        self._outside_number = number_of_name.get(BACKGROUND, UNLABELLED)
+        self._tree = shapely.STRtree(self.shapes)
 
     def cut(self, area: Any) -> list[CutObject]:
         """Cut the polygons to an area in pixels. Parts below a pixel are left out, whole polygons
         are not.
         """
         selected = np.sort(self._tree.query(area, predicate="intersects"))
-        parts = repair(shapely.intersection(self._shapes[selected], area))
-        shares = shapely.area(parts) / shapely.area(self._shapes[selected])
+        parts = repair(shapely.intersection(self.shapes[selected], area))
+        shares = shapely.area(parts) / shapely.area(self.shapes[selected])
         is_kept = (shapely.area(parts) >= 1) | (shares >= 1)
         kept = selected[is_kept]
-        columns = self._indices[kept], self._class_numbers[kept], parts[is_kept], shares[is_kept]
+        columns = kept, self.numbers[kept].tolist(), parts[is_kept], shares[is_kept]
         return [CutObject(*fields) for fields in zip(*columns, strict=True)]
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
@@ -91,82 +82,51 @@ class DrawnClasses:
         selected = np.sort(self._tree.query(window))  # the smallest is drawn last
         if not len(selected):
             return np.full(shape, self._outside_number, np.int32)
-        drawn = zip(self._shapes[selected], self._class_numbers[selected], strict=True)
+        drawn = zip(self.shapes[selected], self.numbers[selected], strict=True)
         shift = Affine.translation(columns.start, rows.start)
         return rasterize(drawn, shape, self._outside_number, transform=shift, dtype="int32")
 
 
 class StoredClasses:
-    """A raster of class numbers on a grid of pixels, by the nearest pixel.
+    """A raster of class numbers on the pixels of another raster.
 
-    Its nodata, negative numbers and, of at most 255 classes, 255 are UNLABELLED.
+    Its nodata, negative numbers and, of 8 bits, 255 are UNLABELLED.
 
     Args:
-        grid: Raster or open file of rasterio that has the grid.
+        raster: Raster or open file of rasterio, whose pixels it shares.
 
     Attributes:
         names: Names of the classes, if the raster is a map of `predict_raster`.
 
     Raises:
-        ValueError: If the raster has several bands; or if one of both has no coordinate system, and
-            their sizes or transforms differ.
+        ValueError: If the file has several bands or other pixels, or holds no whole numbers.
     """
 
-    def __init__(self, path: str | Path, grid: Any) -> None:
-        from rasterio.vrt import WarpedVRT
-
-        self._path = path
-        self._file = open_raster(path)
-        self._nodata = self._file.nodata  # which a VRT of 64 bits does not mask
-        self.names: list[str] = json.loads(self._file.tags().get("CLASSES", "[]"))
-        colors = [color.name for color in self._file.colorinterp]
-        if len(colors) - colors.count("alpha") != 1:
-            fix = "give a raster of one band, whose values are the numbers of the classes"
-            raise ValueError(f"--labels {path} has {len(colors)} bands: {fix}")
-        self._alpha = colors.index("alpha") + 1 if "alpha" in colors else None
-        if self._file.crs is None or grid.crs is None:
-            if self._file.shape != (grid.height, grid.width):
-                raise ValueError(f"--labels {path} has no place on the raster, and another size")
-            if _lie_apart(self._file, grid):
-                fix = "assign the coordinate system of the raster to both in a GIS"
-                raise ValueError(f"--labels {path} lies elsewhere than the raster: {fix}")
-            return
-        pixels = dict(crs=grid.crs, transform=grid.transform, width=grid.width, height=grid.height)
-        add_alpha = self._file.nodata is None and self._alpha is None
-        self._file = WarpedVRT(self._file, add_alpha=add_alpha, **pixels)
-        if add_alpha:
-            self._alpha = 2
-
-    def cut(self, area: Any) -> list[CutObject]:
-        """Return no polygons, as a raster has none."""
-        return []
+    def __init__(self, path: str | Path, raster: Any) -> None:
+        file = open_raster(path)
+        if file.count != 1 or not np.issubdtype(file.dtypes[0], np.integer):
+            fix = f"convert it by `gdal_translate -b 1 -ot Byte {path} classes.tif`"
+            raise ValueError(f"{path} is not one band of whole numbers: {fix}")
+        size = raster.width, raster.height
+        corners = [(0, 0), size]
+        placed = [~raster.transform * (file.transform * corner) for corner in corners]
+        has_size = (file.width, file.height) == size and file.crs == raster.crs
+        if not has_size or not np.allclose(placed, corners, rtol=0, atol=0.01):
+            extent = " ".join(f"{number:.17g}" for number in footprint(raster).total_bounds)
+            grid = f"-t_srs {raster.crs} -te {extent} -ts {raster.width} {raster.height}"
+            fix = f"gdalwarp -r near {grid} {path} classes.tif"
+            raise ValueError(f"{path} has other pixels than the raster: align it by `{fix}`")
+        self.names: list[str] = json.loads(file.tags().get("CLASSES", "[]"))
+        self._file = file
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
-        """Return the class numbers of a window, (h, w), int32.
-
-        Raises:
-            ValueError: If a value is not a whole number.
-        """
+        """Return the class numbers of a window, (h, w), int32."""
         window = (rows.start, rows.stop), (columns.start, columns.stop)
-        stored = self._file.read(1, window=window, masked=True, out_dtype="float64")
-        stored = stored.filled(np.nan)
-        if self._alpha is not None:  # which GDAL takes as a mask in files of 8 bits alone
-            stored[self._file.read(self._alpha, window=window) == 0] = np.nan
-        is_ignored = (stored == IGNORED) & (len(self.names) <= IGNORED)
-        is_ignored |= (stored == self._nodata) | (stored < 0) | ~np.isfinite(stored)
-        stored[is_ignored] = UNLABELLED
-        numbers = stored.astype(np.int32)
-        is_fraction = numbers != stored
-        if is_fraction.any():
-            problem = f"has a value {stored[is_fraction][0]:g}, which is not the number of a class"
-            raise ValueError(f"--labels {self._path} {problem}: round the values first")
+        with gdal(self._file.name):
+            stored = self._file.read(1, window=window, masked=True)
+        numbers = stored.data.astype(np.int32)
+        is_ignored = np.ma.getmaskarray(stored) | (numbers < 0)
+        if stored.dtype == np.uint8:
+            is_ignored |= numbers == IGNORED
+        numbers[is_ignored] = UNLABELLED
         return numbers
-
-
-def _lie_apart(file: Any, grid: Any) -> bool:
-    """Return whether two grids of one size have transforms that place them otherwise."""
-    if file.transform.is_identity or grid.transform.is_identity:
-        return False
-    corners = [(0, 0), (grid.width, grid.height)]
-    placed = [~file.transform * (grid.transform * corner) for corner in corners]
-    return not np.allclose(placed, corners, rtol=0, atol=0.5)  # pixels

@@ -1,4 +1,4 @@
-"""Polygons of vector files, in the coordinate system of a raster."""
+"""Polygons of vector files, placed on a raster."""
 
 import warnings
 from pathlib import Path
@@ -12,8 +12,123 @@ from shapely.errors import GEOSException
 from ..utils.cli import print_line
 from ..utils.errors import reason
 
-_PARQUET = (".parquet", ".geoparquet")
-_POLYGONS = (shapely.GeometryType.POLYGON, shapely.GeometryType.MULTIPOLYGON)
+
+def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
+    """Read the polygons of a vector file as a GeoDataFrame in a coordinate system. A line counts
+    the shapes that are not polygons, or have no place in this system.
+
+    Args:
+        crs: The coordinate system, or None if neither the raster nor the file has one.
+        layer: Name of the layer. Default: the only one that has shapes.
+
+    Raises:
+        ValueError: If the file has several layers, no polygon, or no coordinate system.
+        RuntimeError: If GDAL cannot read the file.
+    """
+    import geopandas
+
+    layers = geopandas.list_layers(path)
+    names = layers["name"][layers["geometry_type"].notna()].tolist()
+    if layer is None and len(names) > 1:
+        raise ValueError(f"{path} has the layers {', '.join(names)}: give one, as by --layer")
+    if layer is None and not names:
+        raise ValueError(f"{path} has no polygons: give a file with polygons")
+    table = geopandas.read_file(path, layer=layer or names[0])
+    placed = to_crs(table, crs, path)
+    shapes = shapely.force_2d(np.array(placed.geometry, object))
+    is_placed = np.isfinite(shapely.bounds(shapes)).all(axis=1)
+    shapes[is_placed] = repair(shapes[is_placed])
+    types = shapely.GeometryType.POLYGON, shapely.GeometryType.MULTIPOLYGON
+    is_polygon = is_placed & np.isin(shapely.get_type_id(shapes), types)
+    if not is_polygon.any():
+        raise ValueError(f"{path} has no polygons that lie on the map of the raster")
+    if not is_polygon.all():
+        problem = f"{(~is_polygon).sum()} of {len(shapes)} shapes are left out"
+        print_line(f"{path}: {problem}, which are not polygons, or not on the raster's map")
+    return placed.set_geometry(shapes, crs=crs)[is_polygon]
+
+
+def to_crs(table: Any, crs: Any, path: str | Path) -> Any:
+    """Convert shapes of a file to a coordinate system.
+
+    Raises:
+        ValueError: If either the shapes or the raster have no coordinate system.
+    """
+    if (table.crs is None) != (crs is None):
+        lacking = path if table.crs is None else "the raster"
+        fix = "assign the coordinate system in a GIS, or by gdal_edit -a_srs"
+        raise ValueError(f"{path}: {lacking} has no coordinate system: {fix}")
+    return table if crs is None else table.to_crs(crs)
+
+
+def repair(shapes: Any) -> np.ndarray:
+    """Return shapes as polygons that do not cross themselves."""
+    return shapely.make_valid(np.array(shapes), method="structure", keep_collapsed=False)
+
+
+def in_pixels(shapes: Any, raster: Any) -> np.ndarray:
+    """Convert a GeoSeries in the coordinate system of a raster to its pixels."""
+    return np.array(shapes.affine_transform((~raster.transform).to_shapely()), object)
+
+
+def footprint(raster: Any) -> Any:
+    """Return the rectangle of a raster, or of an open file of rasterio, as a GeoSeries."""
+    return to_map(shapely.box(0, 0, raster.width, raster.height), raster)
+
+
+def to_map(shape: Any, raster: Any) -> Any:
+    """Convert a shape in pixels of a raster to a GeoSeries in its coordinate system."""
+    import geopandas
+
+    placed = affine_transform(shape, raster.transform.to_shapely())
+    return geopandas.GeoSeries([placed], crs=raster.crs)
+
+
+def area_in_pixels(path: str | Path, raster: Any) -> Any:
+    """Return the union of the polygons of `--aoi` within a raster, in pixels.
+
+    Raises:
+        ValueError: If the area covers no pixel. The message has both extents.
+    """
+    polygons = read_polygons(path, raster.crs)
+    area = shapely.union_all(in_pixels(polygons.geometry, raster))
+    inside = area.intersection(shapely.box(0, 0, raster.width, raster.height))
+    if inside.area < 1:
+        extents = describe_extents(polygons.total_bounds, footprint(raster).total_bounds)
+        raise ValueError(f"{path} covers no pixel of the raster: {extents}")
+    shapely.prepare(inside)
+    return inside
+
+
+def describe_extents(shapes: Any, area: Any) -> str:
+    """Describe the bounds of shapes and of an area in which none of them lies."""
+    described = [
+        f"x {min_x:.10g} to {max_x:.10g}, y {min_y:.10g} to {max_y:.10g}"
+        for min_x, min_y, max_x, max_y in (shapes, area)
+    ]
+    return f"it has {described[0]}, the area {described[1]}"
+
+
+def covers(area: Any, rows: slice, columns: slice, all_touched: bool = False) -> np.ndarray:
+    """Return whether an area in pixels covers the centre of each pixel of a window, (h, w), or with
+    `all_touched` any part of the pixel.
+    """
+    from rasterio.features import geometry_mask
+    from rasterio.transform import Affine
+
+    shape = rows.stop - rows.start, columns.stop - columns.start
+    shift = Affine.translation(columns.start, rows.start)
+    return geometry_mask([area], shape, shift, all_touched, invert=True)
+
+
+def write_layer(table: Any, path: Path, layer: str, **options: Any) -> None:
+    """Write a GeoDataFrame as a layer, without pyogrio's warning if it has no coordinate system."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'crs' was not provided")
+        table.to_file(path, layer=layer, engine="pyogrio", **options)
+
+
+# What rows.py and objects.py use until they have moved.
 
 
 def list_layers(path: str | Path) -> list[str]:
@@ -24,7 +139,7 @@ def list_layers(path: str | Path) -> list[str]:
     """
     import pyogrio
 
-    if Path(path).suffix.lower() in _PARQUET:
+    if Path(path).suffix.lower() in (".parquet", ".geoparquet"):
         return [Path(path).stem]
     return pyogrio.list_layers(path)[:, 0].tolist()
 
@@ -38,70 +153,13 @@ def read_layer(path: str | Path, layer: str) -> Any:
     """
     import geopandas
 
-    if Path(path).suffix.lower() in _PARQUET:
+    if Path(path).suffix.lower() in (".parquet", ".geoparquet"):
         return geopandas.read_parquet(path)
     try:
         return geopandas.read_file(path, layer=layer, engine="pyogrio")
     except (GEOSException, UnicodeDecodeError) as error:
         fix = "save it with flat polygons and texts in UTF-8"
         raise ValueError(f"{path} cannot be read ({reason(error)}): {fix}") from None
-
-
-def write_layer(table: Any, path: Path, layer: str, **options: Any) -> None:
-    """Write a GeoDataFrame as a layer, without pyogrio's warning if it has no coordinate system."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "'crs' was not provided")
-        table.to_file(path, layer=layer, engine="pyogrio", **options)
-
-
-def read_polygons(path: str | Path, option: str, layer: str | None = None) -> Any:
-    """Read the polygons of a vector file as a GeoDataFrame, in the file's coordinate system.
-
-    Collections become their polygons, and polygons that cross themselves are repaired. Lines count
-    these, and what is left out.
-
-    Args:
-        option: Option that the user gave the file by, for messages.
-        layer: Name of the layer to read. Default: the first that has polygons.
-
-    Raises:
-        ValueError: If the file has no polygons, or no such layer.
-        RuntimeError: If GDAL cannot read the file.
-    """
-    layers = list_layers(path)
-    if layer is not None and layer not in layers:
-        raise ValueError(f"--layer {layer}: {path} has no such layer, give one of {layers}")
-    for name in layers if layer is None else [layer]:
-        table = read_layer(path, name)
-        shapes = np.array(getattr(table, "geometry", []), object)
-        is_collection = shapely.get_type_id(shapes) == shapely.GeometryType.GEOMETRYCOLLECTION
-        shapes[is_collection] = shapely.buffer(repair(shapes[is_collection]), 0)
-        is_empty = shapely.is_missing(shapes) | shapely.is_empty(shapes)
-        is_polygon = np.isin(shapely.get_type_id(shapes), _POLYGONS) & ~is_empty
-        if is_polygon.any():
-            break
-    else:
-        raise ValueError(f"{option} {path} has no polygons: give a file with polygons")
-    further_layers = [other for other in layers if layer is None and other != name]
-    polygons = shapely.force_2d(shapes[is_polygon])
-    repaired = repair(polygons)
-    has_area = shapely.area(repaired) > 0
-    is_repaired = has_area & ~shapely.is_valid(polygons)
-    for count, problem in (
-        (is_empty.sum(), "empty shapes are left out"),
-        ((~is_empty & ~is_polygon).sum(), "points or lines are left out"),
-        (is_repaired.sum(), "shapes cross themselves and are repaired"),
-        ((~has_area).sum(), "shapes without an area are left out"),
-        (len(further_layers), f"layers are not read: {', '.join(further_layers)}"),
-    ):
-        if count:
-            print_line(f"{option} {path}: {count} {problem}")
-    return table[is_polygon].set_geometry(repaired, crs=table.crs)[has_area]
-
-
-def repair(shapes: Any) -> np.ndarray:
-    """Return shapes as polygons that do not cross themselves."""
-    return shapely.make_valid(np.array(shapes), method="structure", keep_collapsed=False)
 
 
 def to_pixels(shape: Any, raster: Any) -> Any:
@@ -111,75 +169,11 @@ def to_pixels(shape: Any, raster: Any) -> Any:
     return converted
 
 
-def to_crs(polygons: Any, crs: Any, option: str) -> Any:
-    """Convert polygons to a coordinate system, and leave out what has no place in it.
-
-    If neither polygons nor raster have a coordinate system, the polygons stay.
-
-    Raises:
-        ValueError: If one has a coordinate system and the other has none.
-    """
-    if polygons.crs is not None and polygons.crs.is_engineering:  # as in `StoredRaster`
-        polygons = polygons.set_crs(None, allow_override=True)
-    if (polygons.crs is None) != (crs is None):
-        lacking = "the raster" if crs is None else "the file"
-        raise ValueError(f"{option}: {lacking} has no coordinate system: assign one in a GIS")
-    if crs is None:
-        return polygons
-    converted = polygons.to_crs(crs)
-    converted = converted[np.isfinite(converted.bounds).all(axis=1)]
-    return converted.set_geometry(repair(converted.geometry), crs=crs)
-
-
-def place_polygons(polygons: Any, crs: Any, area: Any, option: str, by_centre: Any = None) -> Any:
-    """Convert polygons to a coordinate system, and select those in an area. A line counts those
-    outside.
-
-    Args:
-        area: Polygon in this coordinate system, or None for all polygons.
-        option: Option that the user gave the polygons by, for messages.
-        by_centre: Series that tells whether the centre of each polygon must lie in the area.
-            Default: any part of it.
-
-    Raises:
-        ValueError: If no polygon lies in the area. The message has both extents.
-    """
-    placed = to_crs(polygons, crs, option)
-    if area is None:
-        return placed
-    is_inside = placed.intersects(area)
-    if by_centre is not None:
-        is_inside &= has_centre_in(area, placed) | ~by_centre[placed.index]
-    placed = placed[is_inside]
-    outside = len(polygons) - len(placed)
-    if placed.empty:
-        extent = _describe_extent(polygons.total_bounds, polygons.crs)
-        area_extent = _describe_extent(area.bounds, crs)
-        raise ValueError(f"{option} ({extent}) has no polygon in the area ({area_extent})")
-    if outside:
-        print_line(f"{option}: {outside} of {len(polygons)} polygons lie outside of the area")
-    return placed
-
-
 def _describe_extent(bounds: Any, crs: Any) -> str:
     """Describe an extent of left, bottom, right and top for a message."""
     min_x, min_y, max_x, max_y = bounds
     system = "" if crs is None else f" in {crs.to_string()}"
     return f"x {min_x:.10g} to {max_x:.10g}, y {min_y:.10g} to {max_y:.10g}{system}"
-
-
-def has_centre_in(area: Any, polygons: Any) -> np.ndarray:
-    """Return whether the centre of each polygon lies in an area."""
-    return shapely.contains(area, shapely.centroid(np.array(polygons.geometry)))
-
-
-def footprint(raster: Any) -> Any:
-    """Return the rectangle of a raster, or of an open file of rasterio, as a GeoDataFrame."""
-    import geopandas
-
-    box = shapely.box(0, 0, raster.width, raster.height)
-    shape = affine_transform(box, raster.transform.to_shapely())
-    return geopandas.GeoDataFrame(geometry=[shape], crs=raster.crs)
 
 
 def read_area(path: str | Path, crs: Any, extent: Any = None, smallest: float = 0) -> Any:
@@ -192,8 +186,8 @@ def read_area(path: str | Path, crs: Any, extent: Any = None, smallest: float = 
     Raises:
         ValueError: If the area is smaller. The message has both extents.
     """
-    polygons = read_polygons(path, "--aoi")
-    area = to_crs(polygons, crs, f"--aoi {path}").union_all()
+    polygons = read_polygons(path, crs)
+    area = polygons.union_all()
     if extent is not None:
         area = area.intersection(extent.union_all())
         if area.area <= smallest:
@@ -203,18 +197,6 @@ def read_area(path: str | Path, crs: Any, extent: Any = None, smallest: float = 
             raise ValueError(f"--aoi {path} ({described}) {problem}")
     shapely.prepare(area)
     return area
-
-
-def covers(area: Any, rows: slice, columns: slice, all_touched: bool = False) -> np.ndarray:
-    """Return whether an area in pixels covers the centre of each pixel of a window, (h, w), or with
-    `all_touched` any part of the pixel.
-    """
-    from rasterio.features import geometry_mask
-    from rasterio.transform import Affine
-
-    shape = rows.stop - rows.start, columns.stop - columns.start
-    shift = Affine.translation(columns.start, rows.start)
-    return geometry_mask([area], shape, shift, all_touched, invert=True)
 
 
 def check_crs(raster: Any, crs: str | None) -> None:

@@ -10,14 +10,12 @@ class Tally:
     Args:
         unit: What is counted.
         total: How many there are.
-        prefix: What counts them, as the start of a sentence.
     """
 
-    def __init__(self, unit: str, total: int, prefix: str = "the score counts") -> None:
+    def __init__(self, unit: str, total: int) -> None:
         self.total = total
         self.left_out: Counter[str] = Counter()
         self._unit = unit
-        self._prefix = prefix
 
     def keep(self, things: Any, is_kept: Any, reason: str) -> Any:
         """Return the things that are kept, and count the others as left out for one reason."""
@@ -27,12 +25,9 @@ class Tally:
     @property
     def counts(self) -> dict[str, int]:
         """The total, the number of things that count, and of those left out by reason."""
-        scored = self.total - self.left_out.total()
-        return dict(total=self.total, scored=scored) | dict(+self.left_out)
+        counted = self.total - self.left_out.total()
+        return dict(total=self.total, counted=counted) | dict(+self.left_out)
 
     def __str__(self) -> str:
-        total, counted, *_ = self.counts.values()
-        share = f" ({counted / total:.1%})" if total else ""
-        reasons = [f"{count:,} {reason}" for reason, count in (+self.left_out).items()]
-        left_out = f"; left out: {', '.join(reasons)}" if reasons else ""
-        return f"{self._prefix} {counted:,} of {total:,} {self._unit}{share}{left_out}"
+        reasons = [f", {count:,} {reason}" for reason, count in (+self.left_out).items()]
+        return f"{self.counts['counted']:,} of {self.total:,} {self._unit}{''.join(reasons)}"
