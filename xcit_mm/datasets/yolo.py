@@ -3,6 +3,7 @@
 import glob
 import os
 from collections.abc import Iterator, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,6 @@ def _read_labels(path: Path, image: CocoImage, names: dict[int, str]) -> Iterato
     """Yield an object for each line: a class with a box (centre and sides) or a polygon, in parts
     of the image.
     """
-    size = np.array([image.width, image.height])
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
@@ -145,20 +145,21 @@ def _read_labels(path: Path, image: CocoImage, names: dict[int, str]) -> Iterato
         except ValueError:
             category, values = -1, []
         is_shape = len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0)
-        is_inside = all(-_ROUNDING <= value <= 1 + _ROUNDING for value in values)
-        if category not in names or not is_shape or not is_inside:
+        is_inside = is_shape and min(values) >= -_ROUNDING and max(values) <= 1 + _ROUNDING
+        # `min` and `max` may skip a nan.
+        if category not in names or not is_inside or isnan(sum(values)):
             expected = "the number of a class and a box or a polygon in parts of the image"
             raise ValueError(f"{path}, line {number}: {line[:80]!r} is not {expected}")
-        points = np.reshape(values, (-1, 2)) * size
+        xs = [x * image.width for x in values[::2]]
+        ys = [y * image.height for y in values[1::2]]
+        outline = Raw(b"[]")
         if len(values) == 4:
-            x, y = (points[0] - points[1] / 2).tolist()
-            width, height = points[1].tolist()
+            width, height = xs[1], ys[1]
+            box = (xs[0] - width / 2, ys[0] - height / 2, width, height)
             area = width * height
-            outline = Raw(b"[]")
         else:
-            x, y = points.min(axis=0).tolist()
-            width, height = np.ptp(points, axis=0).tolist()
-            area = cv2.contourArea(points.astype(np.float32))
+            box = (min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys))
+            points = np.array([xs, ys], np.float32).T
+            area = cv2.contourArea(points)
             outline = Raw(msgspec.json.encode([points.ravel().tolist()]))
-        box = (x, y, width, height)
         yield Annotation(0, image.id, int(category), box, area, segmentation=outline)
