@@ -101,7 +101,7 @@ def test_a_config_of_the_library_with_another_backbone_trains(
     (folder / "base.py").write_text(RESNET.format(base, changes))
     data = ["--data", maps] if base.startswith("mmseg") else shapes_options(shapes)
     _, cfg = finetune(Config.fromfile(folder / "base.py"), data)
-    assert "constructor" not in cfg.optim_wrapper
+    assert cfg.optim_wrapper.constructor == "DefaultOptimWrapperConstructor"
     train_steps = [step.type for step in cfg.train_pipeline]
     assert "RandomResize" in train_steps and "Resize" not in train_steps
 

@@ -10,12 +10,16 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import mmengine.runner
+import numpy as np
 import pytest
 from helpers.demo_runs import DEMO, SCORES, cfg_options
 from helpers.processes import run_tool as run_in_process
 from mmengine.config import Config
+from PIL import Image
 
+from xcit_mm import Predictor
 from xcit_mm.commands import train
+from xcit_mm.commands.test import main as run_test
 from xcit_mm.utils.folders import lock_folder
 
 SEG, DET = SCORES
@@ -180,6 +184,16 @@ def test_amp_refuses_a_wrapper_of_its_own_precision(shapes, refused):
     wrapper = "optim_wrapper.type=ApexOptimWrapper"
     message = refused(CONFIG, "--amp", *cfg_options(SEG, shapes, 1), wrapper)
     assert "optim_wrapper.type=ApexOptimWrapper has a precision of its own: leave out" in message
+
+
+def test_maps_of_a_test_have_the_numbers_of_predict(shapes, weights):
+    """The config has reduce_zero_label, for which mmseg adds 1."""
+    options = [str(CONFIG), str(weights[SEG]), "--out", "maps", *cfg_options(SEG, shapes, 1)]
+    assert run_test(options) == 0
+    written = np.asarray(Image.open("maps/00000.png"))
+    photo = shapes / "images/validation/00000.jpg"
+    predicted = Predictor.from_config(CONFIG, weights[SEG])(photo).segmentation
+    assert (written == predicted).mean() > 0.99
 
 
 def test_tta_needs_its_model_and_pipeline(shapes, weights, refused):
