@@ -1,7 +1,7 @@
 """The data contract: COCO, YOLO and segmentation maps, one strict reader each, and one writer."""
 
 from .coco import CocoFile
-from .dataset import IGNORED, Dataset, Maps
+from .dataset import IGNORED, Dataset
 from .reading import Source, read_dataset, suggest_files
 from .writing import write_dataset
 
@@ -9,7 +9,6 @@ __all__ = [
     "IGNORED",
     "CocoFile",
     "Dataset",
-    "Maps",
     "Source",
     "read_dataset",
     "suggest_files",

@@ -61,12 +61,7 @@ def make_dataset(
 ) -> Dataset:
     """Return the objects of a user's files. Classes are the categories of objects in `train`.
 
-    Args:
-        path: The first file, for messages.
-        order: Names whose order the classes take if they have the same names.
-
-    Raises:
-        ValueError: If `train` has no objects, or `val` lacks a class.
+    Arguments and errors are those of `read_dataset`; `path` is the first file.
     """
     used = {annotation.category_id for annotation in train.annotations}
     classes = [category.name for category in train.categories if category.id in used]

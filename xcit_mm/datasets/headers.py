@@ -43,11 +43,7 @@ def read_headers(paths: Sequence[str | Path]) -> list[Header]:
 
 
 def read_labels(paths: Sequence[str | Path]) -> list[dict[int, int]]:
-    """Return the number of pixels of each label of segmentation maps, with such a bar.
-
-    Raises:
-        ValueError: If a map cannot be decoded.
-    """
+    """Return the number of pixels of each label of segmentation maps, or raise ValueError."""
     return _read_all(_count_labels, paths)
 
 

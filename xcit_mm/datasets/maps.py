@@ -9,13 +9,10 @@ from .dataset import Dataset, Maps, read_text
 
 
 def read(folder: Path) -> Dataset:
-    """Read which images and maps a folder has. The first line of classes.txt names label 0.
-
-    Raises:
-        FileNotFoundError: If a file or folder is missing.
-        ValueError: If a file has other content. The message names it.
-    """
+    """Read which images and maps a folder has. The errors are those of `read_dataset`."""
     names = folder / "classes.txt"
+    if not names.exists():
+        raise FileNotFoundError(f"no {names}: docs/your-own-data.md shows the folder of maps")
     classes = read_text(names).rstrip().splitlines()
     if len(classes) < 2 or "" in classes:
         raise ValueError(f"{names}: expected at least two names, one on each line")

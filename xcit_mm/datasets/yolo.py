@@ -34,13 +34,7 @@ class _Description(Struct):
 
 def read(path: Path, order: Sequence[str] = ()) -> Dataset:
     """Read the objects that a data.yaml describes. An image without a text of labels has none.
-
-    Args:
-        order: As in `make_dataset`.
-
-    Raises:
-        FileNotFoundError: If a folder, a list or an image is missing.
-        ValueError: If a file has other content. The message names it and the place.
+    Argument and errors are those of `read_dataset`.
     """
     try:
         # All values are texts, so that the names `no` and `7` stay as they are written.
@@ -65,9 +59,7 @@ def read(path: Path, order: Sequence[str] = ()) -> Dataset:
 
 
 def _find_source(path: Path, root: str, source: str) -> Path:
-    """Return the path of a folder or list. As in Ultralytics, `../` may be too much: Roboflow
-    writes it for folders beside data.yaml.
-    """
+    """Return the path of a folder or list. Of Roboflow's `../`, one may be too much."""
     for folder in (path.parent / root, path.parent):
         for name in (source, source.removeprefix("../")):
             if (folder / name).exists():
@@ -95,9 +87,7 @@ def _list_photos(source: Path) -> Iterator[Path]:
 
 
 def _label_path(photo: Path) -> Path:
-    """Return the path of the labels of an image: in `labels` in place of the last `images`, or
-    beside it.
-    """
+    """Return the path of the labels of an image: below `labels`, not `images`, or beside it."""
     return Path("/labels/".join(str(photo).rsplit("/images/", 1))).with_suffix(".txt")
 
 
@@ -119,9 +109,7 @@ def _read_split(photos: Sequence[Path], names: dict[int, str]) -> CocoFile:
 
 
 def _check_all_have_photos(photos: Sequence[Path], labels: Sequence[Path]) -> None:
-    """Raise ValueError if labels have no image, as after a renaming. An image that is not used, as
-    of another split, may have labels.
-    """
+    """Raise ValueError if labels have no image, used or not, as after a renaming."""
     known = set()
     for folder in {photo.parent for photo in photos}:
         known.add(_label_path(folder / "classes"))  # the names, which some tools write there
@@ -134,9 +122,7 @@ def _check_all_have_photos(photos: Sequence[Path], labels: Sequence[Path]) -> No
 
 
 def _read_labels(path: Path, image: CocoImage, names: dict[int, str]) -> Iterator[Annotation]:
-    """Yield an object for each line: a class with a box (centre and sides) or a polygon, in parts
-    of the image.
-    """
+    """Yield the object of each line: a class and a box (centre and sides) or a polygon."""
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
