@@ -156,9 +156,9 @@ WRAPPER = dict(type="MultiImageMixDataset", dataset=dict(type="A"))
         ),
         (
             dict(train_dataloader=dict(dataset=dict(_delete_=True, **WRAPPER))),
-            "has MultiImageMixDataset, --from takes one data set",
+            "train_dataloader has no pipeline: --from takes a model whose data sets have",
         ),
-        (dict(test_dataloader=None), "has no test_dataloader"),
+        (dict(test_dataloader=None), "test_dataloader has no pipeline"),
         (dict(model=dict(roi_head=dict(type="A"))), "needs masks: give data with masks"),
     ],
 )
