@@ -90,6 +90,21 @@ def test_a_pyramid_of_some_strides_equals_the_levels_of_the_whole_pyramid(
     assert not any(key.startswith("fpn1.") for key in model.state_dict()) or 4 in strides
 
 
+@pytest.mark.parametrize("height, width", [(20, 96), (96, 31), (5, 1)])
+def test_maps_of_a_small_image_are_its_part_of_the_maps_of_a_padded_one(height, width):
+    backbone = XCiT(TINY).eval()
+    photo = torch.randn(1, 3, height, width)
+    padded = torch.zeros(1, 3, max(height, 32), max(width, 32))
+    padded[:, :, :height, :width] = photo
+    with torch.no_grad():
+        for stride, small, whole in zip(
+            backbone.strides, backbone(photo), backbone(padded), strict=True
+        ):
+            rows = -(-height // stride)
+            columns = -(-width // stride)
+            assert torch.equal(small, whole[:, :, :rows, :columns])
+
+
 @on_each_device
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("patch_size", [16, 8])

@@ -104,9 +104,14 @@ def test_images_of_any_size_have_a_map_of_each_stride(height, width):
     ]
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 31, 64), (1, 4, 64, 64), (3, 64, 64)])
+def test_maps_of_a_small_image_cover_no_more_than_it():
+    maps = build()(torch.randn(1, 3, 20, 96))
+    assert [tuple(level.shape[2:]) for level in maps] == [(5, 24), (3, 12), (2, 6), (1, 3)]
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 64, 64), (3, 64, 64)])
 def test_invalid_images_are_rejected(shape):
-    with pytest.raises(ValueError, match=r"give \(B, 3, H, W\) with sides of at least 32 pixels"):
+    with pytest.raises(ValueError, match=r"give \(B, 3, H, W\), or set in_channels"):
         build()(torch.empty(shape))
 
 

@@ -159,10 +159,12 @@ class Backbone(BaseModule):
 
     def check_image(self, x: Tensor) -> None:
         """Raise ValueError if images have other channels or a side below 32 pixels."""
-        if x.dim() != 4 or x.shape[1] != self.in_channels or min(x.shape[2:]) < MIN_SIZE:
-            expected = f"(B, {self.in_channels}, H, W) with sides of at least {MIN_SIZE} pixels"
-            shape = tuple(x.shape)
+        shape = tuple(x.shape)
+        if x.dim() != 4 or x.shape[1] != self.in_channels:
+            expected = f"(B, {self.in_channels}, H, W)"
             raise ValueError(f"image of shape {shape}: give {expected}, or set in_channels")
+        if min(shape[2:]) < MIN_SIZE:
+            raise ValueError(f"image of shape {shape}: its sides must have {MIN_SIZE} pixels")
 
     def match_weights(
         self, weights: Weights, strict_heads: bool = True, fill_stem: bool = False

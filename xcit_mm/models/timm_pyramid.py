@@ -52,9 +52,9 @@ class TimmPyramid(Pyramid):
     The maps of a ViT have one stride, that of its patches. Those after four of its blocks, without
     class and register tokens and without the final norm, become a pyramid, as in `XCiT`.
 
-    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> a feature map of the model's
-    width for each of `strides`. Images are padded with zeros to whole patches, and position
-    embeddings are interpolated to their grid.
+    Shape: (B, in_channels, H, W), H and W any sizes -> a feature map of the model's width for each
+    of `strides`. Images are padded with zeros to whole patches and at least 32 pixels a side, and
+    position embeddings are interpolated to their grid.
 
     Args:
         model: Name of a model of timm with the stride of its patches in all blocks: ViT, DeiT,
@@ -125,12 +125,14 @@ class TimmPyramid(Pyramid):
         """Compute the pyramid of an image, finest map first.
 
         Raises:
-            ValueError: If the image has other channels than `in_channels` or a side below 32
-                pixels.
+            ValueError: If the image has other channels than `in_channels`.
         """
-        self.check_image(x)
-        taps = self.timm_model.forward_intermediates(x, self.out_indices, intermediates_only=True)
-        return self.apply_levels(taps)
+        padded = self.pad_small_sides(x)
+        self.check_image(padded)
+        taps = self.timm_model.forward_intermediates(
+            padded, self.out_indices, intermediates_only=True
+        )
+        return self.crop_levels(self.apply_levels(taps), x)
 
     def stages(self) -> list[list[nn.Module]]:
         """Return the modules before the blocks, tokens included, then those of each block."""

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..archs import check_patch_size, default_out_indices, resolve_arch
 from . import fast
-from .base import Backbone, cells_with_data, keep_valid, to_increasing
+from .base import MIN_SIZE, Backbone, cells_with_data, keep_valid, to_increasing
 
 STRIDES = (4, 8, 16, 32)  # of the pyramid
 
@@ -449,6 +449,24 @@ class Pyramid(Backbone):
         """Return the modules of the pyramid, finest level first."""
         return [getattr(self, f"fpn{1 + STRIDES.index(stride)}") for stride in self.strides]
 
+    def pad_small_sides(self, x: Tensor) -> Tensor:
+        """Pad images (B, C, H, W) with zeros at right and bottom to sides of at least 32 pixels."""
+        height, width = x.shape[-2:]
+        if min(height, width) >= MIN_SIZE:
+            return x
+        return F.pad(x, (0, max(MIN_SIZE - width, 0), 0, max(MIN_SIZE - height, 0)))
+
+    def crop_levels(self, maps: Sequence[Tensor], x: Tensor) -> tuple[Tensor, ...]:
+        """Crop the feature maps of padded images to the images `x` before `pad_small_sides`."""
+        height, width = x.shape[2:]
+        if min(height, width) >= MIN_SIZE:
+            return tuple(maps)
+        cropped = [
+            feature_map[:, :, : math.ceil(height / stride), : math.ceil(width / stride)]
+            for feature_map, stride in zip(maps, self.strides, strict=True)
+        ]
+        return tuple(tensor.contiguous(memory_format=self.memory_format) for tensor in cropped)
+
     def apply_levels(
         self, taps: Sequence[Tensor], valid: Tensor | None = None
     ) -> tuple[Tensor, ...]:
@@ -480,8 +498,9 @@ def _apply_level(level: nn.Sequential, tap: Tensor, valid: Tensor | None) -> Ten
 class XCiT(Trunk, Pyramid):
     """XCiT with a feature pyramid, for detection and segmentation (sections 3.3 and 4.2).
 
-    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> a feature map of `embed_dim`
-    channels for each of `strides`, computed from the block of the same position in `out_indices`.
+    Shape: (B, in_channels, H, W), H and W any sizes -> a feature map of `embed_dim` channels for
+    each of `strides`, computed from the block of the same position in `out_indices`. Sides below 32
+    pixels are padded with zeros, and the maps are cropped again.
 
     Args:
         arch: 'n12', 't12', 't24', 's12', 's24', 'm24' or 'l24', or a dict of `embed_dim`, `depth`,
@@ -532,6 +551,12 @@ class XCiT(Trunk, Pyramid):
         self.add_levels(self.arch.embed_dim, patch_size, self.norm_cfg)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Compute the pyramid of an image, finest map first; raise as `Trunk.forward` does."""
-        taps = super().forward(x)
-        return self.apply_levels(taps, self.valid_cells(x, self.patch_size))
+        """Compute the pyramid of an image, finest map first.
+
+        Raises:
+            ValueError: If the image has other channels than `in_channels`.
+        """
+        padded = self.pad_small_sides(x)
+        taps = super().forward(padded)
+        maps = self.apply_levels(taps, self.valid_cells(padded, self.patch_size))
+        return self.crop_levels(maps, x)
