@@ -22,12 +22,9 @@ from helpers.doctor_data import (
 from helpers.paths import CONFIGS, ROOT
 from helpers.processes import run_script
 from mmengine.config import Config
-from mmengine.registry import MODELS, Registry
 
-from xcit_mm import XCiT
 from xcit_mm.checks.doctor import check_test
 from xcit_mm.checks.findings import Finding
-from xcit_mm.models.build import check_backbone
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
@@ -103,8 +100,6 @@ WRONG_OPTIONS = [
     ),
     (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("", "NoDataset")]),
     (MASK_RCNN, f"val_evaluator.ann_file={ADE}", [("", "IsADirectoryError", ADE)]),
-    (MASK_RCNN, "load_from=none.pth", [("", "none.pth")]),
-    (MASK_RCNN, "model.backbone.init_cfg.checkpoint=xcit://none", [("", "none")]),
     (SHAPES, "model.backbone.in_channels=4", [("", BAND_MEAN)]),
     (MASK2FORMER_ADE, "model.test_cfg.mode=slide", [("", "Mask2FormerHead")]),
     (MASK_RCNN, "default_scope=mmpose", [("", "mmpose", MASK_RCNN, "mmdet, mmseg, mmpretrain")]),
@@ -171,30 +166,6 @@ def test_every_code_is_on_the_page_and_the_page_is_short():
     codes = set(re.findall(r'"(D\d{3})"', sources))
     assert codes | {"D101"} == set(re.findall(r"^### (D\d{3})", page, re.MULTILINE))
     assert len(page.split()) <= 900
-
-
-def test_backbone_of_another_library_is_not_checked():
-    """Such as mmpretrain's own XCiT."""
-    library = Registry("model", parent=MODELS, scope="xcitlib")
-    library.register_module(name="XCiT", module=torch.nn.Identity)
-    backbone = dict(type="xcitlib.XCiT", embed_dims=192)
-    check_backbone(Config(dict(default_scope="mmseg", model=dict(backbone=backbone))))
-
-
-@pytest.mark.parametrize("name", ["XCiT", "mmengine.XCiT", XCiT])
-def test_xcit_is_checked_by_any_name(name):
-    cfg = Config.fromfile(SHAPES)
-    cfg.model.backbone.type = name
-    check_backbone(cfg)
-    cfg.model.backbone.arch = "s13"
-    with pytest.raises(ValueError, match="s13"):
-        check_backbone(cfg)
-
-
-@pytest.mark.parametrize("mean", ["[1.5]", "[1.5,1.5,1.5,1.5]"])
-def test_mean_of_all_bands_or_of_each_is_right(mean):
-    preprocessor = [f"model.data_preprocessor.{key}={mean}" for key in ("mean", "std")]
-    assert failures(SHAPES, "model.backbone.in_channels=4", *preprocessor) == []
 
 
 def test_data_sets_in_wrappers_are_checked(own_config):

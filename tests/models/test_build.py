@@ -9,13 +9,13 @@ from helpers.golden import fill
 from helpers.small_models import semantic_fpn
 from helpers.weight_files import MINI
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS, Registry, init_default_scope
 from torch import Tensor
 
 import xcit_mm
 from xcit_mm import XCiT
 from xcit_mm.models import Trunk
-from xcit_mm.models.build import load_model
+from xcit_mm.models.build import check_backbone, load_model
 
 STEM = "patch_embed.proj.0.0.weight"
 QKV = "blocks.0.attn.qkv.weight"
@@ -125,3 +125,18 @@ class TestModelOfConfig:
         remove(cfg)
         with pytest.raises(ValueError, match=message):
             load_model(cfg, "any.pth")
+
+
+def test_a_backbone_of_another_library_is_not_checked():
+    """Such as mmpretrain's own XCiT."""
+    library = Registry("model", parent=MODELS, scope="xcitlib")
+    library.register_module(name="XCiT", module=torch.nn.Identity)
+    backbone = dict(type="xcitlib.XCiT", embed_dims=192)
+    check_backbone(Config(dict(default_scope="mmseg", model=dict(backbone=backbone))))
+
+
+@pytest.mark.parametrize("name", ["XCiT", "mmengine.XCiT", XCiT])
+def test_a_wrong_arch_is_named_before_weights_take_memory(name):
+    backbone = dict(type=name, arch="s13")
+    with pytest.raises(ValueError, match="s13"):
+        check_backbone(Config(dict(default_scope="mmseg", model=dict(backbone=backbone))))

@@ -11,7 +11,7 @@ from torch import nn
 from ..datasets.coco import read_coco
 from .classes import check_categories
 from .findings import Finding, fail, listed, note, ok
-from .objects import CheckedObjects
+from .objects import check_objects
 from .photos import check_photos
 from .run_config import ConfiguredData, ConfiguredSplit
 from .segmentation import check_maps
@@ -49,8 +49,8 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
             wrong = [number for number, count in counts.items() if number == 0 or count > 1]
             problem = f"ids in {path} are 0 or stand twice, which pycocotools confuses"
             yield from listed("FAIL", "D418", wrong, problem, "number annotations 1, 2, 3, ...")
-        objects = CheckedObjects(path, coco, dataset.classes)
-        yield from objects.check(step, split.scores_masks or step.get("with_mask", False))
+        needs_masks = split.scores_masks or step.get("with_mask", False)
+        yield from check_objects(path, coco, dataset.classes, step, needs_masks)
     photos = dataset.list_photos()
     sizes = {path: (path, (image.width, image.height)) for path, image in photos.items()}
     yield from check_photos("D315", dataset.loading, sizes)
