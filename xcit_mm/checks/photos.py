@@ -31,9 +31,8 @@ def check_photos(
     problem = f"of {len(labels)} images are missing"
     yield from listed("FAIL", "D314", missing, problem, "add them, or correct data_prefix")
     color_type = step.get("color_type", "color")
-    if type_name(step) != "LoadImageFromFile":
-        return
-    if reads_all_bands(color_type, step.get("imdecode_backend")):
+    is_whole = reads_all_bands(color_type, step.get("imdecode_backend"))
+    if is_whole or type_name(step) != "LoadImageFromFile":
         return
     paths = list(set(labels).difference(missing))
     headers = dict(zip(paths, read_headers(paths), strict=True))

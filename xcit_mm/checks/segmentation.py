@@ -27,8 +27,11 @@ def check_maps(
         return
     paths = list(maps.values())
     headers = dict(zip(paths, read_headers(paths), strict=True))
-    wrong = [f"{path} ({header.problem})" for path, header in headers.items() if header.problem]
-    wrong += [f"{path} (has colours)" for path, header in headers.items() if header.channels > 1]
+    wrong = [
+        f"{path} ({header.problem or 'has colours'})"
+        for path, header in headers.items()
+        if header.problem or header.channels > 1
+    ]
     fix = "write maps of one channel, or with a palette, whose values are the numbers of classes, "
     fix = f"{fix}or correct seg_map_suffix and data_prefix.seg_map_path"
     yield from listed("FAIL", "D505", wrong, "files are not segmentation maps", fix)
@@ -49,7 +52,7 @@ def _check_labels(
     """Check that heads have classes for the labels of maps, and that classes have pixels."""
     maps = defaultdict(list)  # that have a label, by label
     for path, pixels in zip(paths, read_labels(paths), strict=True):
-        for label in {_trained_label(value, dataset.built) for value in pixels}:
+        for label in {_trained_label(int(value), dataset.built) for value in pixels}:
             maps[label].append(path)
     ignored = IGNORED
     for name, head in heads.items():

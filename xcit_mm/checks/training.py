@@ -12,13 +12,6 @@ from ..utils.configs import ModelInput, part_class
 from ..weights import StrictLoadHook
 from .findings import Finding, fail, note
 
-# Layer decay of mmdet, mmseg and mmpretrain, for backbones of their own.
-_OTHER_LAYER_DECAYS = (
-    "LearningRateDecayOptimizerConstructor",
-    "LayerDecayOptimizerConstructor",
-    "LearningRateDecayOptimWrapperConstructor",
-)
-
 
 def check_start(cfg: Config, model: Any) -> Iterator[Finding]:
     """Check the batch, and for a model with a pyramid learning rates and weights."""
@@ -38,7 +31,8 @@ def check_start(cfg: Config, model: Any) -> Iterator[Finding]:
         return
     constructor = wrapper.get("constructor")  # in a pure Python config a class
     name = str(getattr(constructor, "__name__", constructor))
-    if name.endswith(_OTHER_LAYER_DECAYS):
+    # Layer decay of mmdet, mmseg and mmpretrain, for backbones of their own.
+    if "LearningRateDecay" in name or name.endswith("LayerDecayOptimizerConstructor"):
         own = "constructor='LayerDecayOptimWrapperConstructor'"
         problem = f"constructor={name!r} knows no {type(model.backbone).__name__}"
         yield fail("", problem, f"{own}, paramwise_cfg=dict(layer_decay_rate=0.8)")
