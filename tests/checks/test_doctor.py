@@ -66,7 +66,7 @@ WRONG_OPTIONS = [
     (
         MASK_RCNN,
         "model.backbone.out_indices=(3,7,11)",
-        [("", "AssertionError")],
+        [("", "neck.in_channels", [192] * 4, [192] * 3)],
     ),
     (
         RETINANET,

@@ -75,4 +75,4 @@ def check_learned_classes(cfg: Config, checkpoint: str | None) -> Iterator[Findi
     if checkpoint is not None:
         learned = learned_classes(load_checkpoint(checkpoint))
         check_same_classes(checkpoint, learned, configured_classes(cfg))
-        yield ok(f"{checkpoint} names no other classes than the config")
+        yield ok(f"{checkpoint} fits the classes")

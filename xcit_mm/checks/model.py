@@ -66,15 +66,21 @@ def check_strides(model: Any) -> Iterator[Finding]:
     maps = model.train().backbone(image)
     source = "the backbone"
     if getattr(model, "neck", None) is not None:
+        channels = [feature_map.shape[1] for feature_map in maps]
+        expected = getattr(model.neck, "in_channels", None)
+        if isinstance(expected, list | tuple) and list(expected) != channels:
+            problem = f"neck.in_channels is {expected}, the backbone gives {channels}"
+            yield fail("", problem, f"model.neck.in_channels={channels}")
+            return
         maps = model.neck(maps)
         source = "the neck"
     strides = [_SIDE / feature_map.shape[3] for feature_map in maps]
     for name, part in model.named_modules():
-        expected = _expected_strides(name, part)
-        if expected[: len(strides)] != strides[: len(expected)]:
-            problem = f"{name} expects maps of strides {expected}, {source} gives {strides}"
+        wanted = _expected_strides(name, part)
+        if wanted[: len(strides)] != strides[: len(wanted)]:
+            problem = f"{name} expects maps of strides {wanted}, {source} gives {strides}"
             yield fail("D606", problem, f"these strides in {name}, or start_level=0 in the neck")
-    yield ok(f"{source} gives {len(maps)} maps of the strides {strides}, as the heads expect")
+    yield ok(f"{source} gives maps of the strides {strides}")
 
 
 def _expected_strides(name: str, part: Any) -> list[float]:
