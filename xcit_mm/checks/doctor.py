@@ -39,8 +39,8 @@ def diagnose(config: str, cfg_options: Sequence[str] = ()) -> Iterator[Finding]:
 
 
 def check_training(cfg: Config, names: Sequence[str] = ("train", "val")) -> Iterator[Finding]:
-    """Check model and weights of a training, and the data of splits, of which the first is trained
-    on. Nothing is downloaded. What takes long is checked last.
+    """Check model and start of a training, and the data of splits, of which the first is 'train'.
+    Nothing is downloaded.
     """
     model = CheckedModel(cfg)
     splits = [ConfiguredSplit(cfg, name) for name in names]
@@ -55,9 +55,7 @@ def check_training(cfg: Config, names: Sequence[str] = ("train", "val")) -> Iter
 
 
 def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
-    """Check data and model of a test, and whether a checkpoint, a path, URL or name, has learned
-    the classes of the data.
-    """
+    """Check model and data of a test, and the classes of a checkpoint, a path, URL or name."""
     model = CheckedModel(cfg)
     test = ConfiguredSplit(cfg, "test")
     yield from collect(
