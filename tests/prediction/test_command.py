@@ -15,7 +15,7 @@ import pytest
         ("--model {unloaded}", "LoadImageFromFile is not found"),
         ("--tile 64 --overlap 64", "0 <= overlap < tile"),
         ("--overlap 64", "overlap=64"),
-        ("--device gpu", "device gpu"),
+        ("--device gpu", "device string: gpu"),
         ("--root photos", "root photos"),
         ("--batch-size 0", "batch_size=0"),
         ("--min-score 0.5", "min_score=0.5"),

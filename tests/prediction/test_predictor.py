@@ -40,12 +40,6 @@ def test_a_detection_is_arrays_by_descending_score(predictors, models, turned):
     assert len(Predictor.from_config(*models["det"], **options)(turned)) == 3
 
 
-def test_a_wrong_option_is_refused_before_the_weights_are_read(models):
-    weights_of_another_model = models["det"][1]
-    with pytest.raises(ValueError, match="batch_size=0"):
-        Predictor.from_config(models["seg"][0], weights_of_another_model, batch_size=0)
-
-
 def test_a_segmentation_is_a_map_and_has_no_boxes(predictors, turned):
     prediction = predictors["seg"](turned)
     assert prediction.segmentation.shape == (160, 96) and not hasattr(prediction, "boxes")

@@ -86,12 +86,11 @@ class Prediction:
             min_score: Score above which objects are drawn.
             alpha: Opacity of masks and segmentation maps, from 0 to 1.
             labels: Whether to draw names and scores, or the legend of a segmentation map.
-            font: Path of the font of the names. Default: DejaVu Sans, which has the letters of
-                many European languages. A name with other letters is drawn as its number.
+            font: Path of the font of the names. Default: DejaVu Sans. A name with letters that the
+                font lacks is drawn as its number.
 
         Raises:
-            ValueError: If `alpha` is not from 0 to 1, the image has bands other than BGR of 8 bits,
-                or the file is not a font.
+            ValueError: If the image has bands other than BGR of 8 bits, or an argument is wrong.
         """
         if not 0 <= alpha <= 1:
             raise ValueError(f"{alpha=}: give an opacity from 0 to 1")

@@ -49,6 +49,7 @@ class Predictor:
 
     Attributes:
         model: The model after `prepare_for_inference`.
+        metainfo: `classes` and, if defined, `palette` of the config's test set.
         names: Name of each class, by its number in labels and maps.
         arguments: Arguments of `from_config` that build the same predictor on another device.
     """
@@ -169,10 +170,6 @@ class Predictor:
                 by `Image.fromarray`; or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For a
                 config that loads other images, arrays are as its loading step returns them: from
                 `LoadRasterFromFile` (H, W, bands), unscaled, in the file's type or float32.
-
-        Raises:
-            OSError: If a file cannot be read.
-            TypeError, ValueError: If an image has another type, shape or bands.
         """
         if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
             return self([images])[0]

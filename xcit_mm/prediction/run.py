@@ -68,10 +68,9 @@ def predict_many(
         Results and failures in the folder, or None in the ranks of torchrun other than 0.
 
     Raises:
-        TypeError, ValueError: If an argument is invalid, or if the folder holds an input, or
-            results of another model, options or versions.
-        OSError: If a result cannot be written, the folder has files of another origin, or another
-            process predicts into it.
+        TypeError, ValueError: If an argument is invalid, or the folder holds an input, or results
+            of another model, options or versions.
+        OSError: If the folder is not of a run, is in use, or cannot be written.
         RuntimeError: If a process that reads images died. Another call finds the image.
     """
     if overwrite and retry_failed:
