@@ -56,7 +56,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def predict(args: argparse.Namespace) -> int:
     listing = find_items(args.inputs, args.root, args.out)
     if listing.left_out and rank_and_size()[0] == 0:
-        counts = (f"{count} {reason}" for reason, count in listing.left_out.items())
+        counts = [f"{count} {reason}" for reason, count in listing.left_out.items()]
         print_line(f"left out: {', '.join(counts)}")
     options = dict(predictor_options(args), tile=args.tile, overlap=args.overlap)
     if args.ray is not None:

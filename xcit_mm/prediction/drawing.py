@@ -107,13 +107,14 @@ def _draw_legend(
     size = _font_size(image)
     line = round(1.5 * size)
     sized_font = ImageFont.truetype(font, size)
-    width = max(map(sized_font.getlength, labels))
+    limit = max(image.shape[0] // line, 1)
+    more = [f"and {len(labels)} more"] if len(labels) > limit else []
+    width = max(map(sized_font.getlength, [*labels, *more]))
     canvas = Image.new("RGB", (round(width + 2 * line), image.shape[0]), "white")
     draw = ImageDraw.Draw(canvas)
     areas = np.bincount(segmentation.ravel(), minlength=len(labels))
     present = [number for number in np.argsort(-areas, kind="stable") if areas[number]]
     rows = [(labels[number], tuple(colors[number].tolist())) for number in present]
-    limit = max(image.shape[0] // line, 1)
     if len(rows) > limit:
         rows[limit - 1 :] = [(f"and {len(rows) - limit + 1} more", (255, 255, 255))]
     for row, (label, color) in enumerate(rows):
