@@ -4,7 +4,7 @@ user's is removed."""
 import multiprocessing
 from pathlib import Path
 
-from xcit_mm.utils.folders import open_folder
+from xcit_mm.utils.folders import check_output, open_folder
 
 
 def open_and_close(folder: Path, **settings: object) -> None:
@@ -22,3 +22,8 @@ def test_a_process_that_is_forked_does_not_keep_the_lock(tmp_path):
     assert other.is_alive()
     is_closed.set()
     other.join()
+
+
+def test_a_url_is_no_file_below_the_output(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_output(tmp_path, ["https://host/model.pth"])

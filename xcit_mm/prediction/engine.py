@@ -53,18 +53,10 @@ class Engine:
                 else:
                     self.journal.add(suspect, error=CRASHED)
                     yield suspect
-        except OSError as error:
-            self._end()
-            problem = error.strerror or error  # for example, the disk is full
-            fix = f"free space, and {RESUMES}"
-            raise OSError(f"{self.out} cannot be written: {problem}; {fix}") from error
-        except (KeyboardInterrupt, GeneratorExit):
-            self._end()
+        except (KeyboardInterrupt, GeneratorExit, OSError):
+            with suppress(OSError):  # the disk may be full
+                self.journal.end()
             raise
-
-    def _end(self) -> None:
-        with suppress(OSError):  # a full disk
-            self.journal.end()
 
     def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
         """Predict and record images in batches, and yield their items."""

@@ -49,11 +49,13 @@ def open_folder(
 
 
 def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
-    """Raise ValueError if an output, a file or a folder, is one of the inputs or holds one."""
+    """Raise ValueError if an output, a file or a folder, is one of the inputs or holds one. Inputs
+    that are URLs are skipped.
+    """
     written = os.path.realpath(out)
     for path in inputs:
         real_path = os.path.realpath(path)  # unlike Path.resolve, it takes loops of links
-        if Path(real_path).is_relative_to(written):
+        if "://" not in str(path) and Path(real_path).is_relative_to(written):
             relation = "is" if real_path == written else "holds"
             raise ValueError(f"--out {out} {relation} the input {path}: give another --out")
 
