@@ -127,6 +127,7 @@ class PerfectDetector:
     overlap = 0
     batch_size = 4
     min_score = None
+    arguments = None
 
     def __init__(self, **options: Any) -> None:
         self.metainfo = dict(classes=CLASSES)

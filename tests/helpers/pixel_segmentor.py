@@ -19,6 +19,7 @@ class PixelSegmentor:
     overlap = 0
     batch_size = 2
     min_score = None
+    arguments = None
     settings: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, classes: list[str] = CLASSES, bands: int = 3) -> None:

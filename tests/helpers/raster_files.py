@@ -8,7 +8,7 @@ import numpy as np
 import rasterio
 from rasterio.transform import Affine
 
-from xcit_mm.rasters.old_raster import Raster
+from xcit_mm.rasters.raster import Raster
 
 NORTH_UP = Affine(0.5, 0, 500000, 0, -0.5, 5400000)
 UTM = dict(crs="EPSG:32633", transform=NORTH_UP)

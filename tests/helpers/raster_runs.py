@@ -64,8 +64,7 @@ class RasterRun:
             with rasterio.open(out) as file:
                 description = out.with_name(f"{out.name}.aux.xml").read_bytes()
                 return file.read(1).tolist(), file.overviews(1), description
-        read = geopandas.read_parquet if out.suffix == ".parquet" else geopandas.read_file
-        return read(out).to_json()
+        return geopandas.read_file(out).to_json()
 
     def assert_equals_an_undisturbed_run(self) -> None:
         whole = self.out.with_stem("undisturbed")

@@ -17,21 +17,19 @@ def raster(tmp_path):
 
 @pytest.fixture
 def predict(tmp_path):
-    """A function that writes a `Scene` as a raster, predicts it and returns the table as geopandas
-    reads it.
-    """
+    """A function that writes a `Scene` as a raster, predicts it and returns the table."""
     import geopandas
     from helpers.perfect_detector import PerfectDetector
     from helpers.raster_files import save_image
 
     from xcit_mm import predict_raster
 
-    def predict(scene, suffix=".gpkg", detector=None, place=None, **options):
+    def predict(scene, detector=None, place=None, **options):
         raster = save_image(tmp_path / "scene.tif", scene.image, **place or {})
-        out = tmp_path / f"out{suffix}"
+        out = tmp_path / "out.gpkg"
         options = dict(tile=96) | options
         predict_raster(raster, detector or PerfectDetector(), out, **options)
-        return geopandas.read_parquet(out) if suffix == ".parquet" else geopandas.read_file(out)
+        return geopandas.read_file(out)
 
     return predict
 

@@ -2,7 +2,6 @@
 read them.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +35,12 @@ def faults(table: Any, scene: Scene, transform: Affine = NORTH_UP) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "tile", "overlap", "transform"),
-    [
-        (".gpkg", 96, 24, NORTH_UP),
-        (".parquet", 157, 30, ROTATED),
-        (".parquet", 96, 0, TURNED),
-        (".gpkg", 1000, 100, SOUTH_UP),
-    ],
+    ("tile", "overlap", "transform"),
+    [(96, 24, NORTH_UP), (157, 30, ROTATED), (96, 0, TURNED), (1000, 100, SOUTH_UP)],
 )
-def test_each_object_is_found_once_and_whole_in_its_place(
-    suffix, tile, overlap, transform, predict
-):
+def test_each_object_is_found_once_and_whole_in_its_place(tile, overlap, transform, predict):
     scene = Scene(400, 500).add_random(12, 60, 160).add_random(150, 8, 40)
-    place = dict(transform=transform)
-    table = predict(scene, suffix, tile=tile, overlap=overlap, place=place)
+    table = predict(scene, tile=tile, overlap=overlap, place=dict(transform=transform))
     assert faults(table, scene, transform) == NO_FAULTS
     assert list(table.columns) == ["class", "score", "area", "cut", "geometry"]
     assert table.crs.to_epsg() == 32633 and (table.score.diff().dropna() <= 0).all()
@@ -80,37 +71,12 @@ def test_areas_equal_those_on_the_ellipsoid_in_every_coordinate_system(
     """
     x, y = pyproj.Transformer.from_crs(4326, crs, always_xy=True).transform(lon, lat)
     place = dict(crs=f"EPSG:{crs}", transform=Affine(side, 0, x, 0, -side, y))
-    table = predict(Scene(150, 200).add_random(30, 8, 60), place=place, crs="EPSG:4087")
-    assert table.crs.to_epsg() == 4087
+    table = predict(Scene(150, 200).add_random(30, 8, 60), place=place)
+    assert table.crs.to_epsg() == crs
     measure = pyproj.Geod(ellps="WGS84").geometry_area_perimeter
     expected = [abs(measure(shape)[0]) for shape in table.to_crs(4326).geometry]
     np.testing.assert_allclose(table["area"], expected, rtol=0.005)
     assert table["area"].max() > 10
-
-
-def test_geojson_is_in_wgs_84_and_conforms_to_rfc_7946(predict, tmp_path):
-    scene = Scene(200, 150).add_random(30, 8, 60)
-    table = predict(scene, ".geojson")
-    content = json.loads((tmp_path / "out.geojson").read_text())
-    assert "crs" not in content and content["name"] == "out" and table.crs.to_epsg() == 4326
-    assert np.allclose(table.total_bounds, [15, 48.75, 15, 48.75], atol=0.01)
-    assert all(shape.exterior.is_ccw for shape in table.explode().geometry)
-    assert faults(table.to_crs(32633), scene) == NO_FAULTS
-
-
-DEGREES = dict(crs="EPSG:4326", transform=Affine(0.01, 0, 179.7, 0, -0.01, 50))
-METRES = dict(crs="EPSG:32601", transform=Affine(1000, 0, 140_000, 0, -1000, 50))
-
-
-@pytest.mark.parametrize(
-    ("place", "crs"), [(DEGREES, "EPSG:3857"), (METRES, "EPSG:4326"), (METRES, "EPSG:3857")]
-)
-def test_a_system_that_ends_within_the_raster_is_refused(place, crs, predict, few):
-    """Polygons across 180 degrees would reach round the world."""
-    detector = PerfectDetector()
-    with pytest.raises(ValueError, match=rf"--crs {crs} .*scene\.tif: write \.geojson"):
-        predict(few, detector=detector, place=place, crs=crs)
-    assert detector.seen == 0
 
 
 def test_without_a_coordinate_system_coordinates_are_pixels_without_an_area(predict):
@@ -138,7 +104,7 @@ def test_tiles_of_nodata_are_not_predicted_but_those_of_one_color_are(
     detector = PerfectDetector()
     table = predict(scene, detector=detector, place=dict(nodata=nodata), tile=100, overlap=20)
     assert len(table) == 1 and detector.seen == seen
-    note = "zeros at its border fill 100% of a sample: with --nodata=0"
+    note = "scene.tif: no nodata, alpha or mask: if it has a collar, --nodata 0"
     assert (note in capsys.readouterr().err) == (nodata is None)
 
 
@@ -166,75 +132,50 @@ def test_objects_without_data_are_dropped_and_masks_are_cut(first_valid, areas, 
     assert table.geometry.area.tolist() == areas
 
 
-class Sized(PerfectDetector):
-    """A detector that keeps the shapes of its images."""
-
-    overlap = 32
-
-    def __init__(self, tile: int | None) -> None:
-        super().__init__()
-        self.tile = tile
-        self.shapes: set[tuple[int, ...]] = set()
-
-    def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
-        assert self.tile is None  # else it would tile the tiles
-        self.shapes |= {image.shape for image in images}
-        return super().__call__(images)
-
-
-@pytest.mark.parametrize(
-    ("options", "tile", "overlap"),
-    [({}, 64, 32), (dict(overlap=8), 64, 8), (dict(tile=80), 80, 20)],
-)
-def test_tiles_of_the_predictor_are_those_of_the_raster(options, tile, overlap, predict):
-    scene = Scene(160, 160).add_random(20, 8, 30)
-    detector = Sized(tile=64)
-    table = predict(scene, detector=detector, **dict(tile=None) | options)
-    expected = predict(scene, tile=tile, overlap=overlap, overwrite=True)
-    assert detector.shapes == {(tile, tile, 3)} and detector.tile == 64
-    assert table.to_json() == expected.to_json()
-
-
 def test_a_small_raster_is_padded_to_a_tile_if_the_pipeline_resizes(predict):
     """The pipeline would enlarge it, and the model would see another scale than elsewhere."""
 
-    class Drawing(Sized):
+    class Drawing(PerfectDetector):
         def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
             for image in images:
+                assert image.shape == (96, 96, 3)
                 image[82:, 10:20] = 200, 1, 0  # an object across the edge of the raster
             return super().__call__(images)
 
-    detector = Drawing(tile=None)
+    detector = Drawing()
     detector.cfg.test_dataloader.dataset.pipeline = [dict(type="Resize", scale=(96, 96))]
-    table = predict(Scene(90, 60).add_random(5, 8, 30), detector=detector, tile=None)
-    assert detector.shapes == {(96, 96, 3)}
+    table = predict(Scene(90, 60).add_random(5, 8, 30), detector=detector)
     assert len(table) == 6 and table.total_bounds[1] == 5400000 - 45 and table["cut"].sum() >= 1
 
 
+def test_tiles_are_those_of_the_training_or_of_the_call(predict):
+    scene = Scene(160, 160).add_random(20, 8, 30)
+    detector = PerfectDetector()
+    detector.cfg.raster = dict(tile=64, overlap=32)
+    for options, seen in ((dict(tile=None), 16), (dict(tile=None, overlap=0), 9), ({}, 4)):
+        detector.seen = 0
+        predict(scene, detector=detector, overwrite=True, **options)
+        assert detector.seen == seen
+
+
 @pytest.mark.parametrize(
-    ("suffix", "options", "message"),
+    ("options", "message"),
     [
-        (".tif", {}, r"a detector writes \.gpkg, \.geojson, \.parquet"),
-        (".geojson", dict(crs="EPSG:3857"), "GeoJSON is in WGS 84"),
-        (".gpkg", dict(crs="EPSG:3857", place=NO_PLACE), "no coordinate system: .* without --crs"),
-        (".geojson", dict(place=NO_PLACE), r"no coordinate system: write \.gpkg"),
-        (".gpkg", dict(crs="EPSG:99999"), "--crs EPSG:99999: PROJ knows no such .*, give a code"),
-        (".gpkg", dict(tile=None), "give --tile"),
-        (".gpkg", dict(tile=0), "tiles of 0 pixels"),
-        (".gpkg", dict(aoi="text.gpkg"), r"text\.gpkg' not recognized"),
-        (".gpkg", dict(aoi="points.gpkg"), r"points\.gpkg has no polygons"),
-        (".gpkg", dict(aoi="area.gpkg", place=NO_PLACE), "the raster has no coordinate system"),
-        (".gpkg", dict(bands=[1, 2, 9]), "has no band 9"),
+        (dict(tile=None), r"the config has no raster = dict\(tile=...\): give --tile"),
+        (dict(tile=0), "tiles of 0 pixels"),
+        (dict(aoi="text.gpkg"), r"text\.gpkg' not recognized"),
+        (dict(aoi="points.gpkg"), r"points\.gpkg has no polygons"),
+        (dict(aoi="area.gpkg", place=NO_PLACE), "the raster has no coordinate system"),
+        (dict(bands=[1, 2, 9]), "--bands 1 2 9"),
     ],
 )
 def test_options_that_do_not_match_are_one_line(
-    suffix, options, message, predict, few, tmp_path, monkeypatch
+    options, message, predict, few, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     Path("text.gpkg").write_text("text")
     in_pixels([shapely.Point(1, 2)]).to_file("points.gpkg")
     in_pixels([shapely.box(0, 0, 50, 50)]).to_file("area.gpkg")
-    with pytest.raises((ValueError, OSError, RuntimeError), match=message) as error:
-        predict(few, suffix, **options)
-    assert "\n" not in str(error.value)
-    assert not Path(f"out{suffix}").exists() and not list(tmp_path.glob("*.parts/row*"))
+    with pytest.raises((ValueError, RuntimeError), match=message) as error:
+        predict(few, **options)
+    assert "\n" not in str(error.value) and not list(tmp_path.glob("out*"))

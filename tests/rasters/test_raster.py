@@ -1,18 +1,22 @@
-"""Rasters of all kinds, read by windows: the pixels of image readers, one scale everywhere, or an
-error of one line.
+"""Rasters of all kinds, read by windows: the pixels of image readers, what GDAL's mask leaves out,
+or an error of one line.
 """
 
-import re
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
+from helpers.file_server import serve
 from helpers.raster_files import UTM, noise, read_raster, save
 from PIL import Image
+from rasterio.control import GroundControlPoint
 from rasterio.enums import ColorInterp
+from rasterio.rpc import RPC
+from rasterio.shutil import copy
 
-from xcit_mm.rasters.old_raster import Raster
+from xcit_mm.rasters.raster import Raster
 from xcit_mm.utils.images import read_image
 
 pytestmark = pytest.mark.filterwarnings(
@@ -20,15 +24,16 @@ pytestmark = pytest.mark.filterwarnings(
 )
 NOISE = noise(4, 70, 90)
 MASKED = np.concatenate([NOISE[:3], 255 * (NOISE[3:] > 99).astype(np.uint8)])  # the alpha of a mask
+POINTS = [
+    GroundControlPoint(*corner)
+    for corner in ((0, 0, 10.0, 50.0), (0, 90, 10.1, 50.02), (70, 0, 10.02, 49.9))
+]
+LINE = [1.0] + [0.0] * 19
 
 
 @pytest.fixture
 def path(tmp_path) -> Path:
     return tmp_path / "a.tif"
-
-
-def first_pixel(path: Path, **options) -> list[int]:
-    return read_raster(path, **options)[0][0, 0].tolist()
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA"])
@@ -44,30 +49,6 @@ def test_pixels_of_8_bits_are_those_of_a_training_image(mode, suffix, tmp_path):
 
 
 class TestBands:
-    @pytest.mark.parametrize("bands", [None, [1, 2, 3], [4, 3, 2]])
-    def test_a_fourth_band_of_infrared_is_not_opacity(self, bands, path):
-        """rasterio marks the fourth of four bands as alpha. Water has an infrared of 0."""
-        stored = NOISE.copy()
-        stored[3, 40:] = 0
-        save(path, stored)
-        with rasterio.open(path) as file:
-            assert file.colorinterp[3] == ColorInterp.alpha
-        notes = Raster(path, bands=bands).notes
-        assert len(notes) == (0 if bands == [4, 3, 2] else 1)
-        assert all(note.startswith("its band 4 is marked as alpha") for note in notes)
-        image, valid = read_raster(path, bands=bands)
-        selected = [number - 1 for number in bands or [1, 2, 3]]
-        np.testing.assert_array_equal(image, stored[selected[::-1]].transpose(1, 2, 0))
-        assert valid.all()
-        assert read_raster(path, bands=bands or [1, 2, 3], raw=True)[1].all()
-
-    def test_a_resampled_mask_is_a_mask(self, path):
-        mask = np.add.outer(np.arange(70), np.arange(90)) * 40.0 - 2000
-        mask = mask.clip(0, 255).astype(np.uint8)
-        save(path, np.concatenate([NOISE[:3], mask[None]]))
-        np.testing.assert_array_equal(read_raster(path)[1], mask > 0)
-        assert Raster(path).notes == []
-
     @pytest.mark.parametrize(
         ("options", "expected"),
         [
@@ -83,34 +64,38 @@ class TestBands:
     ):
         numbers = np.arange(1, 9, dtype=np.uint8)[:, None, None]
         save(path, np.broadcast_to(numbers, (8, 4, 5)))
-        assert first_pixel(path, **options) == expected
+        assert read_raster(path, **options)[0][0, 0].tolist() == expected
 
     def test_color_names_of_the_file_determine_the_order(self, path):
-        save(path, NOISE[:3])
+        save(path, NOISE, photometric="minisblack")
         with rasterio.open(path, "r+") as file:
-            file.colorinterp = [ColorInterp.blue, ColorInterp.green, ColorInterp.red]
-        np.testing.assert_array_equal(read_raster(path)[0], NOISE[:3].transpose(1, 2, 0))
+            names = ("undefined", "blue", "green", "red")
+            file.colorinterp = [ColorInterp[name] for name in names]
+        np.testing.assert_array_equal(read_raster(path)[0], NOISE[1:].transpose(1, 2, 0))
 
     @pytest.mark.parametrize(
         ("count", "bands", "message"),
         [
-            (2, None, r"has 2 bands \(1 gray, 2 undefined\), but the model takes 3"),
-            (9, None, r"has 9 bands \(1 gray, .* and 6 more\), .*--bands 1 2 3"),
-            (5, [1, 2], "--bands 1 2: .*the model takes 3"),
-            (5, [3, 2, 6], "has no band 6"),
+            (2, None, r"\(1 gray, 2 undefined\): the model takes 3 bands, not 1 2"),
+            (9, None, r"\(1 gray, .* and 6 more\): .* choose, as by --bands 1 2 3"),
+            (5, [1, 2], "the model takes 3 bands, not 1 2"),
+            (5, [3, 2, 6], "--bands 3 2 6: .* has 1 to 5"),
         ],
     )
-    def test_ambiguous_or_missing_bands_raise(self, count, bands, message, path):
+    def test_other_bands_than_the_model_s_are_refused(self, count, bands, message, path):
         save(path, np.zeros((count, 4, 5), np.uint8), photometric="minisblack")
         with pytest.raises(ValueError, match=message):
             Raster(path, bands=bands)
 
-    def test_palettes_and_complex_numbers_raise(self, path):
-        Image.fromarray(NOISE[0]).convert("P").save(path)
-        with pytest.raises(ValueError, match=r"`gdal_translate -expand rgb .*a\.tif OUT"):
-            Raster(path)
-        with pytest.raises(ValueError, match="complex numbers"):
-            Raster(save(path, NOISE[0].astype(np.complex64), **UTM))
+    def test_a_band_that_the_model_sees_is_not_a_mask(self, path):
+        """rasterio marks the fourth of four bands as alpha. Water has an infrared of 0."""
+        stored = NOISE.copy()
+        stored[:, :10] = 9
+        stored[3, 40:] = 0
+        save(path, stored, nodata=9)
+        image, valid = read_raster(path, bands=[4, 2, 1])
+        np.testing.assert_array_equal(image, stored[[0, 1, 3]].transpose(1, 2, 0))
+        assert valid[10:].all() and not valid[:10].any()
 
     def test_raw_nan_and_infinity_become_0(self, path):
         stored = np.array([[[np.nan, 1]], [[np.nan, np.inf]]], np.float32)
@@ -131,145 +116,148 @@ class TestScale:
             [0, 0, 128, 255, 255, 255],
         ]
 
+    def test_without_bounds_the_line_has_percentiles_to_paste(self, path):
+        band = np.arange(1, 1002, dtype=np.uint16).repeat(5).reshape(1, 77, 65)
+        save(path, np.concatenate([band, 10 * band, 20 * band]))
+        message = r"values of uint16: .* `--bounds 21 981 210 9810 420 19620`, percentiles 2 98"
+        with pytest.raises(ValueError, match=message):
+            Raster(path)
+        bounds = Raster(path, percentiles=(0, 50), bands=[1]).bounds
+        np.testing.assert_allclose(bounds, [(1, 501)], atol=1)
+
     @pytest.mark.parametrize(
-        "options",
+        ("options", "message"),
         [
-            *(dict(bounds=bounds) for bounds in ((5, 5), (9, 1), (1,), (0, np.nan))),
-            *(dict(percentiles=percentiles) for percentiles in ((98, 2), (-1, 50))),
-            dict(percentiles=(2, 98), bounds=(0, 9)),
-            dict(gsd=0.5),  # of a file without a place
+            (dict(bounds=(5, 5)), "--bounds 5 5: the lower value must come first"),
+            (dict(bounds=(0, np.nan)), "--bounds 0 nan: the lower value"),
+            (dict(bounds=(1,)), "--bounds 1: give one pair"),
+            (dict(bounds=(0, 3000)), "--bounds 0 3000: .* has 8 bits"),
+            (dict(percentiles=(-1, 50)), "Percentiles must be in the range"),
         ],
     )
-    def test_options_that_do_not_match_raise(self, options, path):
-        save(path, NOISE[:3].astype(np.uint16))
-        with pytest.raises(ValueError, match=f"--{next(iter(options))} "):
+    def test_a_scale_that_cannot_be_is_one_line(self, options, message, path):
+        save(path, NOISE[:3])
+        with pytest.raises(ValueError, match=message):
             Raster(path, **options)
 
-    def test_bounds_are_percentiles_of_the_valid_pixels_of_each_band(self, path):
-        band = np.arange(1, 1002, dtype=np.uint16).repeat(5).reshape(1, 77, 65)
-        save(path, np.concatenate([band, 10 * band, 0 * band]), nodata=0)
-        with pytest.raises(ValueError, match="its band 3 has no valid pixel, give --bounds"):
-            Raster(path)
-        np.testing.assert_allclose(Raster(path, bands=[1]).bounds, [(21, 981)], atol=0.5)
-        bounds = Raster(path, bands=[2], percentiles=(0, 50)).bounds
-        np.testing.assert_allclose(bounds, [(10, 5010)], atol=5)
 
-    @pytest.mark.parametrize("common", [7, 200])
-    def test_a_raster_of_mostly_one_value_has_the_scale_of_the_others(self, common, path):
-        stored = np.full((1, 40, 50), common, np.uint16)
-        assert np.diff(Raster(save(path, stored)).bounds) == 1
-        stored[0, 0, 0] = 100
-        assert Raster(save(path, stored)).bounds.tolist() == [sorted((common, 100))]
+class TestMask:
+    """Pixels have data where GDAL says so."""
 
-    def test_percentiles_without_an_effect_are_noted(self, path):
-        assert "--percentiles" in Raster(save(path, NOISE[:3]), percentiles=(2, 98)).notes[0]
+    COLLAR = "no nodata, alpha or mask: if it has a collar, --nodata 0"
 
-    def test_a_sample_shows_all_of_a_large_raster(self, path):
-        save(path, np.tile(np.arange(3000, dtype=np.uint16), (3000, 1)), compress="deflate")
-        np.testing.assert_allclose(Raster(path).bounds, [(60, 2940)], atol=60)
+    def test_nan_and_infinity_are_invalid(self, path):
+        save(path, np.array([[np.nan, np.inf, -np.inf, 1, 2, 3, -9999]], np.float32), nodata=-9999)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            image, valid = read_raster(path, bounds=(1, 3))
+        assert valid.tolist() == [[False, False, False, True, True, True, False]]
+        assert image[0, :, 0].tolist() == [0, 0, 0, 0, 128, 255, 0]
+        np.testing.assert_allclose(Raster(path, percentiles=(0, 100)).bounds, [(1, 3)])
 
-
-class TestUntaggedExtremes:
-    """Values that programs write where they have no data, without a tag."""
+    def test_a_pixel_with_a_value_in_some_band_is_valid(self, path):
+        save(path, np.array([[[5.0, 7]], [[np.nan, 7]], [[10, 7]]]), nodata=7)
+        image, valid = read_raster(path, bounds=(0, 10))
+        assert valid.tolist() == [[True, False]] and image.tolist() == [[[255, 0, 128], [0] * 3]]
 
     @pytest.mark.parametrize(
-        ("dtype", "fill"),
+        ("sign", "dtype"),
         [
-            ("float32", -9999),
-            ("float32", 9999),
-            ("float32", -np.finfo(np.float32).max),
-            ("int16", -32768),
-            ("int16", 32767),
-            ("uint16", 65535),
+            ("nodata", np.float32),
+            ("mask", np.uint8),
+            ("mask beside", np.float32),
+            ("alpha", np.uint8),
+            ("alpha", np.uint16),
+            ("none", np.uint8),
         ],
     )
-    def test_they_do_not_spoil_the_scale_and_are_named(self, dtype, fill, path):
-        scene = (NOISE[:3].astype(np.float64) / (255 if dtype == "float32" else 0.1)).astype(dtype)
-        expected = Raster(save(path, scene)).bounds
-        filled = scene.copy()
-        filled[:, :14] = fill
-        raster = Raster(save(path, filled))
-        np.testing.assert_allclose(raster.bounds, expected, rtol=0.1)
-        (note,) = raster.notes
-        found = re.match(r"values of (\S+) fill 20% of a sample: with --nodata=(\S+) ", note)
-        shown, nodata = map(float, found.groups())
-        assert shown == nodata == fill
-        assert Raster(path, nodata=nodata).read(slice(0, 70), slice(0, 90))[1][:14].sum() == 0
+    @pytest.mark.parametrize("nodata", [0, None])
+    def test_every_sign_of_a_file_counts_and_nodata_besides(self, nodata, sign, dtype, path):
+        """The left fifth has no data by the file, the right tenth by --nodata."""
+        bands = noise(3, 100, 200, high=200, dtype=dtype) + 20
+        bands[:, :, :40] = 250
+        bands[:, :, 180:] = 0
+        opacity = np.broadcast_to(np.where(np.arange(200) >= 40, 255, 0), (100, 200))
+        profile = dict(UTM)
+        if sign == "nodata":
+            profile["nodata"] = 250
+        if sign == "alpha":
+            bands = np.concatenate([bands, opacity[None].astype(dtype)])
+            profile |= dict(photometric="RGB", alpha="YES")
+        save(path, bands, **profile)
+        if "mask" in sign:
+            is_inside = sign == "mask"
+            with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=is_inside), rasterio.open(path, "r+") as file:
+                file.write_mask(opacity.astype(np.uint8))
+            assert path.with_name("a.tif.msk").exists() != is_inside
+        _, valid = read_raster(path, nodata=nodata, bounds=[0, 255])
+        expected = np.ones((100, 200), bool)
+        expected[:, :40] = sign == "none"
+        expected[:, 180:] = nodata is None
+        np.testing.assert_array_equal(valid, expected)
+        has_note = sign == "none" and nodata is None
+        assert Raster(path, bounds=[0, 255], nodata=nodata).notes == [self.COLLAR] * has_note
 
-    @pytest.mark.parametrize("low", [-50, 900])
-    def test_a_common_low_value_near_to_others_is_a_value(self, low, path):
-        scene = NOISE[:3].astype(np.int16) + 1000
-        scene[:, 20:40] = low
-        scene[:, 50:55] = np.arange(90) * 10 + low
-        assert Raster(save(path, scene)).notes == []
-
-    @pytest.mark.parametrize(("dtype", "white"), [("uint8", 255), ("uint16", 65535)])
-    def test_a_white_collar_is_named(self, dtype, white, path):
-        scene = NOISE[:3].astype(dtype) * (white // 255)
-        scene[:, :14] = white
-        (note,) = Raster(save(path, scene)).notes
-        assert note.startswith(f"values of {white:g} fill 2")
-        scene = NOISE[:3].clip(0, 250)
-        scene[:, 20:60, 20:60] = 255  # snow
-        assert Raster(save(path, scene)).notes == []
-
-
-def test_further_pages_are_named(path):
-    pages = [Image.fromarray(NOISE[number]) for number in range(3)]
-    pages[0].save(path, save_all=True, append_images=pages[1:])
-    (note,) = Raster(path).notes
-    assert re.match(r"its first page is read, and not GTIFF_DIR:2:.*a\.tif", note)
-
-
-class TestUnwrittenBlocks:
     @pytest.mark.parametrize("tiling", [dict(tiled=True, blockxsize=64, blockysize=64), {}])
-    @pytest.mark.parametrize("gsd", [None, 0.25, 1])
-    def test_they_are_no_data_in_every_window(self, gsd, tiling, path):
-        profile = dict(driver="GTiff", height=400, width=500, count=3, dtype="uint8")
+    def test_blocks_that_a_sparse_file_lacks_are_no_data_and_not_read(self, tiling, path):
+        profile = dict(driver="GTiff", height=400, width=500, count=3, dtype="uint8", nodata=7)
+        rows = slice(64, 128)
+        columns = slice(64, 128) if tiling else slice(0, 500)
         with rasterio.open(path, "w", **profile, SPARSE_OK=True, **tiling, **UTM) as file:
-            window = ((64, 128), (64, 128)) if tiling else ((100, 120), (0, 500))
-            rows, columns = (slice(*span) for span in window)
-            shape = 3, rows.stop - rows.start, columns.stop - columns.start
-            file.write(noise(*shape), window=window)
+            shape = 3, 64, columns.stop - columns.start
+            file.write(noise(*shape).clip(8, 255), window=(rows, columns))
         expected = np.zeros((400, 500), bool)
         expected[rows, columns] = True
-        factor = (gsd or 0.5) / 0.5  # pixels of the file in a pixel
-        places = (np.arange(int(side / factor)) * factor for side in expected.shape)
-        expected = expected[np.ix_(*(place.astype(int) for place in places))]
-        _, valid = read_raster(path, gsd=gsd)
-        assert expected[valid].sum() == expected.sum() and valid.sum() <= expected.sum() * 1.2
-        raster = Raster(path, gsd=gsd)
-        for window in ((slice(30, 90), slice(90, 160)), (slice(0, 200), slice(0, 250))):
-            np.testing.assert_array_equal(raster.read(*window)[1], valid[window])
-        assert raster.stores(slice(0, raster.height // 2), slice(0, raster.width))
-        assert not raster.stores(slice(raster.height // 2, raster.height), slice(0, raster.width))
+        np.testing.assert_array_equal(read_raster(path)[1], expected)
+        raster = Raster(path)
+        for window in ((slice(120, 130), slice(0, 65)), (slice(0, 400), slice(0, 500))):
+            assert raster.stores(*window)
+        for window in ((slice(160, 400), slice(0, 500)), (slice(192, 193), slice(64, 128))):
+            assert not raster.stores(*window)
 
 
-class TestZerosAroundAScene:
-    SCENE = NOISE[:3].astype(np.uint16) + 3000
-
-    @pytest.mark.parametrize("nodata", [None, 0])
-    def test_the_scale_is_that_of_the_scene(self, nodata, path):
-        expected = Raster(save(path, self.SCENE)).bounds
-        collar = [(0, 0), (40, 40), (40, 40)]
-        raster = Raster(save(path, np.pad(self.SCENE, collar)), nodata=nodata)
-        np.testing.assert_allclose(raster.bounds, expected, atol=10)
-        _, valid = raster.read(slice(0, 150), slice(0, 170))
-        if nodata is None:
-            (note,) = raster.notes
-            assert re.match(r"zeros at its border fill \d\d% of a sample: .* --nodata=0 ", note)
-            assert valid.all()
-        else:
-            assert raster.notes == []
-            np.testing.assert_array_equal(valid, np.pad(np.ones((70, 90), bool), 40))
+class TestFiles:
+    def test_a_remote_cloud_optimized_geotiff_is_read_by_windows(self, path):
+        stored = noise(3, 1100, 1200)
+        cog = path.with_name("cog.tif")
+        copy(save(path, stored, **UTM), cog, driver="COG", compress="deflate")
+        with serve(path.parent) as server:
+            raster = Raster(f"{server.url}/cog.tif?token=1")
+            image, _ = raster.read(slice(600, 700), slice(900, 1000))
+            assert raster.transform == UTM["transform"]
+            assert server.sent.value < cog.stat().st_size / 2
+            with pytest.raises(OSError, match=r"^[^\n]*/gone\.tif cannot be read: [^\n]*404"):
+                Raster(f"{server.url}/gone.tif")
+        np.testing.assert_array_equal(image, stored[::-1, 600:700, 900:1000].transpose(1, 2, 0))
 
     @pytest.mark.parametrize(
-        "zeros",
-        [(slice(3), slice(20, 60), slice(20, 60)), (slice(3), slice(5), slice(20)), (0, slice(20))],
-        ids=["inside", "few", "in one band"],
+        ("bands", "profile", "command"),
+        [
+            (NOISE[0], dict(gcps=POINTS, crs="EPSG:4326"), "gdalwarp -r bilinear"),
+            (
+                NOISE[0],
+                dict(rpcs=RPC(0, 1, 50, 1, LINE, LINE, 3, 6, 10, 1, LINE, LINE, 5, 10)),
+                "gdalwarp -rpc -r bilinear",
+            ),
+            (NOISE[0].astype(np.complex64), UTM, "gdal_calc.py -A"),
+            (NOISE[0], dict(photometric="palette"), "gdal_translate -expand rgb"),
+        ],
+        ids=["control points", "rational polynomials", "complex numbers", "palette"],
     )
-    def test_other_zeros_are_values(self, zeros, path):
-        stored = self.SCENE.copy()
-        stored[zeros] = 0
-        raster = Raster(save(path, stored), percentiles=(0, 100))
-        assert raster.bounds[0, 0] == 0 and raster.notes == []
+    def test_what_gdal_converts_is_refused_with_its_command(self, bands, profile, command, path):
+        save(path, bands, **profile)
+        with pytest.raises(ValueError, match=rf"`{command} .*a\.tif .*OUT.tif`$"):
+            Raster(path)
+
+    def test_several_rasters_in_a_file_are_refused_by_name(self, path):
+        pages = [Image.fromarray(NOISE[number]) for number in range(3)]
+        pages[0].save(path, save_all=True, append_images=pages[1:])
+        with pytest.raises(ValueError, match=r"holds GTIFF_DIR:1:.* `gdal_translate GTIFF_DIR:1:"):
+            Raster(path)
+
+    @pytest.mark.parametrize("content", [b"", b"hello", b"II*\0\x08\0\0\0\xff", None])
+    def test_other_and_truncated_files_raise_in_one_line(self, content, path):
+        save(path, NOISE[:3], tiled=True, blockxsize=16, blockysize=16, **UTM)
+        path.write_bytes(path.read_bytes()[:-2000] if content is None else content)
+        with pytest.raises(OSError, match=r"^[^\n]*a\.tif cannot be read: [^\n]+$"):
+            read_raster(path)

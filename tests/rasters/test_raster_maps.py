@@ -68,26 +68,6 @@ def test_bands_of_the_training_are_read_again_as_stored(out, tmp_path):
     np.testing.assert_array_equal(read_map(out), expected)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "options", "has_note"),
-    [
-        (np.uint8, {}, True),
-        (np.uint8, dict(bounds=[0, 255]), False),
-        (np.uint8, dict(percentiles=[0, 100]), False),
-        (np.uint16, {}, False),
-    ],
-)
-def test_8_bits_that_get_the_bounds_of_a_training_are_noted(
-    dtype, options, has_note, out, tmp_path, capsys
-):
-    raster = save(tmp_path / "a.tif", noise(3, 60, 70, dtype=dtype), **UTM)
-    segmentor = PixelSegmentor()
-    segmentor.cfg.raster = dict(bounds=[2600, 4500] * 3)
-    predict_raster(raster, segmentor, out, tile=64, **options)
-    line = f"{raster}: its 8 bits are scaled by the bounds of the training: give --bounds 0 255"
-    assert (line in capsys.readouterr().err) == has_note
-
-
 def test_a_map_equals_that_of_a_photo_in_tiles(models, out, tmp_path):
     photo = noise(9, 8, 3).repeat(28, axis=0).repeat(25, axis=1)
     predictor = Predictor.from_config(*models["seg"], batch_size=2)
@@ -128,34 +108,17 @@ def test_memory_does_not_grow_with_the_raster(out, tmp_path):
 
 
 class TestCommand:
-    @pytest.mark.parametrize(("model", "suffix"), [("seg", ".tif"), ("det", ".gpkg")])
-    def test_a_folder_of_rasters_is_a_folder_of_results(
-        self, model, suffix, models, call, tmp_path
-    ):
-        folder = tmp_path / "in"
-        folder.mkdir()
-        for name in ("a.tif", "b.tif"):
-            save(folder / name, noise(3, 96, 96), **UTM)
-        (folder / "text.tif").write_text("text")
-        (folder / "notes.txt").write_text("text")
-        out = tmp_path / "out"
-        code, _, errors = call("raster", folder, *models[model], "--out", out, "--tile", 96)
-        assert code == 3 and f"{folder / 'text.tif'} failed: OSError: " in errors
-        names = sorted(path.name for path in out.glob(f"*{suffix}"))
-        assert names == [f"a{suffix}", f"b{suffix}"]
+    @pytest.mark.parametrize(("model", "name"), [("seg", "map.tif"), ("det", "objects.gpkg")])
+    def test_a_finished_result_is_one_line_and_exit_0(self, model, name, models, call, tmp_path):
+        raster = save(tmp_path / "a.tif", noise(3, 96, 96), **UTM)
+        command = ["raster", raster, *models[model], "--out", tmp_path / name, "--tile", 96]
+        for line in ("tile", f"{name} exists: --overwrite predicts it again"):
+            code, printed, errors = call(*command)
+            assert code == 0 and printed == f"{tmp_path / name}\n" and line in errors
 
-    @pytest.mark.parametrize(
-        ("name", "options", "message"),
-        [
-            ("map.tif", ["--crs", "EPSG:4326"], "use gdalwarp -t_srs"),
-            ("map.tif", ["--class-column", "kind"], "--class-column kind is for --labels"),
-            ("map.tif", ["--layer", "kind"], "--layer kind is for --labels"),
-        ],
-    )
-    def test_errors_are_one_line(
-        self, name, options, message, models, refusal, tmp_path, monkeypatch
-    ):
-        monkeypatch.chdir(tmp_path)
+    @pytest.mark.parametrize("option", ["--class-column", "--layer"])
+    def test_options_of_labels_need_labels(self, option, models, refusal, tmp_path):
         raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
-        options = [*options, "--out", tmp_path / name]
-        assert message in refusal("raster", raster, *models["seg"], *options)
+        options = [option, "name", "--out", tmp_path / "map.tif"]
+        line = refusal("raster", raster, *models["seg"], *options)
+        assert f"{option} name is for --labels" in line

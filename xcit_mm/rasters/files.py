@@ -7,14 +7,10 @@ from pathlib import Path
 from ..utils.atomic import atomic_path
 from ..utils.errors import reason
 
-ORIGIN = "MADE_FROM"
-"""Key of what a result was made from in the metadata of its file, as JSON."""
+MADE_FROM = "MADE_FROM"
+"""Key of what a result was made from in the metadata of its file: a JSON for people to read."""
 UNFINISHED = "unfinished-"
 """Start of the names of files that are being written, in the folder of the rows."""
-
-
-class WriteError(OSError):
-    """A result could not be written, most often because the disk is full."""
 
 
 def rows_folder(out: Path) -> Path:
@@ -22,18 +18,12 @@ def rows_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.parts")
 
 
-def list_rows(out: Path) -> list[Path]:
-    """List the files of rows and the unfinished files of a result."""
-    folder = rows_folder(out)
-    return [*folder.glob("row-*"), *folder.glob(f"{UNFINISHED}*")]
-
-
 @contextmanager
 def written_file(path: Path, folder: Path) -> Iterator[Path]:
     """Yield a path in `folder` for a file to write and to read back, which then moves to `path`.
 
     Raises:
-        WriteError: If the block raises an error. The message is one line.
+        OSError: If the block raises an error. The message is one line.
     """
     unfinished = folder / f"{UNFINISHED}{path.name}"
     unfinished.unlink(missing_ok=True)
@@ -43,7 +33,7 @@ def written_file(path: Path, folder: Path) -> Iterator[Path]:
     except Exception as error:  # each library has errors of its own
         fix = "see whether the disk is full, then start the same command again"
         cause = reason(error.__cause__ or error)
-        raise WriteError(f"{path} cannot be written ({cause}): {fix}") from error
+        raise OSError(f"{path} cannot be written ({cause}): {fix}") from error
 
 
 def write_bytes(path: Path, folder: Path, data: bytes) -> None:

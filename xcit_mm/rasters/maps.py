@@ -10,9 +10,9 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from ..utils.palettes import Palette, make_palette
-from .files import ORIGIN, UNFINISHED, rows_folder, write_bytes, written_file
+from .files import MADE_FROM, UNFINISHED, rows_folder, write_bytes, written_file
 from .gdal import gdal, open_raster
-from .old_raster import Raster
+from .raster import Raster
 
 
 def no_class(classes: Sequence[str]) -> np.uint8 | np.uint16:
@@ -33,23 +33,15 @@ def encode_labels(tiles: Mapping[tuple[int, int], np.ndarray]) -> bytes:
     return file.getvalue()
 
 
-def read_origin(path: Path) -> dict[str, Any]:
-    """Return what a map was made from.
-
-    Raises:
-        ValueError: If the file is not a map that `join_maps` wrote.
-        OSError: If GDAL cannot read it.
-    """
-    with gdal(path), open_raster(path) as file:
-        tags = file.tags()
-    if ORIGIN not in tags:
-        raise ValueError(f"{path} is not a map of xcit-mm raster: it lacks the tag {ORIGIN}")
-    return json.loads(tags[ORIGIN])
-
-
 def description_path(path: Path) -> Path:
     """Return the path of the file that names the classes of a map for GDAL and QGIS."""
     return path.with_name(f"{path.name}.aux.xml")
+
+
+def is_map(path: Path) -> bool:
+    """Return whether `join_maps` wrote a file."""
+    with gdal(path), open_raster(path) as file:
+        return MADE_FROM in file.tags()
 
 
 def join_maps(
@@ -57,28 +49,35 @@ def join_maps(
     rows: Sequence[Path],
     raster: Raster,
     palette: Palette | None,
-    origin: Mapping[str, Any],
+    made_from: Mapping[str, Any],
 ) -> None:
     """Join the files of rows into a Cloud-Optimized GeoTIFF.
 
-    Its band has the palette as color table and the tag CLASSES, a JSON list of names. Its .aux.xml
-    names the classes for GDAL and QGIS. The tag MADE_FROM has the origin, whose `classes` are the
-    names.
+    Its band has the palette as color table. Its tag CLASSES is a JSON list of names, MADE_FROM a
+    JSON of `made_from`. Its .aux.xml names the classes for GDAL and QGIS.
 
     Raises:
-        WriteError: If the disk is full.
+        OSError: If the disk is full.
     """
     from rasterio.shutil import copy
 
-    names = "".join(f"<Category>{escape(name)}</Category>" for name in origin["classes"])
+    classes: Sequence[str] = made_from["classes"]
+    names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
     band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
-    description = f"<PAMDataset>{band}</PAMDataset>".encode()
     folder = rows_folder(path)
-    write_bytes(description_path(path), folder, description)
+    write_bytes(description_path(path), folder, f"<PAMDataset>{band}</PAMDataset>".encode())
+    colors = {int(no_class(classes)): (0, 0, 0, 0)}
+    for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
+        colors[number] = (red, green, blue, 255)
     whole = folder / f"{UNFINISHED}tiles"
     try:
         with gdal(path), written_file(path, folder) as unfinished:
-            _write_geotiff(whole, rows, raster, palette, origin)
+            with open_raster(whole, "w", **_profile(raster, no_class(classes))) as file:
+                file.write_colormap(1, colors)
+                tags = {"CLASSES": json.dumps(classes), MADE_FROM: json.dumps(made_from)}
+                file.update_tags(**tags)
+                for window, labels in _iter_tiles(rows):
+                    file.write(labels, 1, window=window)
             options = dict(compress="DEFLATE", overview_resampling="NEAREST", bigtiff="IF_SAFER")
             copy(whole, unfinished, driver="COG", sparse_ok="YES", **options)
             _check_written(unfinished, rows)  # on a full disk, GDAL loses blocks in silence
@@ -86,17 +85,9 @@ def join_maps(
         whole.unlink(missing_ok=True)
 
 
-def _write_geotiff(
-    path: Path,
-    rows: Sequence[Path],
-    raster: Raster,
-    palette: Palette | None,
-    origin: Mapping[str, Any],
-) -> None:
-    """Write the files of rows as a GeoTIFF of class numbers. Pixels of no tile have no class."""
-    classes = origin["classes"]
-    nodata = no_class(classes)
-    profile: dict[str, Any] = dict(
+def _profile(raster: Raster, nodata: np.uint8 | np.uint16) -> dict[str, Any]:
+    """Return the profile of a GeoTIFF on a raster's pixels, which have no class at first."""
+    return dict(
         driver="GTiff",
         height=raster.height,
         width=raster.width,
@@ -113,15 +104,6 @@ def _write_geotiff(
         SPARSE_OK=True,
         BIGTIFF="IF_SAFER",
     )
-    colors = {int(nodata): (0, 0, 0, 0)}
-    for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
-        colors[number] = (red, green, blue, 255)
-    with open_raster(path, "w", **profile) as file:
-        file.write_colormap(1, colors)
-        tags = {"CLASSES": json.dumps(classes), ORIGIN: json.dumps(origin)}
-        file.update_tags(**tags)
-        for window, labels in _iter_tiles(rows):
-            file.write(labels, 1, window=window)
 
 
 def _iter_tiles(rows: Sequence[Path]) -> Iterator[tuple[Any, np.ndarray]]:

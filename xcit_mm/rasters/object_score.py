@@ -14,15 +14,16 @@ from .polygons import describe_extents, footprint, read_polygons, repair, to_crs
 from .tally import Tally
 
 MIN_IOU = 0.5
+ERROR_LAYERS = ("matched", "missed", "false")
 
 
 def score_objects(
     out: Path, source: LabelFile, aoi: str | Path | None, raster: str | Path | None
 ) -> Any:
     """Match a table of objects with labels, and return the scores of each class and of all. Lines
-    and `attrs` tell what counts, and the table's file gets the layers `objects.ERROR_LAYERS`.
+    and `attrs` tell what counts, and the table's file gets the layers `ERROR_LAYERS`.
     """
-    table, _ = objects.read_table(out)
+    table = objects.read_table(out)
     area = _find_area(table.crs, aoi, raster)
     drawn = source.read(table.crs)
     label_tally = Tally("labels", len(drawn))
@@ -100,7 +101,7 @@ def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray) -> A
     is_found = matches >= 0
     is_missed = ~np.isin(np.arange(len(labels)), matches[is_good])
     layers = table[is_good & is_found], labels[is_missed], table[is_good & ~is_found]
-    objects.add_layers(out, dict(zip(objects.ERROR_LAYERS, layers, strict=True)))
+    objects.add_layers(out, dict(zip(ERROR_LAYERS, layers, strict=True)))
     names = sorted({*table["class"], *labels["class"]})
     rows = []
     for name in names:

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import shapely
 from shapely.affinity import affine_transform
-from shapely.errors import GEOSException
 
 from ..utils.cli import print_line
-from ..utils.errors import reason
 
 
 def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
@@ -126,100 +124,3 @@ def write_layer(table: Any, path: Path, layer: str, **options: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "'crs' was not provided")
         table.to_file(path, layer=layer, engine="pyogrio", **options)
-
-
-# What rows.py and objects.py use until they have moved.
-
-
-def list_layers(path: str | Path) -> list[str]:
-    """List the layers of a vector file, of a Parquet file its name.
-
-    Raises:
-        RuntimeError: If GDAL cannot read the file.
-    """
-    import pyogrio
-
-    if Path(path).suffix.lower() in (".parquet", ".geoparquet"):
-        return [Path(path).stem]
-    return pyogrio.list_layers(path)[:, 0].tolist()
-
-
-def read_layer(path: str | Path, layer: str) -> Any:
-    """Read a layer of a vector file as a GeoDataFrame, or as a DataFrame without geometries.
-
-    Raises:
-        RuntimeError: If GDAL cannot read the file.
-        ValueError: If a shape is a surface, or a text is not UTF-8.
-    """
-    import geopandas
-
-    if Path(path).suffix.lower() in (".parquet", ".geoparquet"):
-        return geopandas.read_parquet(path)
-    try:
-        return geopandas.read_file(path, layer=layer, engine="pyogrio")
-    except (GEOSException, UnicodeDecodeError) as error:
-        fix = "save it with flat polygons and texts in UTF-8"
-        raise ValueError(f"{path} cannot be read ({reason(error)}): {fix}") from None
-
-
-def to_pixels(shape: Any, raster: Any) -> Any:
-    """Convert a shape from coordinates to pixels of a raster, ready for many comparisons."""
-    converted = affine_transform(shape, (~raster.transform).to_shapely())
-    shapely.prepare(converted)
-    return converted
-
-
-def _describe_extent(bounds: Any, crs: Any) -> str:
-    """Describe an extent of left, bottom, right and top for a message."""
-    min_x, min_y, max_x, max_y = bounds
-    system = "" if crs is None else f" in {crs.to_string()}"
-    return f"x {min_x:.10g} to {max_x:.10g}, y {min_y:.10g} to {max_y:.10g}{system}"
-
-
-def read_area(path: str | Path, crs: Any, extent: Any = None, smallest: float = 0) -> Any:
-    """Return the union of the polygons of `--aoi` in a coordinate system.
-
-    Args:
-        extent: Footprints of rasters, to which the union is cut. Default: it stays whole.
-        smallest: Area that the union must exceed within `extent`.
-
-    Raises:
-        ValueError: If the area is smaller. The message has both extents.
-    """
-    polygons = read_polygons(path, crs)
-    area = polygons.union_all()
-    if extent is not None:
-        area = area.intersection(extent.union_all())
-        if area.area <= smallest:
-            described = _describe_extent(polygons.total_bounds, polygons.crs)
-            raster_extent = _describe_extent(extent.total_bounds, crs)
-            problem = f"covers no pixel of the raster ({raster_extent})"
-            raise ValueError(f"--aoi {path} ({described}) {problem}")
-    shapely.prepare(area)
-    return area
-
-
-def check_crs(raster: Any, crs: str | None) -> None:
-    """Raise ValueError if a raster has no coordinate system, or `crs` ends within the raster. The
-    default, WGS 84 in GeoJSON, may go beyond 180 degrees.
-    """
-    import geopandas
-    import pyproj
-
-    try:
-        system = pyproj.CRS("EPSG:4326" if crs is None else crs)
-        is_of_places = system.is_projected or system.is_geographic
-    except pyproj.exceptions.CRSError:
-        is_of_places = False
-    if not is_of_places:
-        problem = "PROJ knows no such coordinate system of places"
-        raise ValueError(f"--crs {crs}: {problem}, give a code such as EPSG:4326")
-    if raster.crs is None:
-        fix = "write .gpkg or .parquet without --crs"
-        raise ValueError(f"{raster.path} has no coordinate system: {fix}")
-    if crs is not None:
-        rectangle = footprint(raster).union_all()
-        shapes = geopandas.GeoSeries([rectangle, rectangle.centroid], crs=raster.crs).to_crs(crs)
-        if not shapes[0].contains(shapes[1]):  # the raster crosses 180 degrees
-            fix = "write .geojson, or leave --crs out"
-            raise ValueError(f"--crs {crs} ends within {raster.path}: {fix}")

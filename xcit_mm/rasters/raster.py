@@ -55,28 +55,27 @@ class Raster:
         self._raw = raw
         self._nodata = nodata
         with gdal(path):
-            file = self._file = open_raster(path)
+            self._file = open_raster(path)
             self._check_file()
-            self.height, self.width = file.shape
-            self.transform = file.transform
+            self.height, self.width = self._file.shape
+            self.transform = self._file.transform
+            crs = self._file.crs
             # Engineering systems have no place on the earth.
-            is_on_earth = file.crs and (file.crs.is_projected or file.crs.is_geographic)
-            self.crs = file.crs if is_on_earth else None
-            colors = [color.name for color in file.colorinterp]
-            self.bands = list(bands or self._default_bands(colors))
-            self._check_bands(colors)
-            self.dtype = np.result_type(*(file.dtypes[band - 1] for band in self.bands)).name
+            self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
+            colors = [color.name for color in self._file.colorinterp]
+            self.bands = self._choose_bands(bands, colors)
+            self.dtype = np.result_type(*(self._file.dtypes[n - 1] for n in self.bands)).name
             self._check_values(colors)
-            flags = file.mask_flag_enums[0]
-            # A band that the model sees is not a mask, though writers mark a fourth one as alpha.
-            self._is_masked = "alpha" not in [colors[band - 1] for band in self.bands]
-            if not self._is_masked and nodata is None:
-                self._nodata = file.nodata
-            has_mask = self._is_masked and MaskFlags.all_valid not in flags
+            flags = self._file.mask_flag_enums[0]
             # GDAL reads the blocks that a sparse file lacks as nodata.
-            self._may_lack_blocks = file.driver == "GTiff" and MaskFlags.nodata in flags
-            collar = "no nodata, alpha or mask: if it has a collar, --nodata 0"
-            self.notes = [] if has_mask or self._nodata is not None else [collar]
+            self._may_lack_blocks = self._file.driver == "GTiff" and MaskFlags.nodata in flags
+            # A band that the model sees is not a mask, though writers mark a fourth one as alpha.
+            self._is_masked = "alpha" not in [colors[number - 1] for number in self.bands]
+            if not self._is_masked and nodata is None:
+                self._nodata = self._file.nodata
+            self.notes = []
+            if self._nodata is None and (not self._is_masked or MaskFlags.all_valid in flags):
+                self.notes.append("no nodata, alpha or mask: if it has a collar, --nodata 0")
             self.bounds = self._find_bounds(bounds, percentiles)
 
     def _check_file(self) -> None:
@@ -91,23 +90,23 @@ class Raster:
             fix = f"rectify it by `{command} -r bilinear {self.path} OUT.tif`"
             raise ValueError(f"{self.path} has control points and no affine place: {fix}")
 
-    def _default_bands(self, colors: Sequence[str]) -> list[int]:
-        if self._raw:
-            return [*self._file.indexes]
-        if self._channels == 3 and set(_COLORS) <= set(colors):
-            return [colors.index(color) + 1 for color in _COLORS]
-        return [number for number, color in enumerate(colors, 1) if color != "alpha"]
-
-    def _check_bands(self, colors: Sequence[str]) -> None:
-        """Raise ValueError if the numbers of the bands do not match the file or the model."""
-        if not set(self.bands) <= set(self._file.indexes):
-            raise ValueError(f"--bands {_join(self.bands)}: {self.path} has 1 to {len(colors)}")
-        is_gray = self._channels == 3 and len(self.bands) == 1 and not self._raw
-        if len(self.bands) != self._channels and not is_gray:
+    def _choose_bands(self, bands: Sequence[int] | None, colors: Sequence[str]) -> list[int]:
+        """Return the numbers of the bands. Raise ValueError if they do not match the model."""
+        is_color = self._channels == 3 and not self._raw
+        if bands:
+            chosen = list(bands)
+        elif is_color and set(_COLORS) <= set(colors):
+            chosen = [colors.index(color) + 1 for color in _COLORS]
+        else:
+            chosen = [n for n, color in enumerate(colors, 1) if self._raw or color != "alpha"]
+        is_gray = is_color and len(chosen) == 1
+        is_matching = len(chosen) == self._channels or is_gray
+        if not is_matching or not set(chosen) <= set(self._file.indexes):
             described = [f"{number} {color}" for number, color in enumerate(colors, 1)]
-            problem = f"the model takes {self._channels} bands, not {_join(self.bands)}"
-            fix = f"choose, as by --bands {_join(range(1, self._channels + 1))}"
-            raise ValueError(f"{self.path} ({preview(described)}): {problem}: {fix}")
+            problem = f"it has {preview(described)}, and the model takes {self._channels}"
+            fix = f"choose bands, as --bands {_join(range(1, self._channels + 1))}"
+            raise ValueError(f"bands {_join(chosen)} of {self.path}: {problem}: {fix}")
+        return chosen
 
     def _check_values(self, colors: Sequence[str]) -> None:
         """Raise ValueError if the values are not those of an image."""
@@ -129,18 +128,16 @@ class Raster:
             return None
         elif bounds is None:
             estimate = _join(self._estimate(_PERCENTILES))
-            sample = f"percentiles {_join(_PERCENTILES)} of a sample"
+            percent = f"percentiles {_join(_PERCENTILES)} of a sample"
+            sample = ", ".join([percent, *self.notes])
             fix = f"say which become 0 and 255, such as `--bounds {estimate}`, {sample}"
             raise ValueError(f"{self.path} has values of {self.dtype}: {fix}")
         count = len(self.bands)
-        if len(bounds) not in (2, 2 * count):
-            fix = f"give one pair, LOW HIGH, or one for each of the {count} bands"
-            raise ValueError(f"--bounds {_join(bounds)}: {fix}")
-        pairs = np.broadcast_to(np.reshape(bounds, (-1, 2)).astype(np.float64), (count, 2))
-        if not (pairs[:, 0] < pairs[:, 1]).all():
-            raise ValueError(f"--bounds {_join(bounds)}: the lower value must come first")
-        if self.dtype == "uint8" and pairs.max() > 255:
-            raise ValueError(f"--bounds {_join(bounds)}: {self.path} has 8 bits, up to 255")
+        pairs = np.resize(np.array(bounds, np.float64), (count, 2))
+        is_beyond = self.dtype == "uint8" and pairs.max() > 255
+        if len(bounds) not in (2, 2 * count) or is_beyond or not (pairs[:, 0] < pairs[:, 1]).all():
+            fix = f"give LOW HIGH of {self.dtype}, for all bands or for each of {count}"
+            raise ValueError(f"--bounds {_join(bounds)} for {self.path}: {fix}")
         return pairs
 
     def _estimate(self, percentiles: Sequence[float]) -> list[float]:
@@ -154,8 +151,8 @@ class Raster:
         sample = np.concatenate([pixels[:, valid] for pixels, valid in windows], axis=1)
         if not sample.size:
             raise ValueError(f"{self.path}: a sample has no data, give --bounds LOW HIGH")
-        bounds = np.nanpercentile(sample.astype(np.float64), percentiles, axis=1)
-        return [float(f"{bound:.6g}") for bound in bounds.T.ravel()]
+        estimate = np.nanpercentile(sample.astype(np.float64), percentiles, axis=1)
+        return [float(f"{value:.6g}") for value in estimate.T.ravel()]
 
     def stores(self, rows: slice, columns: slice) -> bool:
         """Return whether the file stores a pixel of a window. A sparse GeoTIFF leaves out blocks of
@@ -172,8 +169,8 @@ class Raster:
         )
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Read a window, and which of its pixels have data: by the mask of the whole file as
-        rasterio's `dataset_mask` finds it, with a finite value that is not `nodata` in some band.
+        """Read a window, and which of its pixels have data: by `dataset_mask` of rasterio, with a
+        finite value that is not `nodata` in some band.
 
         Returns:
             The image, (h, w, 3), uint8, BGR, or for other `channels` (h, w, channels) in the order
@@ -216,7 +213,6 @@ def _join(numbers: Sequence[float]) -> str:
 
 def pad(pixels: np.ndarray, side: int, fill: int = 0) -> np.ndarray:
     """Pad pixels (h, w, ...) at the bottom and at the right to squares of at least `side`."""
-    widths = [(0, 0)] * pixels.ndim
-    for axis in range(2):
-        widths[axis] = (0, max(side - pixels.shape[axis], 0))
+    height, width, *_ = pixels.shape
+    widths = [(0, max(side - height, 0)), (0, max(side - width, 0)), (0, 0)][: pixels.ndim]
     return np.pad(pixels, widths, constant_values=fill)

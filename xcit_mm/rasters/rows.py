@@ -1,10 +1,8 @@
 """The tiles of a raster, row by row: each row is predicted into a file of its own."""
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from datetime import date
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +19,8 @@ from ..utils.cli import print_line, progress_bar
 from ..utils.configs import ModelInput
 from . import maps, objects
 from .files import rows_folder, write_bytes
-from .old_raster import Raster, pad
-from .polygons import check_crs, covers, footprint, read_area, to_pixels
+from .polygons import area_in_pixels, covers
+from .raster import Raster, pad
 from .settings import resolve_settings
 
 
@@ -39,7 +37,10 @@ class Rows:
     """The rows of tiles of a raster, and the result that they are joined to.
 
     Args:
-        path, predictor, out, aoi, crs, options: As of `predict_raster`.
+        path, predictor, out, aoi, options: As of `predict_raster`.
+
+    Attributes:
+        settings: What the rows are made from, as in a JSON.
     """
 
     def __init__(
@@ -48,75 +49,33 @@ class Rows:
         predictor: Predictor,
         out: Path,
         aoi: str | Path | None,
-        crs: str | None,
         options: Mapping[str, Any],
     ) -> None:
-        tiling = predictor.tile, predictor.overlap
-        settings = resolve_settings(predictor.cfg, options, tiling)
-        raster = Raster(path, **settings.options)
-        self._notes = [*settings.notes, *(f"{path}: {note}" for note in raster.notes)]
-        if raster.dtype == "uint8" and settings.has_trained_bounds:
-            problem = f"{path}: its 8 bits are scaled by the bounds of the training"
-            self._notes.append(f"{problem}: give --bounds 0 255 to keep its values")
-        if crs is not None or out.suffix == ".geojson":
-            check_crs(raster, crs)
-        self._area: Any = None
-        if aoi is not None:
-            pixel_area = abs(raster.transform.determinant)
-            area = read_area(aoi, raster.crs, footprint(raster), smallest=pixel_area)
-            self._area = to_pixels(area, raster)
-        self._rows = windows(raster.height, settings.tile, settings.overlap)
-        self._columns = windows(raster.width, settings.tile, settings.overlap)
-        self._row_files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
+        tile, overlap, reading = resolve_settings(predictor.cfg, options)
+        raster = Raster(path, **reading)
         self._raster = raster
-        self._settings = settings
+        self._area = None if aoi is None else area_in_pixels(aoi, raster)
+        self._rows = windows(raster.height, tile, overlap)
+        self._columns = windows(raster.width, tile, overlap)
+        self._row_files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
         self._predictor = predictor
-        if predictor.tile is not None:  # it would divide the tiles into tiles of its own
-            self._predictor = copy(predictor)
-            self._predictor.tile = None
-        self._classes = predictor.metainfo["classes"]
+        self._classes = list(predictor.metainfo["classes"])
         # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
         # see another scale than elsewhere.
-        self._min_side = settings.tile if ModelInput(predictor.cfg).is_resized else 0
+        self._min_side = tile if ModelInput(predictor.cfg).is_resized else 0
         test_cfg = predictor.cfg.model.get("test_cfg") or {}
         self._limit: int | None = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
         self._full_tiles = 0  # number of tiles with as many objects as the config allows
         self._out = out
-        self._crs = crs or raster.crs
-
-    @cached_property
-    def made_from(self) -> dict[str, Any]:
-        """What the result is made from: model, raster, settings, versions, as in a JSON."""
-        import pyproj
-        import rasterio
-
-        raster = self._raster
-        crs = self._crs and pyproj.CRS(self._crs).to_string()
-        area = self._area and shapely.normalize(self._area).wkb
-        nodata = None if raster.nodata is None else str(float(raster.nodata))  # NaN is not NaN
-        return self._predictor.settings | dict(
-            classes=list(self._classes),
-            tile=self._settings.tile,
-            overlap=self._settings.overlap,
-            gsd=raster.gsd,
-            nodata=nodata,
-            validity=raster.validity,
-            bands=list(raster.bands),
-            bounds=None if raster.bounds is None else raster.bounds.tolist(),
-            raster=Path(raster.path).name,
-            content=raster.checksum(),
-            size=[raster.height, raster.width],
-            transform=list(raster.transform[:6]),
-            aoi=area and f"{zlib.crc32(area):08x}",
-            crs=crs,
-            gdal=rasterio.__gdal_version__,
-        )
+        settings = dict(reading, tile=tile, overlap=overlap, aoi=aoi and str(aoi))
+        settings |= dict(raster=Path(path).name, size=[raster.height, raster.width])
+        self.settings = predictor.settings | settings | dict(classes=self._classes)
 
     def predict(self) -> None:
         """Predict this process's rows that are not done. Lines tell what a user should know."""
         rank, size = rank_and_size()
-        for note in self._notes if rank == 0 else ():
-            print_line(note)
+        for note in self._raster.notes if rank == 0 else ():
+            print_line(f"{self._raster.path}: {note}")
         rows = self._rows[rank::size]
         tiles = [self._list_columns(row) for row in rows]
         with progress_bar(sum(map(len, tiles)), "tile", disable=rank > 0) as bar:
@@ -141,12 +100,14 @@ class Rows:
 
     def join(self) -> None:
         """Join the files of all rows to the result, a map or a table of objects."""
-        if self._predictor.is_detector:
-            area = self._area
-            objects.join_objects(self._out, self._row_files, self._raster, area, self.made_from)
+        predictor = self._predictor
+        checkpoint = (predictor.arguments or {}).get("checkpoint")
+        made_from = dict(self.settings, date=f"{date.today()}", checkpoint=checkpoint)
+        if predictor.is_detector:
+            objects.join_objects(self._out, self._row_files, self._raster, self._area, made_from)
         else:
-            palette = self._predictor.metainfo.get("palette")
-            maps.join_maps(self._out, self._row_files, self._raster, palette, self.made_from)
+            palette = predictor.metainfo.get("palette")
+            maps.join_maps(self._out, self._row_files, self._raster, palette, made_from)
 
     def _predict_row(self, row: Window, columns: Sequence[Window]) -> bytes:
         """Predict a row of tiles, and return the content of its file: objects or classes."""
@@ -169,18 +130,17 @@ class Rows:
 
     def _predict_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[tuple[_Tile, Any]]:
         """Yield the tiles with data in the area of interest, and their predictions."""
-        tiles = (tile for tile in self._read_tiles(row, columns) if tile.in_area.any())
-        while batch := list(islice(tiles, self._predictor.batch_size)):
+        tiles = (self._read_tile(row, column) for column in columns)
+        wanted = (tile for tile in tiles if tile.in_area.any())
+        while batch := list(islice(wanted, self._predictor.batch_size)):
             predictions = self._predictor([tile.image for tile in batch])
             yield from zip(batch, predictions, strict=True)
 
-    def _read_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[_Tile]:
-        for column in columns:
-            pixels = slice(row.start, row.stop), slice(column.start, column.stop)
-            image, valid = self._raster.read(*pixels)
-            in_area = valid if self._area is None else valid & covers(self._area, *pixels)
-            padded = (pad(array, self._min_side) for array in (image, valid, in_area))
-            yield _Tile(column, *padded)
+    def _read_tile(self, row: Window, column: Window) -> _Tile:
+        pixels = slice(row.start, row.stop), slice(column.start, column.stop)
+        image, valid = self._raster.read(*pixels)
+        in_area = valid if self._area is None else valid & covers(self._area, *pixels)
+        return _Tile(column, *(pad(array, self._min_side) for array in (image, valid, in_area)))
 
 
 def _cut_to_valid(prediction: Prediction, valid: np.ndarray) -> Prediction:
