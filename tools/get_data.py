@@ -181,7 +181,7 @@ def write_crowns(path: Path, boxes: np.ndarray, raster: Path) -> None:
     with open_raster(raster) as file:
         crowns = geopandas.GeoSeries(shapely.box(*boxes.T), crs=file.crs)
         placed = crowns.affine_transform(file.transform.to_shapely())
-    placed.to_frame("geometry").assign(label="tree").to_file(path)
+    placed.to_frame("geometry").assign(**{"class": "tree"}).to_file(path)
 
 
 DATA: dict[str, tuple[str, Callable[[Path, Path], dict[str, int]]]] = {

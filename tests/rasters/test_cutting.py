@@ -26,7 +26,8 @@ class TestObjects:
         total = len(scene.shapes) + len(scene.ignored) + scene.outside
         lines = capsys.readouterr().err
         left_out = f"{scene.outside} outside of the area, {len(scene.ignored)} without a class\n"
-        assert f"the tiles show {len(scene.shapes)} of {total} labels, {left_out}" in lines
+        assert f"labels.gpkg: {total} polygons, {left_out}" in lines
+        assert f"the tiles show {len(scene.shapes)} of {len(scene.shapes)} labels\n" in lines
         assert "without --aoi, labels count as complete" in lines
         shown = set()
         ignored = set()
@@ -68,7 +69,7 @@ class TestObjects:
     ):
         labels = write_labels(tmp_path, shapely.box(20, 20, 480, 180), *discs(60))
         tiles, _ = cut(raster, labels)
-        assert "the tiles show 1 of 2 labels, 1 not shown by any tile\n" in capsys.readouterr().err
+        assert "the tiles show 1 of 2 labels\n" in capsys.readouterr().err
         crowds = [annotation["iscrowd"] for *_, annotation in read_objects(tiles)]
         assert crowds.count(0) == 2 and crowds.count(1) == 4  # the disc lies in two tiles
 
@@ -131,7 +132,7 @@ class TestMaps:
         assert lines == [f"class {number}" for number in range(4)]
 
 
-def test_four_bands_keep_their_values_in_placed_files(tmp_path):
+def test_four_bands_keep_their_values(tmp_path):
     scene = make_scene(tmp_path, bands=4)
     reading = dict(channels=4, raw=True, bands=[1, 2, 3, 4])
     tiles, result = cut(scene.raster, scene.labels, tile=200, reading=reading)
@@ -143,8 +144,6 @@ def test_four_bands_keep_their_values_in_placed_files(tmp_path):
             window = rasterio.windows.Window(column, row, 200, 200)
             with rasterio.open(path) as tile:
                 np.testing.assert_array_equal(tile.read(), source.read(window=window))
-                assert tile.crs == source.crs
-                assert tile.transform.almost_equals(source.window_transform(window))
                 pixels.append(tile.read().reshape(4, -1))
     mean, deviation = result.statistics
     np.testing.assert_allclose(mean, np.concatenate(pixels, axis=1).mean(axis=1), rtol=1e-3)

@@ -15,12 +15,10 @@ from ..prediction.tiles import windows
 from ..utils.atomic import atomic_path
 from ..utils.cli import print_line, progress_bar
 from ..utils.errors import preview
-from .labels import NO_CLASS, LabelFile
-from .pixel_labels import BACKGROUND, DrawnClasses, StoredClasses
+from .labels import BACKGROUND, NO_CLASS, DrawnClasses, LabelFile, StoredClasses
 from .polygons import area_in_pixels, describe_extents, in_pixels, to_map, write_layer
 from .raster import Raster
 from .settings import RasterSettings
-from .tally import Tally
 from .tiles import MIN_SHOWN, Tile, TileImages, write_map_tile, write_object_tile
 
 HELD_OUT = "held_out.gpkg"
@@ -63,11 +61,9 @@ def cut_raster(
     `held_out.gpkg`. Lines count what is left out.
 
     Args:
-        source: Polygons, or for a segmentor a raster of classes.
         folder: The folder to write. It is whole or absent.
-        settings: How the raster is read. Raw tiles are GeoTIFFs, others PNGs.
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
-        overwrite: Whether to remove the folder of an earlier call.
+        overwrite: Whether to replace the folder of an earlier call.
         model_classes: Classes of a model, whose order the labels take if they have the same.
 
     Raises:
@@ -89,9 +85,8 @@ def cut_raster(
     else:
         area = area_in_pixels(aoi, raster)
     labels: DrawnClasses | StoredClasses
-    tally = Tally("labels", 0)
     if is_detector or not source.is_raster():
-        labels, tally = _draw_labels(source, raster, area, is_detector, model_classes)
+        labels = _draw_labels(source, raster, area, is_detector, model_classes)
     else:
         labels = StoredClasses(source.path, raster)
     parts = _divide(area, labels) if hold_out else {"train": area}
@@ -101,12 +96,9 @@ def cut_raster(
         unfinished.mkdir()
         images = TileImages(raster, unfinished, settings.tile, is_raw)
         if is_detector and isinstance(labels, DrawnClasses):
-            shown = _write_objects(tiles, images, labels)
+            _write_objects(tiles, images, labels)
         else:
-            shown = _write_maps(tiles, images, labels)
-        if tally.total:
-            tally.left_out["not shown by any tile"] = tally.counts["counted"] - len(shown)
-            print_line(f"the tiles show {tally}")
+            _write_maps(tiles, images, labels)
         if "val" in parts:
             held_out = to_map(parts["val"], raster).to_frame("geometry")
             write_layer(held_out, unfinished / HELD_OUT, "held_out")
@@ -121,25 +113,25 @@ def cut_raster(
 
 def _draw_labels(
     source: LabelFile, raster: Raster, area: Any, is_detector: bool, model_classes: Sequence[str]
-) -> tuple[DrawnClasses, Tally]:
-    """Read the polygons that meet an area. The tally counts those that have a class."""
+) -> DrawnClasses:
+    """Read the polygons that meet an area. A line counts the others."""
     labels = source.read(raster.crs)
     shapes = in_pixels(labels.geometry, raster)
     is_inside = shapely.intersects(area, shapes)
     if not is_inside.any():
         extents = describe_extents(shapely.total_bounds(shapes), area.bounds)
         raise ValueError(f"{source.path} has no polygon in the area: in pixels, {extents}")
-    tally = Tally("labels", len(labels))
-    labels = tally.keep(labels, is_inside, "outside of the area")
-    has_class = labels["class"] != NO_CLASS
-    names = sorted(set(tally.keep(labels, has_class, "without a class")["class"]))
+    classes = labels["class"][is_inside]
+    names = sorted({*classes} - {NO_CLASS})
     if not names:
         raise ValueError(f"{source.path}: no polygon in the area has a class")
+    counts = f"{(~is_inside).sum()} outside of the area, {(classes == NO_CLASS).sum()} without a"
+    print_line(f"{source.path}: {len(labels)} polygons, {counts} class")
     if not is_detector:
         names = [BACKGROUND, *(name for name in names if name != BACKGROUND)]
     if set(names) == set(model_classes):
         names = list(model_classes)
-    return DrawnClasses(labels, raster, names), tally
+    return DrawnClasses(labels[is_inside], raster, names)
 
 
 def _divide(area: Any, labels: DrawnClasses | StoredClasses) -> dict[str, Any]:
@@ -150,9 +142,9 @@ def _divide(area: Any, labels: DrawnClasses | StoredClasses) -> dict[str, Any]:
     axis = 0 if max_x - min_x > max_y - min_y else 1
     positions = np.array([(min_x, min_y), (max_x, max_y)])
     if isinstance(labels, DrawnClasses):
-        is_inside = shapely.intersects(area, labels.shapes) & (labels.numbers >= 0)
-        if is_inside.sum() > 1:
-            positions = shapely.get_coordinates(shapely.centroid(labels.shapes[is_inside]))
+        drawn = labels.shapes[labels.numbers >= 0]
+        if len(drawn) > 1:
+            positions = shapely.get_coordinates(shapely.centroid(drawn))
     border = round(np.quantile(positions[:, axis], _TRAINED_SHARE))
     limits = (border, max_y) if axis == 0 else (max_x, border)
     trained = shapely.box(min_x, min_y, *limits)
@@ -179,75 +171,69 @@ def _plan(
             area = box if part.contains(box) else part.intersection(box)
             if area.area == 0:
                 continue
-            if isinstance(labels, StoredClasses):  # which tell when they are read
-                yield Tile(split, rows, columns, area, [], has_object=True)
-                continue
             objects = labels.cut(area)
             has_object = any(part.number >= 0 and part.share > min_shown for part in objects)
-            yield Tile(split, rows, columns, area, objects, has_object)
+            is_stored = isinstance(labels, StoredClasses)  # which tell when they are read
+            yield Tile(split, rows, columns, area, objects, has_object or is_stored)
 
 
-def _write_objects(tiles: Sequence[Tile], images: TileImages, labels: DrawnClasses) -> set[int]:
-    """Write tiles and COCO's jsons. Return the labels that the tiles show."""
+def _write_objects(tiles: Sequence[Tile], images: TileImages, labels: DrawnClasses) -> None:
+    """Write tiles and COCO's jsons. A line counts the labels that the tiles show."""
     drawn = labels.shapes[labels.numbers >= 0]
     are_boxes = shapely.area(drawn) > 0.999 * shapely.area(shapely.envelope(drawn))
     has_masks = not are_boxes.all()
     classes = len(labels.names)
     write = partial(write_object_tile, images=images, classes=classes, has_masks=has_masks)
-    written = _write_balanced(tiles, write)
+    written = _write_all(tiles, write)
     for split in {tile.split for tile, _ in written}:
         of_split = [objects for tile, objects in written if tile.split == split]
         annotations = [annotation for objects in of_split for annotation in objects.annotations]
         coco_images = [objects.image for objects in of_split]
         write_coco(images.folder / f"{split}.json", labels.names, coco_images, annotations)
-    return set().union(*(objects.shown for _, objects in written))
+    shown = set().union(*(objects.shown for _, objects in written))
+    print_line(f"the tiles show {len(shown)} of {len(drawn)} labels")
 
 
 def _write_maps(
     tiles: Sequence[Tile], images: TileImages, labels: DrawnClasses | StoredClasses
-) -> set[int]:
-    """Write tiles, maps and classes.txt. Return the labels that the tiles show. Classes without a
-    name are named by their numbers.
-    """
-    written = _write_balanced(tiles, partial(write_map_tile, images=images, labels=labels))
+) -> None:
+    """Write tiles, maps and classes.txt. Classes without a name are named by their numbers."""
+    written = _write_all(tiles, partial(write_map_tile, images=images, labels=labels))
     highest = max(number for _, number in written)
     names = labels.names or [f"class {number}" for number in range(highest + 1)]
     (images.folder / "classes.txt").write_text("\n".join(names), "utf-8")
-    return {part.label for tile, _ in written for part in tile.objects if part.number >= 0}
 
 
-def _write_balanced(
-    tiles: Sequence[Tile], write: Callable[[Tile], _Written | None]
-) -> list[tuple[Tile, _Written]]:
-    """Write the tiles that have an object, and in each split up to as many others, evenly spread.
-    Return the tiles with what was written. A line counts what is left out.
-    """
-    written = _write_all([tile for tile in tiles if tile.has_object], write)
-    others = [tile for tile in tiles if not tile.has_object]
-    chosen = []
+def _choose(tiles: Sequence[Tile]) -> list[Tile]:
+    """Return the tiles that have an object and, of each split, up to as many others."""
+    chosen = [tile for tile in tiles if tile.has_object]
     for split in ("train", "val"):
-        of_split = [tile for tile in others if tile.split == split]
-        count = sum(tile.split == split for tile, _ in written)
-        numbers = np.linspace(0, len(of_split) - 1, min(count, len(of_split)))
-        chosen += [of_split[number] for number in numbers.round().astype(int)]
-    written += _write_all(chosen, write)
-    without_object = len(others) - len(chosen)
-    without_data = len(tiles) - without_object - len(written)
-    print_line(f"left out tiles: {without_object} without an object, {without_data} without data")
-    if not any(tile.split == "train" for tile, _ in written):
-        raise ValueError("no tile has labels to train on: give other labels, or a larger --tile")
-    return written
+        others = [tile for tile in tiles if tile.split == split and not tile.has_object]
+        count = min(sum(tile.split == split for tile in chosen), len(others))
+        numbers = np.linspace(0, len(others) - 1, count).round().astype(int)
+        chosen += [others[number] for number in numbers]
+    return chosen
 
 
 def _write_all(
     tiles: Sequence[Tile], write: Callable[[Tile], _Written | None]
 ) -> list[tuple[Tile, _Written]]:
-    """Write tiles that have data. Return them with what was written."""
+    """Write tiles, and return those that have data with what was written. A line counts the others.
+
+    Raises:
+        ValueError: If no tile to train on has an object.
+    """
     written = []
-    with progress_bar(len(tiles), "tile", disable=not tiles) as bar:
-        for tile in tiles:
+    chosen = _choose(tiles)
+    with progress_bar(len(chosen), "tile") as bar:
+        for tile in chosen:
             content = write(tile)
             if content is not None:
                 written.append((tile, content))
             bar.update()
+    if not any(tile.split == "train" and tile.has_object for tile, _ in written):
+        raise ValueError("no tile has labels to train on: give other labels, or a larger --tile")
+    without_object = len(tiles) - len(chosen)
+    without_data = len(chosen) - len(written)
+    print_line(f"left out tiles: {without_object} without an object, {without_data} without data")
     return written

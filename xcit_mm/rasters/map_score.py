@@ -10,8 +10,7 @@ import shapely
 from ..utils.cli import print_line
 from ..utils.errors import preview
 from .gdal import gdal, open_raster
-from .labels import NO_CLASS, LabelFile
-from .pixel_labels import DrawnClasses, StoredClasses
+from .labels import NO_CLASS, DrawnClasses, LabelFile, StoredClasses
 from .polygons import area_in_pixels, covers
 from .tally import Tally
 

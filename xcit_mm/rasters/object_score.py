@@ -88,12 +88,7 @@ def _match(table: Any, labels: Any) -> np.ndarray:
 
 
 def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray) -> Any:
-    """Return the scores of each class and of all, and write what is matched, missed and false.
-
-    Args:
-        table: In descending order of scores.
-        matches: Position of each object's label, or -1.
-    """
+    """Return the scores of each class and of all, and write what is matched, missed and false."""
     import pandas
 
     threshold = _best_score(table["score"].to_numpy(), matches >= 0, len(labels))
@@ -114,11 +109,8 @@ def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray) -> A
 
 
 def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:
-    """Return the score from which on objects have the best F1, or infinity without objects.
-
-    Args:
-        scores: In descending order.
-        is_found: Whether each object matches a label.
+    """Return the score, of scores in descending order, from which on objects have the best F1, or
+    infinity without objects.
     """
     if not len(scores):
         return np.inf
@@ -128,12 +120,8 @@ def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:
 
 
 def _measure(is_found: np.ndarray, is_good: np.ndarray, labels: int) -> dict[str, float]:
-    """Return the scores of objects in descending order of their scores.
-
-    Args:
-        is_found: Whether each object matches a label.
-        is_good: Whether its score is at least that of the best F1.
-        labels: Number of labels.
+    """Return the scores of objects, in descending order: whether each matches one of a number of
+    labels, and has the score of the best F1.
     """
     detected = int(is_good.sum())
     matched = int((is_found & is_good).sum())

@@ -20,29 +20,24 @@ def score_raster(
 ) -> Any:
     """Score a map or a table of objects of `predict_raster` against labels.
 
-    Objects and labels of a class are matched one to one at an IoU of 0.5, best scores first. They
-    count if their centre lies in the area. Precision, recall, F1 and counts are those at the score
-    with the best F1 of all classes; the GeoPackage gets its objects and labels as the layers
-    `matched`, `missed` and `false`. Labels without a class do not count, nor do objects on them. A
-    line tells over what a score was computed.
+    Objects and labels of a class match one to one at an IoU of 0.5, best scores first, and count if
+    their centre lies in the area. Labels without a class do not count, nor do objects on them.
+    Precision, recall, F1 and counts are those from the score on that gives the best F1; the
+    GeoPackage gets these objects and labels as the layers `matched`, `missed` and `false`. A line
+    tells over what a score was computed.
 
     Args:
-        labels: Vector file of polygons, or for a map also a raster of class numbers on its pixels,
-            whose nodata and 255 do not count. Pixels without a polygon are `background`, or do not
-            count for a map without this class.
+        labels: Vector file of polygons, or for a map also a raster of class numbers on its pixels.
+            Pixels without a polygon are `background`, or do not count if the map has no such class.
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
-        raster: The raster that was predicted, whose extent limits what counts of a table. Default:
-            everything counts.
-        class_column: Column of the polygons' classes. Default: `class`.
-        class_name: The class of all polygons, in place of a column.
-        layer: Layer of the polygons. Default: the only one.
+        raster: The raster that was predicted, in whose extent objects count. Default: everywhere.
+        class_column, class_name, layer: As of `LabelFile`.
 
     Returns:
         A pandas.DataFrame with a row for each class. Of objects: AP50 as of COCO, precision,
         recall, F1, score and the numbers of objects in the labels, matched, missed and false, and
         the row `all` with the mean of AP50. Of a map: IoU and labelled pixels, and the row `mean`.
-        Its `attrs` have a dictionary for the `pixels` of a map, or for the `labels` and the
-        `objects` of a table: how many there are in all, `counted`, and left out by each reason.
+        Its `attrs` have the counts of `pixels`, or of `labels` and `objects`.
 
     Raises:
         ValueError: If no label counts, or labels and result do not match.

@@ -5,12 +5,7 @@ from typing import Any
 
 
 class Tally:
-    """How many of all things count, and how many are left out for what reason.
-
-    Args:
-        unit: What is counted.
-        total: How many there are.
-    """
+    """How many of all things of a unit count."""
 
     def __init__(self, unit: str, total: int) -> None:
         self.total = total
@@ -18,13 +13,13 @@ class Tally:
         self._unit = unit
 
     def keep(self, things: Any, is_kept: Any, reason: str) -> Any:
-        """Return the things that are kept, and count the others as left out for one reason."""
+        """Return the things that are kept, and count the others by the reason."""
         self.left_out[reason] += len(things) - int(is_kept.sum())
         return things[is_kept]
 
     @property
     def counts(self) -> dict[str, int]:
-        """The total, the number of things that count, and of those left out by reason."""
+        """The total, and the numbers that count and that are left out by each reason."""
         counted = self.total - self.left_out.total()
         return dict(total=self.total, counted=counted) | dict(+self.left_out)
 

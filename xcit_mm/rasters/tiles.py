@@ -13,7 +13,7 @@ from ..datasets.coco import Annotation, CocoImage
 from ..datasets.dataset import IGNORED
 from ..utils.coco import encode_mask, from_corners
 from .gdal import open_raster
-from .pixel_labels import CutObject, DrawnClasses, StoredClasses
+from .labels import CutObject, DrawnClasses, StoredClasses
 from .polygons import covers
 from .raster import Raster, pad
 
@@ -35,12 +35,7 @@ class Tile(NamedTuple):
 
 
 class TileImages:
-    """Writes square images of tiles, where zeros fill what the raster lacks: PNGs, or GeoTIFFs of
-    stored values.
-
-    Args:
-        is_raw: Whether the raster is read as stored.
-    """
+    """Writes square images of tiles: PNGs, or GeoTIFFs of a raster that is read as stored."""
 
     def __init__(self, raster: Raster, folder: Path, side: int, is_raw: bool) -> None:
         self.raster = raster
@@ -64,11 +59,8 @@ class TileImages:
         return f"{stem}-{tile.rows.start}-{tile.columns.start}.{suffix}"
 
     def write(self, tile: Tile, parent: Path, hides_rest: bool = False) -> np.ndarray | None:
-        """Write the image of a tile into a folder, and return which of its pixels have data in the
-        tile's area, (h, w). If none has, nothing is written, and None returned.
-
-        Args:
-            hides_rest: Whether pixels outside of the area become zero.
+        """Write the image of a tile, if it has data in the tile's area, and return which of its
+        pixels have, (h, w). With `hides_rest`, pixels outside of the area become zero.
         """
         image, has_data = self.raster.read(tile.rows, tile.columns)
         in_area = covers(tile.area, tile.rows, tile.columns)
@@ -82,26 +74,15 @@ class TileImages:
             image[~in_area] = 0
         parent.mkdir(parents=True, exist_ok=True)
         path = parent / self.name(tile)
-        if self._is_raw:
-            self._write_geotiff(path, tile, pad(image, self.side))
-        else:
-            write_png(path, pad(image, self.side))
+        padded = pad(image, self.side)
+        if not self._is_raw:
+            write_png(path, padded)
+            return is_counted
+        height, width, count = padded.shape
+        profile = dict(height=height, width=width, count=count, dtype=image.dtype.name)
+        with open_raster(path, "w", driver="GTiff", compress="deflate", **profile) as file:
+            file.write(padded.transpose(2, 0, 1))
         return is_counted
-
-    def _write_geotiff(self, path: Path, tile: Tile, image: np.ndarray) -> None:
-        transform = self.raster.transform
-        profile = dict(
-            driver="GTiff",
-            height=self.side,
-            width=self.side,
-            count=image.shape[2],
-            dtype=image.dtype.name,
-            crs=self.raster.crs,
-            transform=transform * transform.translation(tile.columns.start, tile.rows.start),
-            compress="deflate",
-        )
-        with open_raster(path, "w", **profile) as file:
-            file.write(image.transpose(2, 0, 1))
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
@@ -111,7 +92,7 @@ def write_png(path: Path, image: np.ndarray) -> None:
 
 
 class ObjectTile(NamedTuple):
-    """A tile for mmdet. Annotations whose label is not among those that it shows are crowds."""
+    """A tile for mmdet, and the labels that it shows."""
 
     image: CocoImage
     annotations: list[Annotation]
@@ -123,8 +104,7 @@ def write_object_tile(
 ) -> ObjectTile | None:
     """Write the image of a tile, and return it with its objects, or None if it has no data.
 
-    An object without a class, or of which less than a third with data is in the tile, is a crowd,
-    without a class one of every class.
+    An object of which the tile shows too little is a crowd, one without a class in every class.
     """
     is_counted = images.write(tile, images.folder / tile.split, hides_rest=True)
     if is_counted is None:
@@ -164,12 +144,7 @@ def _to_mask(shape: Any, side: int) -> Any:
 def write_map_tile(
     tile: Tile, images: TileImages, labels: DrawnClasses | StoredClasses
 ) -> int | None:
-    """Write the image of a tile and its map, a PNG in which 255 is ignored. Return the highest
-    class, or None if no pixel with data has a class.
-
-    Raises:
-        ValueError: If a class is beyond 254.
-    """
+    """Write the image of a tile and its map, and return the highest class, or None without any."""
     numbers = labels.read(tile.rows, tile.columns)
     if (numbers < 0).all():
         return None
