@@ -3,7 +3,6 @@
 import re
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
