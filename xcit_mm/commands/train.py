@@ -38,13 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument_group("own data").add_argument
     model_help = "a model's name, a work folder, or a config to train from scratch"
     add("--from", dest="model", help=model_help)
-    data_help = "a COCO json, a data.yaml of YOLO, or a folder of images and segmentation maps"
-    add("--data", type=Path, help=data_help)
+    add("--data", type=Path, help="a COCO json, YOLO's data.yaml, or a folder of segmentation maps")
     add("--val", type=Path, metavar="JSON", help="COCO json of the validation (default: none)")
-    images_help = "folder of the images of COCO jsons (default: that of the json)"
-    add("--images", type=Path, metavar="DIR", help=images_help)
-    val_images_help = "folder of the images of --val (default: --images)"
-    add("--val-images", type=Path, metavar="DIR", help=val_images_help)
+    add("--images", type=Path, metavar="DIR", help="folder of images (default: that of the json)")
+    add("--val-images", type=Path, metavar="DIR", help="that of --val (default: --images)")
     add("--config", type=Path, dest="new_config", help="config to write (default: NAME_OF_DATA.py)")
     boxes_help = "train boxes alone, also if the model and some annotations have masks"
     add("--boxes", action="store_true", help=boxes_help)

@@ -27,14 +27,8 @@ _NO_VALIDATION = "None, None, None  # there are no held-out images"
 def write_config(
     config: Path, adapted: Adapted, dataset: Dataset, source: Source, tiles: "Tiles | None" = None
 ) -> Path:
-    """Write a config that trains an adapted model on a data set, on top of the model's. Return the
-    folder beside it into which the objects are written.
-
-    The schedule has 12 epochs, at least 1000 iterations.
-
-    Args:
-        source: What the data set was read from.
-        tiles: The tiles that are the data set, if it was cut from a raster.
+    """Write a config that trains an adapted model on a data set, read from a source or cut into
+    tiles, for 12 epochs, at least 1000 iterations. Return the folder of its objects, beside it.
     """
     folder = config.resolve().with_name(f"{config.stem}-coco")
     paths = {name: str(path) for name, path in vars(source).items() if path is not None}
@@ -73,11 +67,7 @@ def write_config(
 
 def write_data_anew(cfg: Config) -> None:
     """Write the objects of a config of `train --from` as the user's files are now, so that
-    corrected labels count. Other configs stay as they are.
-
-    Raises:
-        OSError: If a file is missing.
-        ValueError: If the data cannot be read, or their classes have changed.
+    corrected labels count. Raise as `read_dataset`, and ValueError if classes have changed.
     """
     paths = {name: Path(path) for name, path in (cfg.get("source") or {}).items()}
     folder = paths.pop("folder", None)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..datasets import Source, read_dataset, suggest_files
 from ..utils.cli import cli_main
+from ..utils.errors import preview
 from ..weights.classes import configured_classes
 from .config import write_config
 from .model import Adapted, adapt_to_data
@@ -60,12 +61,12 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
 
 
 def _suggest_command(options: argparse.Namespace) -> str:
-    """Return the error for a folder instead of a file: which files it has, and what to call."""
+    """Return the error for a folder: which files could be meant, and what to call."""
     problem = f"{options.data} is a folder, and --data takes a COCO json or a data.yaml"
     suggestions = suggest_files(options.data)
     if not suggestions:
-        return f"{problem}, which it has not: docs/your-own-data.md shows how to write a data.yaml"
-    files = ", ".join(path for _, path, *_ in suggestions[:3])
+        return f"{problem}: docs/your-own-data.md shows what to write"
+    files = preview([path for _, path, *_ in suggestions])
     command = ["xcit-mm", "train", "--from", options.model, *suggestions[0]]
     if options.new_config:
         command += ["--config", str(options.new_config)]

@@ -66,9 +66,7 @@ def change_test(cfg: Config, checkpoint: str, options: argparse.Namespace) -> No
 
 
 def _hide_reduced_labels(step: dict) -> list[dict]:
-    """Let mmseg write the numbers of the classes, as `predict` does: it adds 1 to the numbers of a
-    model that was trained with reduce_zero_label.
-    """
+    """Let mmseg write the numbers of classes, as `predict` does, without adding 1 to them."""
     if type_name(step) != "PackSegInputs":
         return [step]
     from mmseg.datasets.transforms import PackSegInputs
