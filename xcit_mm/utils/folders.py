@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,8 @@ def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
 
 @contextmanager
 def lock_folder(folder: Path, option: str) -> Iterator[None]:
-    """Lock a folder, which is made if necessary, until this process ends, however it ends.
+    """Lock a folder, which is made if necessary, until this process ends, however it ends. A folder
+    that was made and stays empty is removed.
 
     Args:
         option: The option of the command by which a user gives another folder.
@@ -70,6 +71,7 @@ def lock_folder(folder: Path, option: str) -> Iterator[None]:
     Raises:
         BlockingIOError: If another process has locked the folder.
     """
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
     with path.open("wb") as lock:
@@ -90,6 +92,9 @@ def lock_folder(folder: Path, option: str) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+            with suppress(OSError):  # it has files
+                for new_folder in new_folders:
+                    new_folder.rmdir()
 
 
 def check_settings(out: Path, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
