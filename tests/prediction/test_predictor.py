@@ -157,3 +157,10 @@ def test_memory_follows_the_boxes_of_masks_not_the_photo(models, photos):
     ended = subprocess.run(command, capture_output=True, text=True)
     count, megabytes = ended.stdout.split()
     assert int(count) == 20 and float(megabytes) < 180, ended.stderr[-2000:]
+
+
+def test_classes_in_groups_give_the_map_of_all_at_once(predictors, turned, monkeypatch):
+    expected = predictors["seg"](turned).segmentation
+    monkeypatch.setattr("xcit_mm.prediction.masks.CLASSES", 3)
+    assert np.array_equal(predictors["seg"](turned).segmentation, expected)
+    assert len(np.unique(expected)) > 2

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmengine.config import Config
-from torch import nn
 
 from ..utils.configs import data_sets, metainfo
 from ..utils.errors import preview
@@ -67,24 +66,3 @@ def check_same_classes(
         problem += f"{lacking or 'no others'} instead of {unknown or 'no others'}"
     fix = "take the config that it was trained with, or a checkpoint of this config"
     raise ValueError(f"{checkpoint} has learned {problem}; {fix}")
-
-
-def class_heads(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the heads that predict the classes of the data set, by name."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if name.rstrip(".0123456789").endswith("head")
-        and isinstance(getattr(module, "num_classes", None), int)
-        and not _predicts_other_classes(model, name, module)
-    }
-
-
-def _predicts_other_classes(model: nn.Module, name: str, head: nn.Module) -> bool:
-    """Return whether a head predicts only objects, boundaries or some of the data set's classes."""
-    return (
-        (hasattr(model, "panoptic_fusion_head") and name.startswith("roi_head."))
-        or name.endswith(("rpn_head", "semantic_head"))
-        or type(head).__name__.endswith(("RPNHead", "STDCHead"))
-        or bool(getattr(head, "class_agnostic", False))
-    )
