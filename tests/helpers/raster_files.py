@@ -52,7 +52,7 @@ def write_shapes(
 ) -> Path:
     """Write shapes in pixels of a raster in EPSG:32633 to a vector file in another system."""
     table = in_pixels(shapes, transform, **columns).to_crs(crs)
-    table.to_parquet(path) if path.suffix == ".parquet" else table.to_file(path)
+    table.to_file(path)
     return path
 
 

@@ -166,7 +166,7 @@ def test_tiles_are_those_of_the_training_or_of_the_call(predict):
         (dict(aoi="text.gpkg"), r"text\.gpkg' not recognized"),
         (dict(aoi="points.gpkg"), r"points\.gpkg has no polygons"),
         (dict(aoi="area.gpkg", place=NO_PLACE), "the raster has no coordinate system"),
-        (dict(bands=[1, 2, 9]), "--bands 1 2 9"),
+        (dict(bands=[1, 2, 9]), "bands 1 2 9 of "),
     ],
 )
 def test_options_that_do_not_match_are_one_line(

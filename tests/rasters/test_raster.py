@@ -76,10 +76,10 @@ class TestBands:
     @pytest.mark.parametrize(
         ("count", "bands", "message"),
         [
-            (2, None, r"\(1 gray, 2 undefined\): the model takes 3 bands, not 1 2"),
-            (9, None, r"\(1 gray, .* and 6 more\): .* choose, as by --bands 1 2 3"),
-            (5, [1, 2], "the model takes 3 bands, not 1 2"),
-            (5, [3, 2, 6], "--bands 3 2 6: .* has 1 to 5"),
+            (2, None, "bands 1 2 of .*: it has 1 gray, 2 undefined, and the model takes 3: "),
+            (9, None, "it has 1 gray, .* and 6 more, .* choose bands, as --bands 1 2 3"),
+            (5, [1, 2], "bands 1 2 of .*, and the model takes 3"),
+            (5, [3, 2, 6], "bands 3 2 6 of .*: it has 1 gray"),
         ],
     )
     def test_other_bands_than_the_model_s_are_refused(self, count, bands, message, path):
@@ -128,10 +128,10 @@ class TestScale:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (dict(bounds=(5, 5)), "--bounds 5 5: the lower value must come first"),
-            (dict(bounds=(0, np.nan)), "--bounds 0 nan: the lower value"),
-            (dict(bounds=(1,)), "--bounds 1: give one pair"),
-            (dict(bounds=(0, 3000)), "--bounds 0 3000: .* has 8 bits"),
+            (dict(bounds=(5, 5)), "--bounds 5 5 for .*: give LOW HIGH of uint8"),
+            (dict(bounds=(0, np.nan)), "--bounds 0 nan for "),
+            (dict(bounds=(1,)), "--bounds 1 for .* for all bands or for each of 3"),
+            (dict(bounds=(0, 3000)), "--bounds 0 3000 for "),
             (dict(percentiles=(-1, 50)), "Percentiles must be in the range"),
         ],
     )
