@@ -18,7 +18,7 @@ COUNTS = ["objects", "matched", "missed", "false"]
 def write_objects(path: Path, lefts: Any, classes: Any, scores: Any = 0.9) -> Path:
     """Write a result of boxes."""
     columns = {"class": classes, "score": scores, "area": 1.0, "cut": False}
-    in_pixels(boxes(*lefts), **columns).to_file(path, layer=path.stem)
+    in_pixels(boxes(*lefts), **columns).to_file(path, layer="objects")
     return path
 
 

@@ -87,7 +87,7 @@ def test_labels_and_objects_add_up_whatever_their_form(labels, found, form, scor
     with TemporaryDirectory() as folder:
         raster = save(Path(folder, "a.tif"), noise(3, HEIGHT, WIDTH), **UTM)
         out = Path(folder, "out.gpkg")
-        found.assign(score=scores[: len(found)], cut=False, area=1.0).to_file(out, layer="out")
+        found.assign(score=scores[: len(found)], cut=False, area=1.0).to_file(out, layer="objects")
         table = score_forms(out, labels, form, raster=raster)
     total = table.loc["all"]
     for name, drawn in (("labels", labels), ("objects", found)):

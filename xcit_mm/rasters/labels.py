@@ -104,11 +104,12 @@ class DrawnClasses:
         self._tree = shapely.STRtree(self.shapes)
 
     def cut(self, area: Any) -> list[CutObject]:
-        """Cut the polygons to an area in pixels. Parts below a pixel are left out."""
+        """Cut the polygons to an area in pixels. Parts narrower than a pixel are left out."""
         selected = np.sort(self._tree.query(area, predicate="intersects"))
         parts = repair(shapely.intersection(self.shapes[selected], area))
         shares = shapely.area(parts) / shapely.area(self.shapes[selected])
-        is_kept = (shapely.area(parts) >= 1) | (shares >= 1)
+        left, top, right, bottom = shapely.bounds(parts).T
+        is_kept = (right - left >= 1) & (bottom - top >= 1)  # mmdet drops narrower boxes
         kept = selected[is_kept]
         columns = kept, self.numbers[kept].tolist(), parts[is_kept], shares[is_kept]
         return [CutObject(*fields) for fields in zip(*columns, strict=True)]
