@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import shapely
@@ -26,7 +26,6 @@ HELD_OUT = "held_out.gpkg"
 _WRITTEN = {"train", "val", "images", "masks", "train.json", "val.json", "classes.txt", HELD_OUT}
 _STATED = ("bands", "nodata")  # options of the raster that a config states, beside its bounds
 _TRAINED_SHARE = 0.8  # of the labels
-_Written = TypeVar("_Written")
 
 
 class Tiles(NamedTuple):
@@ -215,9 +214,7 @@ def _choose(tiles: Sequence[Tile]) -> list[Tile]:
     return chosen
 
 
-def _write_all(
-    tiles: Sequence[Tile], write: Callable[[Tile], _Written | None]
-) -> list[tuple[Tile, _Written]]:
+def _write_all(tiles: Sequence[Tile], write: Callable[[Tile], Any]) -> list[tuple[Tile, Any]]:
     """Write tiles, and return those that have data with what was written. A line counts the others.
 
     Raises:
