@@ -92,11 +92,18 @@ def test_corrected_labels_are_cut_again_by_overwrite(trained, scene, start, refu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["{labels}", "--class-column", "kind"], "has no column kind, but class: give --class-c"),
+        (
+            ["{labels}", "--tile", 160, "--class-column", "kind"],
+            "has no column kind, but class: give --class-c",
+        ),
         (["{labels}", "--tile", 0], "tiles of 0 pixels"),
-        (["{labels}", "--bands", 1, 2, "--bounds", 0, 9], "have no scale"),
-        (["{raster}"], "scene.tif' not recognized as being in a supported file format"),
-        (["gone.gpkg"], "gone.gpkg: No such file"),
+        (["{labels}"], "give --tile PIXELS"),
+        (["{labels}", "--tile", 160, "--bands", 1, 2, "--bounds", 0, 9], "have no scale"),
+        (
+            ["{raster}", "--tile", 160],
+            "scene.tif' not recognized as being in a supported file format",
+        ),
+        (["gone.gpkg", "--tile", 160], "gone.gpkg: No such file"),
     ],
 )
 def test_labels_that_do_not_fit_are_one_line_before_work(
