@@ -16,6 +16,7 @@ COMMANDS = {
     "export": "write a model as ONNX",
     "doctor": "check the installation, or a training run before it starts",
     "weights": "list and inspect weights",
+    "tool": "run a script of mmdet or mmseg with this package",
 }
 """Summary of every command, which is a module of `xcit_mm.commands`."""
 

@@ -18,6 +18,18 @@ def shipped_folder(name: str) -> Path:
     return next(filter(Path.is_dir, folders))
 
 
+def list_scripts() -> dict[str, Path]:
+    """Return the scripts of the installed libraries by names such as mmdet/test.py."""
+    scripts = {}
+    for library in _LIBRARIES:
+        package = importlib.util.find_spec(library)
+        if package is not None and package.origin is not None:
+            tools = Path(package.origin).parent / ".mim" / "tools"
+            for path in sorted(tools.rglob("*.py")):
+                scripts[f"{library}/{path.relative_to(tools)}"] = path
+    return scripts
+
+
 def find_script(cfg: Config, config: str, tool: str) -> Path:
     """Return `tools/TOOL.py` of the library of a config. Raise ValueError or ImportError if there
     is none.
