@@ -25,6 +25,8 @@ PRETRAINED = dict(type="Pretrained", checkpoint="x.pth")
         (dict(attn_implementation="gram"), "'gram'.* covariance"),
         (dict(out_indices=(3, 5, 7, 12)), r"12\).*0 to 11"),
         (dict(out_indices=(5, 3)), "increasing"),
+        (dict(out_indices=(-1, 5)), "increasing"),
+        (dict(out_indices=(-13,)), r"out_indices=\(-13,\).*0 to 11"),
         (dict(out_indices=(0, 1, 2, 3, 4)), r"\(4, 8, 16, 32\)"),
         (dict(out_indices=2), "out_indices=2.*0 to 11"),
         (dict(strides=4), "strides=4.*4, 8, 16, 32"),

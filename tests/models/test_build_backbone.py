@@ -37,6 +37,8 @@ def test_options_choose_taps_strides_and_frozen_stages(is_file, downloads, image
     assert [m.shape for m in default(image)] == [(2, 128, 4, 6)] * 4
     (last,) = xcit_mm.backbone(name, out_indices=(11,), frozen_stages=12)(image)
     assert torch.equal(last, default(image)[-1])
+    (counted_from_the_end,) = xcit_mm.backbone(name, out_indices=(-1,))(image)
+    assert torch.equal(counted_from_the_end, last)
     assert not last.requires_grad
     fine = xcit_mm.backbone(name, strides=(4, 16, 32))
     assert isinstance(fine, xcit_mm.XCiT)

@@ -1,8 +1,6 @@
 """`xcit-mm weights` lists and inspects files, and reports errors in one line."""
 
-import argparse
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 
 import pytest
@@ -23,12 +21,11 @@ def file(tmp_path) -> str:
     return "file.pth"
 
 
-def test_inspect_shows_layout_task_architecture_and_metadata(weights, file):
+def test_inspect_shows_layout_task_and_architecture(weights, file):
     printed = weights("inspect", file)
-    facts = ("official, under 'model'", "classifier", "32x12x4/p16", "0.197 M")
+    facts = ("prefix      none", "official, under 'model'", "classifier", "32x12x4/p16")
     assert [fact for fact in facts if fact not in printed] == []
     assert "bands       3" in printed
-    assert "epoch       3" in printed
 
 
 NORM = "blocks.3.norm1.bias"
@@ -48,25 +45,13 @@ def test_inspect_refuses_a_file_that_does_not_tell_its_sizes(state, fault, refus
     assert f"ValueError: {fault}" in refusal("weights", "inspect", tmp_path / "broken.pth")
 
 
-def test_inspect_shows_metadata_of_any_type_in_one_line_each(weights, tmp_path):
-    nested = []
-    for _ in range(60):
-        nested = [nested, nested]  # 2**60 brackets
-    metadata = dict(
-        meta=OrderedDict(mmdet_version="2.11.0"),
-        args=argparse.Namespace(lr=0.5),
-        nested=nested,
-        name="a\nb",
-    )
-    torch.save(dict(metadata, state_dict=official(16)), tmp_path / "file.pth")
+def test_inspect_lists_the_prefixes_of_several_models(weights, tmp_path):
+    state = {f"{name}.{key}": SAVED[key] for name in ("student", "teacher") for key in SAVED}
+    torch.save(dict(state_dict=state), tmp_path / "file.pth")
     printed = weights("inspect", "file.pth")
-    expected = [
-        "meta        {'mmdet_version': '2.11.0'}",
-        "args        {'lr': 0.5}",
-        "nested      [[[",
-    ]
-    assert "\n".join(expected) in printed
-    assert printed.endswith("...\nname        a b\n")
+    assert re.findall("prefix +(.*)", printed) == ["student.", "teacher."]
+    chosen = weights("inspect", "file.pth", "--prefix", "teacher")
+    assert chosen == printed[printed.index("prefix      teacher") :]
 
 
 def test_list_has_a_heading_and_begins_with_detectors_and_segmentors(

@@ -1,5 +1,6 @@
 """Files of every layout fill backbones and whole models, or change nothing."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
+import xcit_mm
 from xcit_mm import XCiT
 from xcit_mm.weights.layouts import parse_checkpoint
 from xcit_mm.weights.matching import match_model
@@ -62,8 +64,88 @@ def test_the_lines_of_the_page_save_the_trunk_of_every_file(source, tmp_path, mo
     assert same(saved.trunk, parse_checkpoint(load_from_file(file)).trunk)
 
 
+SAVED = official(16)
+NORM = "blocks.3.norm1.bias"
+
+
+def under(prefix: str, state: dict) -> dict:
+    return {f"{prefix}{key}": value for key, value in state.items()}
+
+
+def of_fsdp(state: dict) -> dict:
+    """As FSDP with activation checkpointing, which wraps the model and each block."""
+    block = re.compile(r"(^blocks\.\d+\.)")
+    wrapped = r"\1_fsdp_wrapped_module._checkpoint_wrapped_module."
+    inner = {block.sub(wrapped, key): value for key, value in state.items()}
+    return under("_fsdp_wrapped_module.", inner)
+
+
+WRAPPED = {
+    "Lightning": lambda state: dict(state_dict=under("model.", state), epoch=3),
+    "DeepSpeed": lambda state: dict(module=state, optimizer=None, global_steps=3),
+    "FSDP": of_fsdp,
+    "torch.compile": lambda state: under("_orig_mod.", state),
+    "peft": lambda state: under("base_model.model.", state),
+    "AveragedModel": lambda state: under("module.", state) | dict(n_averaged=torch.tensor(3)),
+    "a module of one's own": lambda state: dict(model=under("net.encoder.", state)),
+    "MAE of mmpretrain": lambda state: dict(
+        state_dict=under("backbone.", state)
+        | {"neck.mask_token": torch.ones(1), "head.target": torch.ones(1)}
+    ),
+    "MoCo of mmpretrain": lambda state: dict(
+        state_dict=under("backbone.", state)
+        | {"neck.fc0.weight": torch.ones(1), "head.predictor.weight": torch.ones(1)}
+        | under("encoder_k.module.0.", {key: 2 * value for key, value in state.items()})
+    ),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
+def test_what_has_wrapped_a_trunk_does_not_matter_but_a_missing_tensor_does(wrap, tmp_path):
+    torch.save(wrap(SAVED), tmp_path / "whole.pth")
+    state = model_from(tmp_path / "whole.pth").state_dict()
+    loaded = {key: value for key, value in state.items() if not key.startswith("fpn")}
+    assert same(loaded, {key: SAVED[key] for key in loaded})
+    torch.save(wrap(without(NORM)), tmp_path / "part.pth")
+    with pytest.raises(ValueError, match=f"part.pth .*it lacks {NORM}"):
+        model_from(tmp_path / "part.pth")
+
+
 @pytest.mark.parametrize(
-    "prefix", ["", "module.", "module._orig_mod.", "_orig_mod.module.", "_orig_mod._orig_mod."]
+    "wrapping, name", [("{}.", "{}."), ("{}.backbone.", "{}."), ("{}_backbone.", "{}_backbone.")]
+)
+def test_of_several_models_a_line_names_them_and_the_prefix_chooses(wrapping, name, tmp_path):
+    student, teacher = wrapping.format("student"), wrapping.format("teacher")
+    other = {key: 2 * value for key, value in SAVED.items()}
+    head = {"teacher_head.weight": torch.ones(2)}
+    file = tmp_path / "file.pth"
+    torch.save(dict(state_dict=under(student, other) | under(teacher, SAVED) | head), file)
+    choices = f"prefix='{name.format('student')}' or prefix='{name.format('teacher')}'"
+    with pytest.raises(ValueError, match=f"it holds 2 models: give {choices}"):
+        model_from(file)
+    for prefix in (teacher, teacher.removesuffix("."), name.format("teacher")):
+        assert torch.equal(model_from(file, prefix=prefix).state_dict()[NORM], SAVED[NORM])
+    assert torch.equal(xcit_mm.backbone(file, prefix=student).state_dict()[NORM], other[NORM])
+    with pytest.raises(ValueError, match=r"no XCiT under prefix='momentum\.': keys such as"):
+        model_from(file, prefix="momentum")
+    torch.save(under(student, other) | under(teacher, without(NORM)), file)
+    with pytest.raises(ValueError, match=f"it lacks {NORM}"):
+        model_from(file, prefix=teacher)
+
+
+def test_a_detector_starts_from_the_teacher_of_a_file_by_the_prefix_of_the_hook():
+    state = segmentor().state_dict()
+    other = {key: torch.zeros_like(value) for key, value in state.items()}
+    checkpoint = dict(state_dict=under("student.", other) | under("teacher.", state))
+    model = segmentor()
+    with pytest.raises(ValueError, match=r"give prefix='student\.' or prefix='teacher\.'"):
+        load_in_runner(model, dict(checkpoint))
+    load_in_runner(model, dict(checkpoint), prefix="teacher.")
+    assert same(model.state_dict(), state)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "model.", "module._orig_mod.", "_orig_mod.module.", "_orig_mod._orig_mod."]
 )
 def test_a_compiled_and_wrapped_segmentor_fills_the_whole_model(prefix):
     source = segmentor()
@@ -74,6 +156,21 @@ def test_a_compiled_and_wrapped_segmentor_fills_the_whole_model(prefix):
     model = segmentor()
     load_in_runner(model, dict(state_dict=state))
     assert same(model.state_dict(), expected)
+
+
+def test_the_config_of_the_page_starts_from_robust_weights(tmp_path):
+    torch.save(dict(arch="xcit", epoch=9, state_dict=SAVED), tmp_path / "m.pth.tar")
+    (code,) = (code for _, code in blocks(ROOT / "docs" / "weights.md") if "# robust.py" in code)
+    url = f"{tmp_path}/m.pth.tar"
+    code = re.sub(r'f"{url}/.*"', f'"{url}"', code)
+    code = code.replace("embed_dim=512", "embed_dim=32").replace("num_heads=8", "num_heads=4")
+    (tmp_path / "robust.py").write_text(code)
+    model = xcit_mm.read_config(tmp_path / "robust.py").model
+    preprocessor = model.data_preprocessor
+    assert preprocessor.bgr_to_rgb and preprocessor.std == [255, 255, 255]
+    backbone = MODELS.build(model.backbone)
+    backbone.init_weights()
+    assert torch.equal(backbone.state_dict()[NORM], SAVED[NORM])
 
 
 @pytest.mark.parametrize("names", [("model", "model_ema"), ("state_dict", "state_dict_ema")])
@@ -87,8 +184,6 @@ def test_training_file_gives_the_average_on_request(names):
         parse_checkpoint(dict(model=state), use_ema=True)
 
 
-NORM = "blocks.3.norm1.bias"
-SAVED = official(16)
 NAN = torch.full((32,), torch.nan)
 
 
@@ -103,14 +198,14 @@ def without(*prefixes: str) -> dict:
         (SAVED, dict(arch=dict(PICO, embed_dim=64)), "the config asks for 64x12x4/p16"),
         (without("blocks.8", "blocks.9", "blocks.1"), {}, "the file is 32x8x4/p16"),
         (without("blocks.5."), {}, r"it lacks blocks.5.* and \d+ more"),
-        ({f"encoder.{key}": value for key, value in SAVED.items()}, {}, "encoder.cls"),
+        ({"encoder.layer1.weight": torch.ones(1)}, {}, "such as encoder.layer1.weight"),
         ({key: value.long() for key, value in SAVED.items()}, {}, "of torch.int64, not"),
         (SAVED | {NORM: NAN.to(torch.float8_e4m3fn)}, {}, f"{NORM} with values .* not finite"),
         (SAVED | {f"_orig_mod.{NORM}": SAVED[NORM]}, {}, "with and without _orig_mod"),
         (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "unknown blocks.3.extra"),
         (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} of \(33,\), not \(32,\)"),
         (SAVED | {"fpn1.0.bias": torch.ones(32)}, {}, "it lacks fpn1.0.weight"),
-        (dict(meta=dict(epoch=3)), {}, "'meta' is a dict"),
+        (dict(meta=dict(epoch=3)), {}, "keys such as none"),
         ([1, 2, 3], {}, "a list"),
     ],
 )
@@ -127,14 +222,15 @@ def test_mismatch_raises_and_changes_nothing(saved, options, named, tmp_path):
     [
         ("decode_head.convs.0.conv.weight", "lacks decode_head.convs.0.conv.weight"),
         ("backbone.fpn1.0.weight", "lacks fpn1.0.weight"),
+        ("backbone.fpn", "lacks fpn1.0.weight"),
         ("decode_head.x", "unknown decode_head.x"),
         ("backbone.cls_token", "unknown cls_token"),
     ],
 )
 def test_a_missing_or_unknown_tensor_of_a_model_raises_and_changes_nothing(key, named):
     state = segmentor().state_dict()
-    if state.pop(key, None) is None:
-        state[key] = torch.ones(1)
+    rest = {name: value for name, value in state.items() if not name.startswith(key)}
+    state = rest if len(rest) < len(state) else state | {key: torch.ones(1)}
     model = segmentor()
     initial = {key: value.clone() for key, value in model.state_dict().items()}
     with pytest.raises(ValueError, match=named):

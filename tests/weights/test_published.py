@@ -1,5 +1,6 @@
 """Published names, and downloads that are complete, once, and for all processes."""
 
+import io
 import os
 import re
 import time
@@ -13,7 +14,7 @@ import torch
 from helpers.processes import in_two_processes
 from helpers.weight_files import official, same
 
-from xcit_mm.weights.published import PUBLISHED, ensure_downloaded
+from xcit_mm.weights.published import PUBLISHED, ensure_downloaded, local_path
 from xcit_mm.weights.zoo import load_checkpoint
 
 NAME = "xcit_nano_12_p16_224"
@@ -36,7 +37,37 @@ def test_file_is_downloaded_once_under_its_name(folder, tmp_path, monkeypatch):
     assert [path.name for path in folder.iterdir()] == [f"{NAME}.pth"]
 
 
-CONTENT = b"weights" * 1000
+def test_a_name_of_timm_is_the_file_of_the_authors(folder):
+    names = {
+        f"xcit_nano_12_p16_{tag}": name
+        for tag, name in {
+            "224.fb_in1k": "xcit_nano_12_p16_224",
+            "224.fb_dist_in1k": "xcit_nano_12_p16_224_dist",
+            "384.fb_dist_in1k": "xcit_nano_12_p16_384_dist",
+        }.items()
+    }
+    assert {name: local_path(name).stem for name in names} == names
+    assert sum(bool(file.timm_name) for file in PUBLISHED.values()) == 42
+
+
+def test_without_the_authors_server_the_error_names_the_same_weights_on_the_hub(
+    tmp_path, monkeypatch
+):
+    url = (tmp_path / "none.pth").as_uri()
+    monkeypatch.setitem(PUBLISHED, NAME, PUBLISHED[NAME]._replace(url=url))
+    fix = r"take hf://timm/xcit_nano_12_p16_224\.fb_in1k, which has the same weights, or "
+    with pytest.raises(ConnectionError, match=f"none.pth .*{fix}") as error:
+        load_checkpoint(f"xcit://{NAME}")
+    assert "\n" not in str(error.value)
+
+
+def _content() -> bytes:
+    file = io.BytesIO()
+    torch.save(dict(model=torch.ones(1000)), file)
+    return file.getvalue()
+
+
+CONTENT = _content()
 
 
 @pytest.fixture
@@ -72,7 +103,7 @@ def test_half_a_download_is_removed_and_the_error_names_where_to_put_the_file_by
     server, folder
 ):
     server.sent = 3000
-    message = rf"cannot download {re.escape(server.url)} .*3000 of 7000.*put it at {folder}"
+    message = rf"cannot download {re.escape(server.url)} .* damaged.*put it at {folder}"
     with pytest.raises(ConnectionError, match=message):
         ensure_downloaded(server.url)
     assert list(folder.iterdir()) == []

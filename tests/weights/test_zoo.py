@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.golden import PICO
 from helpers.paths import CONFIGS
 from helpers.weight_files import path_of, same
 from mmengine.config import Config
+from safetensors.torch import load_file, save_file
 
+import xcit_mm
+from xcit_mm import XCiT
 from xcit_mm.weights.published import PUBLISHED
 from xcit_mm.weights.zoo import find_config, find_model, load_checkpoint
 
@@ -90,6 +94,27 @@ def test_a_work_folder_on_the_hub_is_a_model(hub, tmp_path):
     shutil.copy(path_of("dino-backbone_p16.pth", tmp_path), hub / "best_mIoU.pth")
     assert find_model("hf://me/model") == files(hub, "best_mIoU.pth")
     assert same(load_checkpoint("hf://me/model"), torch.load(hub / "best_mIoU.pth"))
+
+
+@pytest.mark.parametrize("name", ["hf://me/model", "folder"])
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin", "last.pth.tar"])
+def test_a_folder_with_weights_alone_is_a_backbone(file, name, hub, tmp_path):
+    for path in hub.iterdir():
+        path.unlink()
+    (hub / "config.json").write_text('{"architecture": "xcit_small_12_p16_224"}')
+    content = load_file(path_of("timm_p16.safetensors", tmp_path))
+    if file.endswith(".safetensors"):
+        torch.save(dict(other=torch.ones(1)), hub / "pytorch_model.bin")
+        save_file(content, hub / file)
+    else:
+        torch.save(content, hub / file)
+    name = str(hub) if name == "folder" else name
+    backbone = xcit_mm.backbone(name)
+    state = XCiT(PICO, init_cfg=dict(type="Pretrained", checkpoint=name))
+    state.init_weights()
+    for key, value in backbone.state_dict().items():
+        assert torch.equal(value, state.state_dict()[key])
+    assert torch.equal(backbone.blocks[3].norm1.bias, content["blocks.3.norm1.bias"])
 
 
 @pytest.mark.parametrize(

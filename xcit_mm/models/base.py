@@ -27,8 +27,14 @@ InitCfg = dict | list[dict] | None
 
 
 def to_increasing(name: str, values: object, choices: Sequence[int]) -> tuple[int, ...]:
-    """Return increasing integers, out of some choices, as a tuple, or raise ValueError."""
+    """Return increasing integers, out of some choices, as a tuple, or raise ValueError. Of a range,
+    negative integers count from its end.
+    """
     given = list(values) if isinstance(values, Iterable) else []
+    if isinstance(choices, range):
+        given = [
+            value + len(choices) if value in range(-len(choices), 0) else value for value in given
+        ]
     increasing = [choice for choice in choices if choice in given]
     if not increasing or increasing != given:
         shown = ", ".join(map(str, choices))
@@ -61,7 +67,7 @@ class Backbone(BaseModule):
     """
 
     # Options of an `init_cfg` of type 'Pretrained'. The first is required.
-    pretrained_options: tuple[str, ...] = ("checkpoint", "use_ema", "fill_stem")
+    pretrained_options: tuple[str, ...] = ("checkpoint", "use_ema", "fill_stem", "prefix")
     can_leave_out_pixels = False  # whether `valid` acts
     _valid: Sequence[Tensor] | None = None  # the masks of `valid`, in its block
     init_cfg: InitCfg

@@ -11,37 +11,32 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from ..utils.configs import SUFFIXES, backbone_class, data_preprocessor, read_config, type_name
+from ..utils.configs import backbone_class, data_preprocessor, read_config, type_name
 from ..utils.errors import reason
 from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model
-from ..weights.published import PUBLISHED
-from ..weights.work_dirs import CHECKPOINT_SUFFIXES
-from ..weights.zoo import (
-    HUB_PREFIX,
-    find_config,
-    find_model,
-    load_checkpoint,
-    shipped_models,
-    similar_names,
-)
+from ..weights.published import PUBLISHED, published_name
+from ..weights.zoo import find_config, find_model, find_weights, load_checkpoint, shipped_models
 from .base import Backbone
 from .xcit import STRIDES, Pyramid, Trunk, XCiT
 
 
-def backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk:
+def backbone(
+    name: str | Path, pretrained: bool = True, prefix: str | None = None, **options: Any
+) -> Trunk:
     """Build the backbone of a model or of weights by its name, for torch code, in eval mode.
 
     The heads of the weights are left out. Images are RGB, minus `MEAN`, divided by `STD` of
     `xcit_mm.archs`.
 
     Args:
-        name: Published weights, such as 'xcit_small_12_p16_224_dist'; the path or URL of weights in
-            any layout, `.pth` or `.safetensors`; or a model: a name of the model zoo, the folder of
-            a training run, a config, or `hf://OWNER/NAME`. A config without published weights needs
-            `pretrained=False`.
+        name: Published weights, such as 'xcit_small_12_p16_224_dist', or timm's name of these; the
+            path or URL of weights in any layout; a model: a name of the model zoo or a config; a
+            folder, or `hf://OWNER/NAME`, with weights alone or a training run. A config without
+            published weights needs `pretrained=False`.
         pretrained: Whether to load the weights, which are downloaded on first use.
+        prefix: Take only the tensors whose names in the file begin with it, such as 'teacher.'.
         options: Arguments of `XCiT` that replace those of the model, such as `out_indices`.
 
     Returns:
@@ -55,22 +50,21 @@ def backbone(name: str | Path, pretrained: bool = True, **options: Any) -> Trunk
         TypeError: If an option is not an argument.
         FileNotFoundError, ConnectionError: If config or weights cannot be found or downloaded.
     """
-    name = str(name).removeprefix("xcit://")
-    if name.endswith(CHECKPOINT_SUFFIXES):
-        checkpoint = name
-        model = _build_for_file(name, options)
-    elif name in PUBLISHED and name not in shipped_models():
+    name = published_name(str(name))
+    if name in PUBLISHED and name not in shipped_models():
         checkpoint = f"xcit://{name}"
         file = PUBLISHED[name]
         model = _build_trunk(dict(arch=file.arch, patch_size=file.patch_size) | options)
+    elif weights := find_weights(name):
+        checkpoint = weights
+        model = _build_for_file(weights, prefix, options)
     else:
-        _check_is_model(name)
         config, checkpoint = find_model(name) if pretrained else (find_config(name), "")
         cfg = read_config(config)
         part = _without_init_cfg(cfg).get("backbone") or ConfigDict()
         model = _build_part(cfg, part | options)
     if pretrained:
-        load_pretrained(model, checkpoint)
+        load_pretrained(model, checkpoint, prefix=prefix)
     return model.eval()
 
 
@@ -192,25 +186,14 @@ def _build_part(cfg: Config, part: ConfigDict) -> Any:
         raise ValueError(f"the model cannot be built: {reason(error)}; {fix}") from error
 
 
-def _check_is_model(name: str) -> None:
-    """Raise ValueError with similar names if this is not a config, a folder or a known name."""
-    models = shipped_models()
-    is_path = name.endswith(SUFFIXES) or Path(name).is_dir()
-    if not (is_path or name.startswith(HUB_PREFIX) or name in models):
-        similar = similar_names(name, {**models, **PUBLISHED})
-        raise ValueError(
-            f"{name} is not a model or weights: try {', '.join(similar) or 'xcit-mm weights list'}"
-        )
-
-
-def _build_for_file(path: str, options: dict[str, Any]) -> Trunk:
+def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> Trunk:
     """Build the backbone that the tensors of a file, in any layout, fit, with initial weights.
 
     Raises:
         ValueError: If the file has no complete XCiT, or its tensors do not fit the options.
     """
     try:
-        weights = parse_checkpoint(load_checkpoint(path))
+        weights = parse_checkpoint(load_checkpoint(path), prefix=prefix)
         arguments = backbone_options(weights.trunk)
         levels = {key.partition(".")[0] for key in weights.trunk if key.startswith("fpn")}
         if levels:  # those from the patch size on may need no tensors

@@ -1,8 +1,11 @@
-"""The layouts of checkpoints: recognised by their keys, and read into published names."""
+"""The layouts of checkpoints: recognised by their keys, and read into published names.
+
+A model is searched under every prefix of the keys, so what has wrapped it does not matter.
+"""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +20,15 @@ PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
 
 # Where backbones that wrap a model of timm have it: this package's TimmPyramid, mmseg, mmpretrain.
 TIMM_PREFIX = "timm_model."
+_BACKBONE = "backbone."  # the name of a backbone in a model of OpenMMLab
+
+# What torch adds anywhere in a key: torch.compile, FSDP and activation checkpointing.
+_WRAPPERS = re.compile(
+    r"(^|\.)(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
+)
+# Keys of a block and of the stem. The group is the prefix of the backbone.
+_BLOCK = re.compile(rf"(|.*?\.)(?:{re.escape(TIMM_PREFIX)})?(?:blocks|xca_layers)\.\d+\.")
+_STEM = re.compile(rf"(|.*?\.)(?:{re.escape(TIMM_PREFIX)})?patch_embed\.")
 
 # Parts of published keys by those of the other projects' keys. A ^ stands for the start of a key.
 _MMPRETRAIN = {
@@ -48,7 +60,8 @@ class Weights:
         layout: 'official', 'timm' or 'mmpretrain'.
         task: 'detector', 'segmentor', 'classifier' or 'backbone'.
         source: Entry of the file that holds the tensors, such as 'model'; '' for the file itself.
-        metadata: The other entries of the file, without tensors and optimizer.
+        prefix: What precedes the names of the model in the file, such as 'teacher.', or ''.
+        needs_pyramid: Whether the file must fill a pyramid, as it has levels of one.
     """
 
     trunk: dict[str, Tensor]
@@ -56,78 +69,102 @@ class Weights:
     layout: str
     task: str
     source: str
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def needs_pyramid(self) -> bool:
-        """Whether the file must fill a pyramid: it has levels, or is a detector or segmentor."""
-        return bool(self.heads) or any(key.startswith(PYRAMID_PREFIXES) for key in self.trunk)
+    prefix: str
+    needs_pyramid: bool
 
 
-def parse_checkpoint(checkpoint: Any, use_ema: bool = False) -> Weights:
+def parse_checkpoint(checkpoint: Any, use_ema: bool = False, prefix: str | None = None) -> Weights:
     """Find the weights in the content of a file and give them their published names.
 
     Args:
         use_ema: Take the averaged weights of a training file, `model_ema` or timm's
             `state_dict_ema`, instead of its `model`.
+        prefix: Take only the tensors whose names begin with it, as mmengine's `PretrainedInit`
+            does, with or without the dot at its end.
 
     Raises:
-        ValueError: If it holds no XCiT, or lacks the averaged weights that `use_ema` requires.
+        ValueError: If it holds no XCiT, or several, or lacks the averaged weights that `use_ema`
+            requires.
     """
-    source, state, metadata = _unwrap(checkpoint, use_ema)
-    state = _without_wrappers(state)
-    backbone = _select_under(state, "backbone.")
-    rest = {key: value for key, value in state.items() if not key.startswith("backbone.")}
+    source, state = _unwrap(checkpoint, use_ema)
+    prefix = f"{prefix.removesuffix('.')}." if prefix else ""
+    backbones = _find_backbones(_select_under(state, prefix))
+    if not backbones:
+        keys = ", ".join(list(state)[:3]) or "none"
+        place = f"under prefix={prefix!r}" if prefix else "in it"
+        raise ValueError(f"no XCiT {place}: keys such as {keys} have an unknown layout")
+    # OpenMMLab's model is `backbone.` beside averages, teachers and others that it may hold.
+    chosen = [name for name in backbones if name in ("", _BACKBONE)][:1] or backbones
+    models = [prefix + _model_prefix(name) for name in chosen]
+    if len(models) > 1:
+        choices = " or ".join(f"prefix={name!r}" for name in models)
+        raise ValueError(f"it holds {len(models)} models: give {choices}")
+    state = _select_under(state, models[0])
+    backbone = _select_under(state, _BACKBONE)
+    rest = {key: value for key, value in state.items() if not key.startswith(_BACKBONE)}
     # Beside a bare backbone, a file has at most the head of a classifier or of DINO.
+    heads = {}
     if backbone and any(not key.startswith(CLASSIFIER_PREFIXES) for key in rest):
-        task = "segmentor" if any(key.startswith("decode_head.") for key in rest) else "detector"
         heads = rest
     else:
-        task = "backbone"
         backbone |= rest
-        heads = {}
     trunk, layout = _rename_as_published(backbone)
-    if not any(key.startswith("blocks.") for key in trunk):
-        keys = ", ".join(list(state)[:3]) or "none"
-        raise ValueError(f"no XCiT in it: keys such as {keys} have an unknown layout")
-    if task == "backbone" and "cls_token" in trunk:
-        task = "classifier"
-    return Weights(trunk, heads, layout, task, source, metadata)
+    has_pyramid = any(key.startswith(PYRAMID_PREFIXES) for key in trunk)
+    if any(key.startswith("decode_head.") for key in heads):
+        task = "segmentor"
+    elif heads and has_pyramid:
+        task = "detector"
+    else:  # self-supervised training has a neck and a head too
+        task = "classifier" if "cls_token" in trunk else "backbone"
+    return Weights(trunk, heads, layout, task, source, models[0], has_pyramid)
 
 
-def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-    """Return the name of the entry that holds the tensors, or '', the tensors, and the metadata."""
+def list_prefixes(checkpoint: Any, use_ema: bool = False) -> list[str]:
+    """List the prefixes of the models in the content of a file, as `parse_checkpoint` takes them.
+    That of a model without a prefix is ''. Raises as `parse_checkpoint`.
+    """
+    _, state = _unwrap(checkpoint, use_ema)
+    return [_model_prefix(backbone) for backbone in _find_backbones(state)]
+
+
+def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor]]:
+    """Return the name of the entry that holds the tensors, or '', and the tensors under the names
+    that they had before wrappers of torch renamed them.
+    """
     if not isinstance(checkpoint, Mapping):
         raise ValueError(f"it holds a {type(checkpoint).__name__}, not a dict of weights")
     entries = ["model_ema", "state_dict_ema"] if use_ema else ["state_dict", "model", "teacher"]
     source = next((entry for entry in entries if isinstance(checkpoint.get(entry), Mapping)), "")
     if use_ema and not source:
         raise ValueError("it holds no model_ema or state_dict_ema: load it without use_ema")
-    state = dict(checkpoint[source] if source else checkpoint)
-    for key, value in state.items():
-        if not isinstance(key, str) or not isinstance(value, Tensor):
-            raise ValueError(f"its entry {key!r} is a {type(value).__name__}, not a tensor")
-    metadata = {
-        key: value
-        for key, value in checkpoint.items()
-        if key == "meta" or not isinstance(value, (Mapping, Tensor))
-    }
-    return source, state, metadata
-
-
-def _without_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors under the names that they had before wrappers of torch renamed them.
-
-    torch.compile adds `_orig_mod.` anywhere, distributed training `module.` in front.
-    """
-    unwrapped = {
-        re.sub(r"(^|\.)(?:_orig_mod\.)+", r"\1", key): value for key, value in state.items()
-    }
+    entry = checkpoint[source] if source else checkpoint
+    state = _tensors_of(entry)
+    for name, part in entry.items():  # such as DeepSpeed's `module`
+        state |= {f"{name}.{key}": tensor for key, tensor in _tensors_of(part).items()}
+    unwrapped = {_WRAPPERS.sub(r"\1", key): value for key, value in state.items()}
     if len(unwrapped) < len(state):
         raise ValueError("it holds tensors twice, with and without _orig_mod.: save one model")
-    while unwrapped and all(key.startswith("module.") for key in unwrapped):
-        unwrapped = _select_under(unwrapped, "module.")
-    return unwrapped
+    return source, unwrapped
+
+
+def _tensors_of(entry: Any) -> dict[str, Tensor]:
+    """Return the tensors of a dict. Anything else has none."""
+    pairs = entry.items() if isinstance(entry, Mapping) else ()
+    return {str(key): value for key, value in pairs if isinstance(value, Tensor)}
+
+
+def _find_backbones(state: Mapping[str, Tensor]) -> list[str]:
+    """List the prefixes under which tensors are named as those of a whole backbone, or else the
+    first under which some are.
+    """
+    of_blocks = dict.fromkeys(match[1] for match in map(_BLOCK.match, state) if match)
+    of_stems = {match[1] for match in map(_STEM.match, state) if match}
+    return [prefix for prefix in of_blocks if prefix in of_stems] or list(of_blocks)[:1]
+
+
+def _model_prefix(backbone: str) -> str:
+    """Return the prefix of the model that has its backbone under another prefix."""
+    return re.sub(r"(^|\.)backbone\.$", r"\1", backbone)
 
 
 def _select_under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

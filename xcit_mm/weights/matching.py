@@ -26,11 +26,12 @@ def load_pretrained(
     use_ema: bool = False,
     strict_heads: bool = True,
     fill_stem: bool = False,
+    prefix: str | None = None,
 ) -> list[str]:
     """Fill a backbone or a classifier from a checkpoint in any layout: all of it, or nothing.
 
-    A file without heads of a detector or segmentor may lack the pyramid. What the model does not
-    have, such as class attention or blocks after the last tap, remains unused.
+    A file may lack the pyramid, but not a part of it. What the model does not have, such as class
+    attention or blocks after the last tap, remains unused.
 
     Args:
         backbone: A backbone of this package.
@@ -40,6 +41,7 @@ def load_pretrained(
             head or a head for other classes.
         fill_stem: Make the stem of a backbone of other bands from a file for RGB, as
             `bands.stem_for_bands` does.
+        prefix: Take only the tensors whose names begin with it, as mmengine does.
 
     Returns:
         Names of the tensors of the pyramid or the head that keep their initial values.
@@ -51,13 +53,14 @@ def load_pretrained(
     """
     loaded = load_checkpoint(checkpoint)
     try:
-        weights = parse_checkpoint(loaded, use_ema)
+        weights = parse_checkpoint(loaded, use_ema, prefix)
         state = backbone.match_weights(weights, strict_heads, fill_stem)
     except ValueError as error:
         raise ValueError(f"{checkpoint} does not fit the model: {error}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
     description = backbone.describe_weights(weights)
-    message = f"loaded {len(state)} tensors of {description} from {checkpoint}"
+    place = f"{weights.prefix}* of {checkpoint}" if weights.prefix else checkpoint
+    message = f"loaded {len(state)} tensors of {description} from {place}"
     if initial:
         part = "head" if "head.weight" in initial else "pyramid"
         message += f"; {len(initial)} of the {part} keep their initial values"
@@ -70,10 +73,11 @@ def match_model(
     checkpoint: dict,
     strict_heads: bool = True,
     fill_stem: bool = False,
+    prefix: str | None = None,
 ) -> dict[str, Tensor]:
     """Return the state dict with which a checkpoint fills a detector, segmentor or classifier.
 
-    `strict_heads` and `fill_stem` are those of `StrictLoadHook`. The model is not changed.
+    The options are those of `StrictLoadHook`. The model is not changed.
 
     Raises:
         ValueError: If the model has another backbone; CheckpointMismatch if the file does not fit.
@@ -86,7 +90,8 @@ def match_model(
     initial = model.state_dict()
     expected_heads = without(initial, "backbone.")
     try:
-        weights = parse_checkpoint(checkpoint)
+        weights = parse_checkpoint(checkpoint, prefix=prefix)
+        weights.needs_pyramid = True
         # The head of a segmentor or classifier may be named `head.`, which counts as trunk.
         heads = weights.heads or {
             key: tensor for key, tensor in weights.trunk.items() if key in expected_heads
@@ -106,10 +111,9 @@ def match_trunk(
 ) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint that fill a backbone or a classifier.
 
-    The file of a detector or segmentor must fill the pyramid too. Another file may lack it. A
-    backbone does not use class attention and the head of a classifier, the blocks after its last
-    tap, and levels of the pyramid that it lacks. A classifier without classes does not use a head.
-    `strict_heads` and `fill_stem` are those of `load_pretrained`.
+    A file with levels of the pyramid must fill it, another file may lack it. A backbone uses no
+    class attention, head of a classifier, blocks after its last tap, and levels that it lacks. A
+    classifier without classes uses no head. The options are those of `load_pretrained`.
 
     Raises:
         ValueError: If they do not fit. The message names an option that helps a training to start.
@@ -124,7 +128,7 @@ def match_trunk(
     if hasattr(backbone, "cls_token"):
         return _match_classifier(expected, trunk, weights.task, strict_heads)
     weights = replace(weights, trunk=trunk)
-    unused = () if weights.heads else CLASSIFIER_PREFIXES
+    unused = () if weights.task in ("detector", "segmentor") else CLASSIFIER_PREFIXES
     return match_backbone(backbone, weights, backbone.arch.depth, unused)
 
 

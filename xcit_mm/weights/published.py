@@ -1,20 +1,18 @@
 """The published files: their facts, where they are downloaded from and where they are stored."""
 
 import os
-import shutil
+import sys
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlparse
-from urllib.request import Request, urlopen
 
 import torch
 from mmengine import dist
-from tqdm import tqdm
 
 from ..archs import ARCHS, PATCH_SIZES, SIZES
-from ..utils.atomic import atomic_write
+from .reader import load_from_file
 
 REMOTE_PREFIXES = ("xcit://", "http://", "https://")
 PUBLISHED_ROOT = "https://dl.fbaipublicfiles.com/xcit/"
@@ -27,6 +25,7 @@ class PublishedFile(NamedTuple):
         arch: A key of `ARCHS`.
         resolution: Side of the images of the training in pixels, the shorter side for COCO.
         training: Data, and method or model.
+        timm_name: Name of the same weights in timm, or ''. The Hub has them as `hf://timm/NAME`.
     """
 
     url: str
@@ -34,33 +33,36 @@ class PublishedFile(NamedTuple):
     patch_size: int
     resolution: int
     training: str
+    timm_name: str = ""
     licence: str = "Apache-2.0"
 
 
 _DENSE = ("t12", "s12", "s24", "m24")
+_XCIT = "xcit_{size}_p{patch_size}"
 
-# By the path of a file: its architectures, resolution and training.
+# By the path of a file: its architectures, resolution, training, and name in timm.
 _FAMILIES = {
-    "coco/maskrcnn_xcit_{size}_p{patch_size}": (_DENSE, 800, "COCO, Mask R-CNN"),
-    "ade/sem_fpn_xcit_{size}_p{patch_size}": (_DENSE, 512, "ADE20k, Semantic FPN"),
-    "ade/upernet_xcit_{size}_p{patch_size}": (_DENSE, 512, "ADE20k, UperNet"),
-    "xcit_{size}_p{patch_size}_224": (ARCHS, 224, "ImageNet"),
-    "xcit_{size}_p{patch_size}_224_dist": (ARCHS, 224, "ImageNet, distilled"),
-    "xcit_{size}_p{patch_size}_384_dist": (ARCHS, 384, "ImageNet, distilled"),
-    "xcit_{size}_cp{patch_size}_dino": (("s12", "m24"), 224, "ImageNet, DINO"),
+    f"coco/maskrcnn_{_XCIT}": (_DENSE, 800, "COCO, Mask R-CNN", ""),
+    f"ade/sem_fpn_{_XCIT}": (_DENSE, 512, "ADE20k, Semantic FPN", ""),
+    f"ade/upernet_{_XCIT}": (_DENSE, 512, "ADE20k, UperNet", ""),
+    f"{_XCIT}_224": (ARCHS, 224, "ImageNet", f"{_XCIT}_224.fb_in1k"),
+    f"{_XCIT}_224_dist": (ARCHS, 224, "ImageNet, distilled", f"{_XCIT}_224.fb_dist_in1k"),
+    f"{_XCIT}_384_dist": (ARCHS, 384, "ImageNet, distilled", f"{_XCIT}_384.fb_dist_in1k"),
+    "xcit_{size}_cp{patch_size}_dino": (("s12", "m24"), 224, "ImageNet, DINO", ""),
 }
 
 
 def _list_files_by_name() -> dict[str, PublishedFile]:
     table = {}
-    for path_format, (archs, resolution, training) in _FAMILIES.items():
+    for path_format, (archs, resolution, training, timm_format) in _FAMILIES.items():
         for arch in archs:
             size = f"{SIZES[arch[0]]}_{arch[1:]}"  # 'small_12' for 's12'
             for patch_size in PATCH_SIZES:
                 path = path_format.format(size=size, patch_size=patch_size)
+                timm_name = timm_format.format(size=size, patch_size=patch_size)
                 name = path.rpartition("/")[2]
                 url = f"{PUBLISHED_ROOT}{path}.pth"
-                table[name] = PublishedFile(url, arch, patch_size, resolution, training)
+                table[name] = PublishedFile(url, arch, patch_size, resolution, training, timm_name)
     return table
 
 
@@ -68,12 +70,21 @@ PUBLISHED: dict[str, PublishedFile] = _list_files_by_name()
 """Facts of every published file by its name, as in `xcit://NAME`."""
 
 
+_BY_TIMM_NAME = {file.timm_name: name for name, file in PUBLISHED.items() if file.timm_name}
+
+
+def published_name(name: str) -> str:
+    """Return a name without `xcit://`, and that of timm as the authors' name of the same file."""
+    name = name.removeprefix("xcit://")
+    return _BY_TIMM_NAME.get(name, name)
+
+
 def local_path(name: str) -> Path:
     """Return where a file from the web is stored, downloaded or not."""
     folder = Path(
         os.environ.get("XCIT_MM_WEIGHTS") or Path(torch.hub.get_dir(), "checkpoints")
     ).expanduser()
-    name = name.removeprefix("xcit://")
+    name = published_name(name)
     if name.startswith(REMOTE_PREFIXES):
         file = Path(urlparse(name).path)  # another server may have a file of this name
         return folder / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
@@ -85,37 +96,42 @@ def local_path(name: str) -> Path:
 def ensure_downloaded(name: str) -> Path:
     """Return the local path of a file from the web, after a download if necessary.
 
-    The file takes its name only when it is complete. One of several processes downloads while the
+    The file takes its name only when it can be read. One of several processes downloads while the
     others wait.
 
     Args:
-        name: A URL, or a published name with or without `xcit://`.
+        name: A URL, or a published name, the authors' or timm's, with or without `xcit://`.
 
     Raises:
         ValueError: If the name is not a published name.
-        ConnectionError: If the file cannot be downloaded.
+        ConnectionError: If the file cannot be downloaded, or only a part of it.
     """
     path = local_path(name)  # raises if the name is neither
-    url = name.removeprefix("xcit://")
-    if url in PUBLISHED:
-        url = PUBLISHED[url].url
+    file = PUBLISHED.get(published_name(name))
+    url = file.url if file else name
     if dist.get_rank() > 0:
         dist.barrier()
     try:
         if not path.exists():
-            # Some servers reject Python's own agent.
-            request = Request(url, headers={"User-Agent": "torch.hub"})
-            with urlopen(request, timeout=60) as response, atomic_write(path) as file:
-                size = int(response.headers.get("Content-Length") or 0)
-                with tqdm.wrapattr(file, "write", total=size or None, disable=None) as target:
-                    shutil.copyfileobj(response, target)
-                if file.tell() < size:
-                    raise OSError(f"only {file.tell()} of {size} bytes came")
-    except (OSError, HTTPException) as error:
-        raise ConnectionError(
-            f"cannot download {url} ({error}): download it elsewhere and put it at {path}"
-        ) from error
+            _download(url, path)
+    except (OSError, HTTPException, ValueError) as error:
+        fix = f"download it elsewhere and put it at {path}"
+        if file and file.timm_name:
+            fix = f"take hf://timm/{file.timm_name}, which has the same weights, or {fix}"
+        raise ConnectionError(f"cannot download {url} ({error}): {fix}") from error
     finally:
         if dist.get_rank() == 0:
             dist.barrier()
     return path
+
+
+def _download(url: str, path: Path) -> None:
+    """Download a file of weights. torch does not notice that a part is missing, so it is read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        torch.hub.download_url_to_file(url, str(part), progress=sys.stderr.isatty())
+        load_from_file(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

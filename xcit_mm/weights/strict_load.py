@@ -30,6 +30,8 @@ class StrictLoadHook(Hook):
             of the heads whose shapes differ keep their initial values, and are listed.
         fill_stem: Whether `xcit_mm.weights.bands.stem_for_bands` makes a stem for the model's
             `in_channels` when training starts from the file of a model for RGB.
+        prefix: What precedes the model's names in the file of `load_from`, such as 'teacher.', if
+            that file holds several models.
 
     Raises:
         ValueError: If `fill_stem` is not True or False.
@@ -38,10 +40,13 @@ class StrictLoadHook(Hook):
     # Before a hook copies the checkpoint's tensors, as EMAHook does by their names.
     priority = "VERY_HIGH"
 
-    def __init__(self, strict_heads: bool = True, fill_stem: bool = False) -> None:
+    def __init__(
+        self, strict_heads: bool = True, fill_stem: bool = False, prefix: str | None = None
+    ) -> None:
         check_fill_stem(fill_stem)
         self.strict_heads = strict_heads
         self.fill_stem = fill_stem
+        self.prefix = prefix
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Check the checkpoint against the model, and give its tensors the names of the model, or
@@ -64,5 +69,7 @@ class StrictLoadHook(Hook):
                 other = f"the file has learned other classes, {preview(learned)}"
                 log_line(f"{other}: layers of equal shapes start from these, others anew")
             if not is_resuming(runner):
-                options = dict(strict_heads=self.strict_heads, fill_stem=self.fill_stem)
+                options = dict(
+                    strict_heads=self.strict_heads, fill_stem=self.fill_stem, prefix=self.prefix
+                )
         checkpoint["state_dict"] = match_model(model, checkpoint, **options)

@@ -7,7 +7,9 @@ from typing import Any
 from ..utils.errors import preview
 from .reader import load_from_file, meta_of
 
-CHECKPOINT_SUFFIXES = (".pth", ".safetensors")
+CHECKPOINT_SUFFIXES = (".pth", ".safetensors", ".bin", ".pt", ".pth.tar", ".ckpt")
+# The weights of a repository of the Hub, which may have both and other files of these suffixes.
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 # Beginning of the keys under which mmengine's CheckpointHook stores the best checkpoint.
 # The name of a metric follows if there are several.
@@ -26,19 +28,15 @@ def find_config_in(folder: Path) -> str:
     """
     configs = sorted(folder.glob("*.py"))
     last = last_checkpoint(folder)
-    if configs and last and Path(last).is_file():
-        trained = meta_of(load_from_file(last)).get("cfg")
-        if trained:
-            lines = _lines_of_run(trained)
-            configs = [path for path in configs if _lines_of_run(path.read_text("utf-8")) == lines]
-            if not configs:
-                problem = f"no config in {folder} is the one of {last}"
-                raise FileNotFoundError(f"{problem}: give config and checkpoint")
-            return str(configs[0])
+    trained = meta_of(load_from_file(last)).get("cfg") if last and Path(last).is_file() else None
+    if trained:
+        lines = _lines_of_run(trained)
+        configs = [path for path in configs if _lines_of_run(path.read_text("utf-8")) == lines][:1]
     if len(configs) != 1:
-        names = ", ".join(path.name for path in configs) or "none"
+        names = ", ".join(sorted(path.name for path in folder.glob("*.py"))) or "none"
+        needed = f"the config of {last}" if trained else "one config"
         raise FileNotFoundError(
-            f"{folder} must have one config, but has {names}: give config and checkpoint"
+            f"{folder} must have {needed}, but has {names}: give config and checkpoint"
         )
     return str(configs[0])
 
@@ -50,27 +48,23 @@ def _lines_of_run(config: str) -> list[str]:
 
 def find_checkpoint_in(folder: Path) -> str | None:
     """Return the best checkpoint of a training's folder, which its last checkpoint names, or else
-    the last; or the only checkpoint of another folder.
+    the last; or the only checkpoint of another folder. It may be missing.
 
     Raises:
-        FileNotFoundError: If the best checkpoint is missing.
         ValueError: If the folder has several checkpoints, none of which is the last, or if the last
             cannot be read.
     """
     last = last_checkpoint(folder)
     if last is None:
-        files = [path for suffix in CHECKPOINT_SUFFIXES for path in folder.glob(f"*{suffix}")]
+        files = [path for path in folder.iterdir() if path.name.endswith(CHECKPOINT_SUFFIXES)]
+        of_hub = [folder / name for name in _HUB_FILES if folder / name in files]
+        files = of_hub[:1] or files
         if len(files) > 1:
             names = preview(sorted(path.name for path in files))
             raise ValueError(f"{folder} has the checkpoints {names}: give config and checkpoint")
         return str(files[0]) if files else None
-    if not Path(last).is_file():  # on a server, or missing, as an error will say
-        return last
-    best = [Path(last).with_name(name) for name in best_files(load_from_file(last)).values()]
-    if best and not best[0].is_file():
-        problem = f"{best[0].parent} lacks {best[0].name}, the best checkpoint of {last}"
-        raise FileNotFoundError(f"{problem}: give config and checkpoint")
-    return str(best[0]) if best else last
+    best = best_files(load_from_file(last)).values() if Path(last).is_file() else ()
+    return next((str(Path(last).with_name(name)) for name in best), last)
 
 
 def best_files(checkpoint: Any) -> dict[str, str]:

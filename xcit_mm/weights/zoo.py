@@ -3,7 +3,6 @@
 import functools
 import re
 import sys
-from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,13 @@ from mmengine.runner import CheckpointLoader
 from ..utils.configs import SUFFIXES, plain_values
 from ..utils.errors import reason
 from ..utils.scripts import shipped_folder
-from .published import PUBLISHED, PUBLISHED_ROOT, REMOTE_PREFIXES, ensure_downloaded
+from .published import (
+    PUBLISHED,
+    PUBLISHED_ROOT,
+    REMOTE_PREFIXES,
+    ensure_downloaded,
+    published_name,
+)
 from .reader import check_checkpoint, load_from_file
 from .work_dirs import CHECKPOINT_SUFFIXES, find_checkpoint_in, find_config_in
 
@@ -84,19 +89,41 @@ def _look_up_model(model: str, find_weights: bool = False) -> tuple[str, str | N
     """Return a model's config and its checkpoint or None, in a folder only if `find_weights`."""
     if model.endswith(SUFFIXES):
         return model, None
-    path = download_model(model) if model.startswith(HUB_PREFIX) else Path(model).expanduser()
-    if path.is_dir():
-        return find_config_in(path), find_checkpoint_in(path) if find_weights else None
+    folder = find_folder(model)
+    if folder:
+        return find_config_in(folder), find_checkpoint_in(folder) if find_weights else None
     if model.endswith(CHECKPOINT_SUFFIXES):
         check_checkpoint(model)
-        return find_config_in(path.parent), model
+        return find_config_in(Path(model).expanduser().parent), model
     models = shipped_models()
-    name = model.removeprefix("xcit://")
-    if name not in models:
-        similar = ", ".join(similar_names(name, models)) or "the names of `xcit-mm weights list`"
-        problem = f"{model} is neither a config (*.py) nor a model's name nor a work folder"
-        raise ValueError(f"{problem}: try {similar}")
-    return models[name]
+    name = published_name(model)
+    if name in models:
+        return models[name]
+    if name in PUBLISHED:
+        raise ValueError(f"{model} is a trunk without heads: give it to a backbone's init_cfg")
+    similar = ", ".join(get_close_matches(name.lower(), {**models, **PUBLISHED}))
+    problem = f"{model} is neither a config (*.py) nor a model's name nor a work folder"
+    raise ValueError(f"{problem}: try {similar or 'the names of `xcit-mm weights list`'}")
+
+
+def find_folder(name: str) -> Path | None:
+    """Return a local folder, or that of `hf://OWNER/NAME` after a download, or None if the name is
+    neither.
+    """
+    if name.startswith(HUB_PREFIX):
+        return download_model(name)
+    folder = Path(name).expanduser()
+    return folder if folder.is_dir() else None
+
+
+def find_weights(name: str) -> str | None:
+    """Return the file of weights for which a name stands without a config: the path or URL of a
+    file, or the weights of a folder or of `hf://OWNER/NAME` without a config. None for a model.
+    """
+    if name.endswith(CHECKPOINT_SUFFIXES) or name.startswith(REMOTE_PREFIXES):
+        return name
+    folder = find_folder(name)
+    return find_checkpoint_in(folder) if folder and not any(folder.glob("*.py")) else None
 
 
 # mmengine logs a loader by its function's name less "load_from_".
@@ -112,25 +139,20 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
     """Read a checkpoint as `load_from_file`, after a download if necessary.
 
     Args:
-        name: A path, a URL, a published name with or without `xcit://`, or `hf://OWNER/NAME`.
+        name: A path, a URL, a published name with or without `xcit://`, `hf://OWNER/NAME`, or a
+            folder. Of these, the checkpoint is that of `find_checkpoint_in`.
 
     Raises:
+        FileNotFoundError: If there is no such file.
         ConnectionError: If the file cannot be downloaded.
     """
     name = str(name)
-    if name.startswith(HUB_PREFIX):
-        _, checkpoint = find_model(name)
-        return load_from_file(checkpoint, map_location)
-    if name.startswith(REMOTE_PREFIXES) or (name in PUBLISHED and not Path(name).exists()):
+    folder = find_folder(name)
+    if folder:
+        name = find_checkpoint_in(folder) or f"{name}/*.pth"  # which an error will name
+    if name.startswith(REMOTE_PREFIXES) or published_name(name) in PUBLISHED:
         return load_from_file(ensure_downloaded(name), map_location)
     return load_from_file(name, map_location)
-
-
-def similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """List the names with all words of a name, or else those that are spelled almost like it."""
-    words = re.split("[-_ ]", name.lower())
-    with_words = [candidate for candidate in names if all(word in candidate for word in words)]
-    return with_words or get_close_matches(name.lower(), names)
 
 
 def download_model(name: str) -> Path:
@@ -139,17 +161,23 @@ def download_model(name: str) -> Path:
     Raises:
         ModuleNotFoundError: If huggingface_hub is not installed.
         ConnectionError: If the Hub has no such model or cannot be reached.
-        FileNotFoundError: If the folder has no config, or several.
+        FileNotFoundError: If the folder has several configs.
         ValueError: If its config may run code of its author.
     """
     from huggingface_hub import snapshot_download
 
+    repository = name.removeprefix(HUB_PREFIX)
     try:
-        folder = Path(snapshot_download(name.removeprefix(HUB_PREFIX)))
+        # Repositories of timm have the same weights as model.safetensors and pytorch_model.bin.
+        folder = Path(snapshot_download(repository, ignore_patterns="*.bin"))
+        if not any(path.name.endswith(CHECKPOINT_SUFFIXES) for path in folder.iterdir()):
+            folder = Path(snapshot_download(repository))
     except Exception as error:  # the Hub's client and its libraries raise many types
         raise ConnectionError(
             f"cannot download {name} ({reason(error)[:300]}): check the name"
         ) from error
+    if not any(folder.glob("*.py")):
+        return folder
     config = Path(find_config_in(folder))
     try:
         _check_code_names(plain_values(config.read_text()))
