@@ -18,6 +18,7 @@ from helpers.golden import fill
 from helpers.pages import blocks, commands
 from helpers.paths import CONFIGS, ROOT
 from helpers.processes import run_script
+from helpers.weight_files import same
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import Runner
@@ -317,6 +318,17 @@ def test_another_pixel_size_keeps_what_has_no_data(mark, option):
         valid = coarse.read_masks(1) > 0
         assert not valid[:25].any() and valid[25:].all() and len(valid) == 50
         assert (coarse.read(1)[25:] == RED[0]).all()
+
+
+def test_the_teacher_of_semi_supervised_training_becomes_a_file_of_a_plain_detector():
+    state = {"backbone.w": torch.ones(2), "rpn_head.w": torch.zeros(2)}
+    both = {f"{part}.{key}": state[key] for part in ("student", "teacher") for key in state}
+    file = Path("work_dirs/soft-teacher/iter_80000.pth")
+    file.parent.mkdir(parents=True)
+    torch.save(dict(meta=dict(dataset_meta=dict(classes=["nut"])), state_dict=both), file)
+    exec(code("# teacher.py"))
+    written = torch.load("teacher.pth")
+    assert same(written["state_dict"], state) and written["meta"]["dataset_meta"]["classes"]
 
 
 @needs_heif

@@ -54,6 +54,10 @@ def test_training_that_would_fail_does_not_start(config, change, message, shapes
     [
         ("model = dict(\n    a=1,,\n)", "own.py cannot be read: invalid syntax in line 2: a=1,,"),
         ("model = dict(type='A')", "default_scope=None in own.py: must be one of mmdet, mmseg"),
+        (
+            "default_scope = 'mmdet'\nmodel = dict(type='SoftTeacher', detector=dict(type='A'))",
+            "own.py: SoftTeacher wraps a detector",
+        ),
     ],
 )
 def test_config_with_an_error_is_named(text, message, refused):

@@ -108,6 +108,11 @@ def _test(options: argparse.Namespace) -> None:
 def _read_run(config: str, options: argparse.Namespace) -> Config:
     """Read the config of a run, with its folder and launcher."""
     cfg = read_config(config, parse_cfg_options(options.cfg_options))
+    if "detector" in (cfg.get("model") or {}):
+        problem = (
+            f"{config}: {type_name(cfg.model)} wraps a detector, which no command predicts with"
+        )
+        raise ValueError(f"{problem}: train it by xcit-mm tool mmdet/train.py, see docs/recipes.md")
     find_script(cfg, config, "train")  # raises if the library is not installed
     cfg.launcher = options.launcher
     if options.launcher == "pytorch":
