@@ -10,7 +10,8 @@ from helpers.pages import PAGES, blocks, commands
 from xcit_mm.__main__ import COMMANDS
 from xcit_mm.deployment import run
 
-MODULES = {f"xcit-mm {command}": command for command in COMMANDS}
+# The options of `xcit-mm tool` are those of scripts of other libraries.
+MODULES = {f"xcit-mm {command}": command for command in COMMANDS if command != "tool"}
 MODULES |= {f"tools/{name}.py": name for name in ("doctor", "weights", "train", "test")}
 MODULES |= {"tools/infer.py": "predict"}
 MODULES |= {f"tools/{name}.py": name for name in ("get_data", "make_shapes")}
