@@ -87,19 +87,8 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False, prefix: str | None 
             requires.
     """
     source, state = _unwrap(checkpoint, use_ema)
-    prefix = f"{prefix.removesuffix('.')}." if prefix else ""
-    backbones = _find_backbones(_select_under(state, prefix))
-    if not backbones:
-        keys = ", ".join(list(state)[:3]) or "none"
-        place = f"under prefix={prefix!r}" if prefix else "in it"
-        raise ValueError(f"no XCiT {place}: keys such as {keys} have an unknown layout")
-    # OpenMMLab's model is `backbone.` beside averages, teachers and others that it may hold.
-    chosen = [name for name in backbones if name in ("", _BACKBONE)][:1] or backbones
-    models = [prefix + _model_prefix(name) for name in chosen]
-    if len(models) > 1:
-        choices = " or ".join(f"prefix={name!r}" for name in models)
-        raise ValueError(f"it holds {len(models)} models: give {choices}")
-    state = _select_under(state, models[0])
+    model = _choose_model(state, prefix)
+    state = _select_under(state, model)
     backbone = _select_under(state, _BACKBONE)
     rest = {key: value for key, value in state.items() if not key.startswith(_BACKBONE)}
     # Beside a bare backbone, a file has at most the head of a classifier or of DINO.
@@ -116,7 +105,7 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False, prefix: str | None 
         task = "detector"
     else:  # self-supervised training has a neck and a head too
         task = "classifier" if "cls_token" in trunk else "backbone"
-    return Weights(trunk, heads, layout, task, source, models[0], has_pyramid)
+    return Weights(trunk, heads, layout, task, source, model, has_pyramid)
 
 
 def list_prefixes(checkpoint: Any, use_ema: bool = False) -> list[str]:
@@ -151,6 +140,25 @@ def _tensors_of(entry: Any) -> dict[str, Tensor]:
     """Return the tensors of a dict. Anything else has none."""
     pairs = entry.items() if isinstance(entry, Mapping) else ()
     return {str(key): value for key, value in pairs if isinstance(value, Tensor)}
+
+
+def _choose_model(state: Mapping[str, Tensor], prefix: str | None) -> str:
+    """Return the prefix of the only model of a file, or of the only one below a prefix, or raise
+    ValueError.
+    """
+    prefix = f"{prefix.removesuffix('.')}." if prefix else ""
+    backbones = _find_backbones(_select_under(state, prefix))
+    if not backbones:
+        keys = ", ".join(list(state)[:3]) or "none"
+        place = f"under prefix={prefix!r}" if prefix else "in it"
+        raise ValueError(f"no XCiT {place}: keys such as {keys} have an unknown layout")
+    # OpenMMLab's model is `backbone.` beside averages, teachers and others that it may hold.
+    chosen = [name for name in backbones if name in ("", _BACKBONE)][:1] or backbones
+    models = [prefix + _model_prefix(name) for name in chosen]
+    if len(models) > 1:
+        choices = " or ".join(f"prefix={name!r}" for name in models)
+        raise ValueError(f"it holds {len(models)} models: give {choices}")
+    return models[0]
 
 
 def _find_backbones(state: Mapping[str, Tensor]) -> list[str]:
