@@ -136,7 +136,9 @@ class PerfectDetector:
         self.options = options
         self.seen = 0  # tiles
 
-    def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+    def __call__(
+        self, images: list[np.ndarray], valid: list[np.ndarray] | None = None
+    ) -> list[Prediction]:
         self.seen += len(images)
         return [detect(image, **self.options) for image in images]
 

@@ -29,7 +29,9 @@ class PixelSegmentor:
         model = dict(backbone=dict(in_channels=bands))
         self.cfg = Config(dict(model=model, test_dataloader=dict(dataset=dict(pipeline=steps))))
 
-    def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+    def __call__(
+        self, images: list[np.ndarray], valid: list[np.ndarray] | None = None
+    ) -> list[Prediction]:
         self.seen += len(images)
         classes = self.metainfo["classes"]
         return [Prediction(image, None, self.classes_of(image), classes) for image in images]

@@ -43,7 +43,7 @@ class RasterRun:
         """Predict some tiles, then die."""
 
         class Dying(self.model):
-            def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+            def __call__(self, images: list[np.ndarray], valid=None) -> list[Prediction]:
                 if self.seen >= tiles:
                     die()
                 return super().__call__(images)

@@ -118,7 +118,7 @@ def test_tiles_with_as_many_objects_as_the_config_allows_are_counted(predict, ca
 class Hallucinating(PerfectDetector):
     """A detector that finds an object in every tile."""
 
-    def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+    def __call__(self, images: list[np.ndarray], valid=None) -> list[Prediction]:
         masks = np.zeros((1, 100, 100), bool)
         masks[0, 2:22, 30:70] = True
         return [predicted(image, (30, 2, 70, 22), [0.9], [0], masks) for image in images]
@@ -136,7 +136,7 @@ def test_a_small_raster_is_padded_to_a_tile_if_the_pipeline_resizes(predict):
     """The pipeline would enlarge it, and the model would see another scale than elsewhere."""
 
     class Drawing(PerfectDetector):
-        def __call__(self, images: list[np.ndarray]) -> list[Prediction]:
+        def __call__(self, images: list[np.ndarray], valid=None) -> list[Prediction]:
             for image in images:
                 assert image.shape == (96, 96, 3)
                 image[82:, 10:20] = 200, 1, 0  # an object across the edge of the raster

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -157,12 +158,20 @@ class Predictor:
         }
 
     @overload
-    def __call__(self, images: ImageLike) -> Prediction: ...  # type: ignore[overload-overlap]
+    def __call__(  # type: ignore[overload-overlap]
+        self, images: ImageLike, valid: np.ndarray | None = None
+    ) -> Prediction: ...
 
     @overload
-    def __call__(self, images: Sequence[ImageLike]) -> list[Prediction]: ...
+    def __call__(
+        self, images: Sequence[ImageLike], valid: Sequence[np.ndarray] | None = None
+    ) -> list[Prediction]: ...
 
-    def __call__(self, images: ImageLike | Sequence[ImageLike]) -> Prediction | list[Prediction]:
+    def __call__(
+        self,
+        images: ImageLike | Sequence[ImageLike],
+        valid: np.ndarray | Sequence[np.ndarray] | None = None,
+    ) -> Prediction | list[Prediction]:
         """Predict an image, or a sequence of images, `batch_size` images of one size at a time.
 
         Args:
@@ -170,9 +179,15 @@ class Predictor:
                 by `Image.fromarray`; or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For a
                 config that loads other images, arrays are as its loading step returns them: from
                 `LoadRasterFromFile` (H, W, bands), unscaled, in the file's type or float32.
+            valid: Which pixels of each image have data, (H, W), bool; by default all. XCiT sees the
+                others as it sees what lies beyond the border of an image (`Backbone.valid`); other
+                backbones, and windows of mmseg's `mode="slide"`, see their values.
         """
         if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
-            return self([images])[0]
+            return self([images], None if valid is None else [np.asarray(valid)])[0]
+        masks = [None] * len(images) if valid is None else list(valid)
+        if len(masks) != len(images):
+            raise ValueError(f"{len(masks)} masks for {len(images)} images: give one for each")
         predictions: list[Prediction] = []
         for start in range(0, len(images), self.batch_size):
             batch = images[start : start + self.batch_size]
@@ -180,16 +195,26 @@ class Predictor:
             for array in arrays:
                 if not array.size:
                     raise ValueError(f"image of shape {array.shape} has no pixels: leave it out")
+            batch_masks = masks[start : start + self.batch_size]
+            for array, mask in zip(arrays, batch_masks, strict=True):
+                if mask is not None and mask.shape != array.shape[:2]:
+                    raise ValueError(f"a mask {mask.shape} for an image of {array.shape[:2]}")
             if self.tile is None:
-                predictions += self._predict(arrays)
+                predictions += self._predict(arrays, batch_masks)
                 continue
             options = self.tile, self.overlap, self.batch_size
-            predictions += [predict_tiled(self._predict, array, *options) for array in arrays]
+            for array, mask in zip(arrays, batch_masks, strict=True):
+                predictions.append(predict_tiled(self._predict, array, *options, valid=mask))
         return predictions
 
-    def _predict(self, images: list[np.ndarray]) -> list[Prediction]:
+    def _predict(
+        self, images: Sequence[np.ndarray], masks: Sequence[np.ndarray | None]
+    ) -> list[Prediction]:
         """Predict whole arrays, as the loading step of the config returns them."""
-        inputs = [self.preprocess(image) for image in images]
+        inputs = [
+            self.preprocess(image, mask if self._leaves_out(mask) else None)
+            for image, mask in zip(images, masks, strict=True)
+        ]
         for data in inputs:
             data["data_samples"].set_metainfo({LESS_MEMORY: True})
         samples: list[BaseDataElement] = []
@@ -203,10 +228,22 @@ class Predictor:
         """
         return self._forward([self.preprocess(image)])[0]
 
+    def _leaves_out(self, mask: np.ndarray | None) -> bool:
+        """Return whether the model leaves pixels out of an image with this mask."""
+        if mask is None or mask.all():
+            return False
+        is_slide = (self.cfg.model.get("test_cfg") or {}).get("mode") == "slide"
+        backbone: Any = getattr(self.model, "backbone", None)
+        return getattr(backbone, "can_leave_out_pixels", False) and not is_slide
+
     @torch.no_grad()
     def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement]:
         device = torch.device(self.device).type
-        with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
+        leave_out = nullcontext()
+        if any("valid" in data for data in batch):
+            full = torch.ones(batch[0]["inputs"].shape[1:], dtype=torch.bool)
+            leave_out = self.model.backbone.valid([data.pop("valid", full) for data in batch])
+        with leave_out, torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
             return self.model.test_step(pseudo_collate(batch))
 
     def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:

@@ -76,17 +76,32 @@ class Preprocessing:
         except ValueError as error:
             raise ValueError(f"{image}: {error}") from None
 
-    def __call__(self, image: np.ndarray) -> dict[str, Any]:
+    def __call__(self, image: np.ndarray, valid: np.ndarray | None = None) -> dict[str, Any]:
         """Preprocess an image, and return `inputs` (C, h, w) and `data_samples`.
 
+        Args:
+            valid: Which pixels of the image have data, (H, W), bool. `valid` of what is returned
+                says so of the inputs, (h, w).
+
         Raises:
-            ValueError: If the image has other channels than the model takes.
+            ValueError: If the image has other channels than the model takes, or a step moves its
+                pixels but not `valid`.
         """
         if self._is_grey and image.ndim == 3:
             image = mmcv.bgr2gray(image)
-        sample = self._pipeline(dict(img=image))
+        results: dict[str, Any] = dict(img=image)
+        if valid is not None:  # it moves as a map of classes does
+            results |= dict(gt_seg_map=valid.astype(np.uint8), seg_fields=["gt_seg_map"])
+        sample = self._pipeline(results)
         channels = len(sample["inputs"])
         if channels != self._channels:  # the mean of the preprocessing would give as many
             problem = f"image of {counted(channels, 'channel')}"
             raise ValueError(f"{problem}: the model takes {self._channels}, give as many")
+        if valid is not None:
+            (labels,) = sample["data_samples"].gt_sem_seg.values()
+            del sample["data_samples"].gt_sem_seg
+            sample["valid"] = labels[0] == 1  # the padding of maps is 255 or 0
+            if sample["valid"].shape != sample["inputs"].shape[1:]:
+                problem = "a step of the test pipeline moves pixels, but not a gt_seg_map"
+                raise ValueError(f"{problem}: remove the step, or give images without `valid`")
         return sample

@@ -109,15 +109,20 @@ def reported_objects(prediction: Prediction, rows: Window, columns: Window) -> O
 
 
 def predict_tiled(
-    predict: Callable[[list[np.ndarray]], Sequence[Prediction]],
+    predict: Callable[[list[np.ndarray], list[np.ndarray | None]], Sequence[Prediction]],
     image: np.ndarray,
     tile: int,
     overlap: int,
     batch_size: int = 1,
+    valid: np.ndarray | None = None,
 ) -> Prediction:
     """Predict an image (H, W, C) tile by tile, `batch_size` tiles at a time.
 
     A map consists of the interiors of the tiles. Masks are compact.
+
+    Args:
+        predict: Predicts tiles. Its second argument is their part of `valid`.
+        valid: Which pixels have data, (H, W), or None if all have.
     """
     shape = image.shape[:2]
     row_windows, column_windows = (windows(length, tile, overlap) for length in shape)
@@ -127,10 +132,13 @@ def predict_tiled(
     has_masks = False
     for start in range(0, len(tiles), batch_size):
         batch = tiles[start : start + batch_size]
-        crops = [
-            image[rows.start : rows.stop, columns.start : columns.stop] for rows, columns in batch
+        places = [
+            (slice(rows.start, rows.stop), slice(columns.start, columns.stop))
+            for rows, columns in batch
         ]
-        for (rows, columns), prediction in zip(batch, predict(crops), strict=True):
+        crops = [image[place] for place in places]
+        has_data = [None if valid is None else valid[place] for place in places]
+        for (rows, columns), prediction in zip(batch, predict(crops, has_data), strict=True):
             if prediction.segmentation is None:
                 instances: Any = prediction.instances
                 has_masks = instances.mask is not None

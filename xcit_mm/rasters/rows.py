@@ -133,7 +133,8 @@ class Rows:
         tiles = (self._read_tile(row, column) for column in columns)
         wanted = (tile for tile in tiles if tile.in_area.any())
         while batch := list(islice(wanted, self._predictor.batch_size)):
-            predictions = self._predictor([tile.image for tile in batch])
+            images = [tile.image for tile in batch]
+            predictions = self._predictor(images, [tile.valid for tile in batch])
             yield from zip(batch, predictions, strict=True)
 
     def _read_tile(self, row: Window, column: Window) -> _Tile:

@@ -1,0 +1,99 @@
+"""Pixels without data change no prediction: collars of rasters, and masks of a user."""
+
+import numpy as np
+import pytest
+import rasterio
+from helpers.raster_files import UTM, save
+from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo
+
+from xcit_mm import Predictor, predict_raster
+from xcit_mm.prediction import Prediction
+from xcit_mm.prediction.preprocessing import Preprocessing
+
+INSIDE = slice(96, 416), slice(64, 384)
+# Without a positional encoding, which depends on the size of the whole image.
+NO_CODE = dict(use_pos=False, norm_cfg=dict(type="BN"))
+
+
+def predictor_of(recipe, **options) -> Predictor:
+    cfg = recipe(backbone=NO_CODE)
+    side = options.get("tile") or 416
+    cfg.test_dataloader.dataset.pipeline[1].scale = (side, side)  # nothing is enlarged
+    return Predictor(build(cfg), cfg, **options)
+
+
+@pytest.fixture(scope="module")
+def photo() -> np.ndarray:
+    return synthetic_photo(416, 416)
+
+
+@pytest.fixture(scope="module")
+def valid() -> np.ndarray:
+    mask = np.zeros((416, 416), bool)
+    mask[INSIDE] = True
+    return mask
+
+
+def outcome(prediction: Prediction) -> np.ndarray:
+    if prediction.segmentation is not None:
+        return prediction.segmentation
+    return np.column_stack([prediction.boxes, prediction.scores, prediction.labels])
+
+
+@pytest.mark.parametrize("recipe", [semantic_fpn, mask_rcnn])
+@pytest.mark.parametrize("tile", [None, 256])
+def test_what_stands_in_pixels_without_data_changes_nothing(recipe, tile, photo, valid):
+    predictor = predictor_of(recipe, tile=tile, batch_size=2)
+    black = np.where(valid[..., None], photo, 0)
+    expected, of_black = predictor([photo, black], [valid, valid])
+    np.testing.assert_allclose(outcome(expected), outcome(of_black), rtol=1e-4, atol=1e-2)
+    assert not np.array_equal(outcome(predictor(photo)), outcome(expected))
+
+
+def test_the_collar_of_a_raster_changes_nothing_inside(photo, valid, tmp_path):
+    """Semantic FPN sees fewer than 128 pixels around one."""
+    black = np.where(valid[..., None], photo.clip(1), 0)
+    bands = black[..., ::-1].transpose(2, 0, 1)
+    predictor = predictor_of(semantic_fpn)
+    raster = save(tmp_path / "a.tif", bands, nodata=0, **UTM)
+    cropped = save(tmp_path / "b.tif", bands[:, *INSIDE], **UTM)
+    maps = []
+    for path in (raster, cropped):
+        out = predict_raster(path, predictor, path.with_suffix(".map.tif"), tile=416)
+        with rasterio.open(out) as file:
+            maps.append(file.read(1))
+    with_collar, alone = maps
+    assert (with_collar[~valid] == 255).all()
+    middle = slice(128, -128)
+    assert np.array_equal(with_collar[INSIDE][middle, middle], alone[middle, middle])
+
+
+@pytest.mark.parametrize("recipe", [semantic_fpn, mask_rcnn])
+def test_full_masks_change_nothing(recipe, photo):
+    predictor = predictor_of(recipe)
+    expected = outcome(predictor(photo))
+    full = np.ones((416, 416), bool)
+    assert np.array_equal(outcome(predictor(photo, full)), expected)
+
+
+def test_a_mask_is_resized_and_padded_as_its_image():
+    cfg = mask_rcnn()
+    pipeline = cfg.test_dataloader.dataset.pipeline
+    pipeline[1].scale = (200, 200)
+    pipeline.insert(2, dict(type="Pad", size_divisor=32))
+    mask = np.zeros((100, 50), bool)
+    mask[:30] = True
+    sample = Preprocessing(cfg)(np.full((100, 50, 3), 9, np.uint8), mask)
+    assert sample["valid"].shape == sample["inputs"].shape[1:] == (224, 128)
+    expected = np.zeros((224, 128), bool)
+    expected[:60, :100] = True
+    assert np.array_equal(sample["valid"], expected)
+
+
+@pytest.mark.parametrize(
+    "masks, message",
+    [([np.ones((40, 40), bool)], "1 masks for 2"), ([np.ones((9, 9), bool)] * 2, "mask .9, 9.")],
+)
+def test_masks_that_do_not_fit_are_refused(masks, message, photo):
+    with pytest.raises(ValueError, match=message):
+        predictor_of(semantic_fpn)([photo, photo], masks)
