@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import nn
 from ..models.build import check_backbone, load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
-from ..utils.configs import read_config, tested_metainfo
+from ..utils.configs import ModelInput, read_config, tested_metainfo
 from ..version import __version__
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_model
@@ -30,6 +30,7 @@ from .masks import LESS_MEMORY, prepare_for_less_memory
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import overlap_of_tiles, predict_tiled
+from .whole import check_whole, predict_whole
 
 
 class Predictor:
@@ -47,6 +48,9 @@ class Predictor:
         dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. Half
             precision is by autocast. Boxes are decoded in float32.
         min_score: Minimum score of a detector's instances. Default: that of the config.
+        whole: Whether the trunk sees an image of any size whole, at the scale of one tile, and only
+            neck and heads see tiles. The model's backbone must be XCiT. Default of `tile`: the side
+            of the images that the config tests on.
 
     Attributes:
         model: The model after `prepare_for_inference`.
@@ -65,6 +69,7 @@ class Predictor:
         batch_size: int = 1,
         dtype: str = "float32",
         min_score: float | None = None,
+        whole: bool = False,
     ) -> None:
         scope = cfg.get("default_scope")
         if scope not in ("mmdet", "mmseg"):
@@ -77,8 +82,13 @@ class Predictor:
             raise ValueError(f"{dtype=}: give {', '.join(DTYPES)} or auto")
         if batch_size < 1:
             raise ValueError(f"{batch_size=}: must be positive")
+        if whole and tile is None:
+            tile = ModelInput(cfg).side
+            if tile is None:
+                raise ValueError("the config says no size of images: give tile too")
         torch.empty(0, device=device)  # raises now what a wrong device would raise later
         self.tile = tile
+        self.whole = whole
         self.overlap = 0 if tile is None else overlap_of_tiles(tile, overlap)
         self.cfg = cfg
         self.is_detector = scope == "mmdet"
@@ -101,6 +111,8 @@ class Predictor:
         prepare_for_less_memory(self.model, min_score)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
+        if whole:
+            check_whole(self.model)
 
     @classmethod
     def from_config(
@@ -150,6 +162,7 @@ class Predictor:
             "weights": f"{self._checksum:08x}",
             "tile": self.tile,
             "overlap": self.overlap,
+            "whole": self.whole,
             "dtype": str(self.dtype).removeprefix("torch."),
             "min_score": self.min_score,
             "xcit_mm": __version__,
@@ -202,8 +215,11 @@ class Predictor:
             if self.tile is None:
                 predictions += self._predict(arrays, batch_masks)
                 continue
-            options = self.tile, self.overlap, self.batch_size
             for array, mask in zip(arrays, batch_masks, strict=True):
+                if self.whole:
+                    predictions.append(predict_whole(self, array, self.tile, self.overlap, mask))
+                    continue
+                options = self.tile, self.overlap, self.batch_size
                 predictions.append(predict_tiled(self._predict, array, *options, valid=mask))
         return predictions
 
@@ -236,14 +252,18 @@ class Predictor:
         backbone: Any = getattr(self.model, "backbone", None)
         return getattr(backbone, "can_leave_out_pixels", False) and not is_slide
 
+    def autocast(self) -> AbstractContextManager:
+        """Return the context in which the model predicts in `dtype`."""
+        device = torch.device(self.device).type
+        return torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32)
+
     @torch.no_grad()
     def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement]:
-        device = torch.device(self.device).type
-        leave_out = nullcontext()
+        leave_out: AbstractContextManager = nullcontext()
         if any("valid" in data for data in batch):
             full = torch.ones(batch[0]["inputs"].shape[1:], dtype=torch.bool)
             leave_out = self.model.backbone.valid([data.pop("valid", full) for data in batch])
-        with leave_out, torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
+        with leave_out, self.autocast():
             return self.model.test_step(pseudo_collate(batch))
 
     def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:

@@ -46,7 +46,11 @@ class Preprocessing:
         from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
         steps = [step for step in inputs.pipeline if "Annotation" not in type_name(step)]
         self._load_raster = None if self._bands is None else TRANSFORMS.build(load)
-        self._pipeline = Compose([from_array if step is load else step for step in steps])
+        steps = [from_array if step is load else step for step in steps]
+        self._pipeline = Compose(steps)
+        steps = [step for step in steps if "Pad" not in type_name(step)]
+        self._unpadded = Compose(steps)
+        self._unscaled = Compose([step for step in steps if "Resize" not in type_name(step)])
 
     def read(self, image: ImageLike) -> np.ndarray:
         """Return the pixels of an image, as the loading step of the config returns them."""
@@ -75,6 +79,34 @@ class Preprocessing:
             return read_image(image, **self._decoding)
         except ValueError as error:
             raise ValueError(f"{image}: {error}") from None
+
+    def measure(self, tile: int) -> tuple[float, Any]:
+        """Return the factor by which the pipeline resizes a tile, and the data sample of one.
+
+        Raises:
+            ValueError: If it does not keep the ratio of the sides.
+        """
+        blank = np.zeros((tile, tile, self._channels), np.uint8)
+        sample = self._unpadded(dict(img=mmcv.bgr2gray(blank) if self._is_grey else blank))
+        height, width = sample["inputs"].shape[1:]
+        if height != width:
+            problem = f"the test pipeline resizes {tile} x {tile} pixels to {width} x {height}"
+            raise ValueError(f"{problem}: set keep_ratio=True in its Resize")
+        return height / tile, sample["data_samples"]
+
+    def unscaled(self, pixels: np.ndarray) -> dict[str, Any]:
+        """Preprocess rows of an image that has the model's scale, as a call does else.
+
+        Raises:
+            ValueError: If another step than a Resize and a Pad changes their size.
+        """
+        if self._is_grey and pixels.ndim == 3:
+            pixels = mmcv.bgr2gray(pixels)
+        sample = self._unscaled(dict(img=pixels))
+        if sample["inputs"].shape[1:] != pixels.shape[:2]:
+            problem = "a step of the test pipeline that is no Resize or Pad changes sizes"
+            raise ValueError(f"{problem}: remove it, or predict in tiles")
+        return sample
 
     def __call__(self, image: np.ndarray, valid: np.ndarray | None = None) -> dict[str, Any]:
         """Preprocess an image, and return `inputs` (C, h, w) and `data_samples`.

@@ -1,6 +1,7 @@
 """Large images as overlapping tiles, each of which contributes its interior."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -108,6 +109,26 @@ def reported_objects(prediction: Prediction, rows: Window, columns: Window) -> O
     return Objects(shapes, boxes[keep], scores, labels, tiles, is_open[keep])
 
 
+def interior(
+    labels: np.ndarray, rows: Window, columns: Window, scale: tuple[float, float] = (1.0, 1.0)
+) -> tuple[tuple[int, int], np.ndarray]:
+    """Return the classes (h, w) of the image's pixels in the interior of a tile, before which their
+    first row and column in the image stand.
+
+    Args:
+        labels: Of the tile.
+        scale: Factors of height and width between the image and what the tiles divide.
+    """
+    corner = []
+    for axis, window in enumerate((rows, columns)):
+        ends = (window.inside.start, window.inside.stop)
+        first, last = (math.ceil(end / scale[axis] - 0.5) for end in ends)
+        centres = (np.arange(first, last) + 0.5) * scale[axis]
+        labels = labels.take(np.floor(centres).astype(int) - window.start, axis)
+        corner.append(first)
+    return (corner[0], corner[1]), labels
+
+
 def predict_tiled(
     predict: Callable[[list[np.ndarray], list[np.ndarray | None]], Sequence[Prediction]],
     image: np.ndarray,
@@ -118,48 +139,82 @@ def predict_tiled(
 ) -> Prediction:
     """Predict an image (H, W, C) tile by tile, `batch_size` tiles at a time.
 
-    A map consists of the interiors of the tiles. Masks are compact.
-
     Args:
         predict: Predicts tiles. Its second argument is their part of `valid`.
         valid: Which pixels have data, (H, W), or None if all have.
     """
-    shape = image.shape[:2]
-    row_windows, column_windows = (windows(length, tile, overlap) for length in shape)
+    row_windows, column_windows = (windows(length, tile, overlap) for length in image.shape[:2])
     tiles = list(product(row_windows, column_windows))
+
+    def predictions() -> Iterator[tuple[Window, Window, Prediction]]:
+        for start in range(0, len(tiles), batch_size):
+            batch = tiles[start : start + batch_size]
+            places = [
+                (slice(rows.start, rows.stop), slice(columns.start, columns.stop))
+                for rows, columns in batch
+            ]
+            crops = [image[place] for place in places]
+            has_data = [None if valid is None else valid[place] for place in places]
+            for windows_of_tile, prediction in zip(batch, predict(crops, has_data), strict=True):
+                yield *windows_of_tile, prediction
+
+    return join_tiles(image, predictions())
+
+
+def join_tiles(
+    image: np.ndarray,
+    predictions: Iterable[tuple[Window, Window, Prediction]],
+    scale: tuple[float, float] = (1.0, 1.0),
+) -> Prediction:
+    """Join the predictions of tiles, given with their rows and columns, to that of the image.
+
+    A map consists of the interiors of the tiles. Masks are compact.
+
+    Args:
+        scale: As of `interior`.
+    """
+    shape = image.shape[:2]
     labels = None
     reported = []
     has_masks = False
-    for start in range(0, len(tiles), batch_size):
-        batch = tiles[start : start + batch_size]
-        places = [
-            (slice(rows.start, rows.stop), slice(columns.start, columns.stop))
-            for rows, columns in batch
-        ]
-        crops = [image[place] for place in places]
-        has_data = [None if valid is None else valid[place] for place in places]
-        for (rows, columns), prediction in zip(batch, predict(crops, has_data), strict=True):
-            if prediction.segmentation is None:
-                instances: Any = prediction.instances
-                has_masks = instances.mask is not None
-                reported.append(reported_objects(prediction, rows, columns))
-                continue
-            if labels is None:
-                labels = np.zeros(shape, prediction.segmentation.dtype)
-            labels[rows.inside, columns.inside] = prediction.segmentation[rows.crop, columns.crop]
+    for rows, columns, prediction in predictions:
+        if prediction.segmentation is None:
+            instances: Any = prediction.instances
+            has_masks = instances.mask is not None
+            reported.append(reported_objects(prediction, rows, columns))
+            continue
+        (top, left), inside = interior(prediction.segmentation, rows, columns, scale)
+        if labels is None:
+            labels = np.zeros(shape, inside.dtype)
+        height, width = inside.shape
+        labels[top : top + height, left : left + width] = inside
     whole = replace(prediction, image=image)  # with the names of the last tile's prediction
     if labels is not None:
         return replace(whole, segmentation=labels)
-    merged = merge_objects(concatenate(reported))
+    merged = merge_objects(to_image(concatenate(reported), scale))
     masks = to_compact(map(_rasterize, merged.shapes), shape) if has_masks else None
     detections = sv.Detections(merged.boxes, masks, merged.scores, merged.labels)
     return replace(whole, instances=detections)
 
 
+def to_image(objects: Objects, scale: tuple[float, float]) -> Objects:
+    """Return the objects of tiles in pixels of the image, with `scale` as of `interior`."""
+    if scale == (1.0, 1.0):
+        return objects
+    factors = np.array(scale[::-1])  # of x and y
+    corners = np.tile(factors, 2)
+    return objects._replace(
+        shapes=shapely.transform(objects.shapes, lambda points: points / factors),
+        boxes=objects.boxes / corners,
+        tiles=objects.tiles / corners,
+    )
+
+
 def _rasterize(polygons: shapely.Geometry) -> Crop:
     """Return the mask of polygons along the edges of pixels."""
     box = (0, 0, 1, 1) if polygons.is_empty else polygons.bounds
-    left, top, right, bottom = map(int, box)
+    left, top = map(math.floor, box[:2])
+    right, bottom = map(math.ceil, box[2:])
     shapely.prepare(polygons)
     y, x = np.mgrid[top:bottom, left:right] + 0.5
     return Crop(left, top, shapely.contains_xy(polygons, x, y))

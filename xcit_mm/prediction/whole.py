@@ -1,0 +1,201 @@
+"""Images of any size whose trunk runs once: neck and heads read its taps window by window."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..models.large import Taps, check_trunk, large_taps, pyramid_of
+from ..models.xcit import STRIDES
+from ..utils.cli import print_line
+from .masks import LESS_MEMORY
+from .prediction import Prediction
+from .tiles import Window, join_tiles, windows
+
+if TYPE_CHECKING:
+    from .predictor import Predictor
+
+# Windows start at its multiples, so that their cells are those of the image at all strides of
+# heads. It is also the margin in which a window sees its neighbours.
+CELL = 128  # pixels
+# Layers in which a value depends on all of the map.
+_GLOBAL_LAYERS = (
+    *(nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.MultiheadAttention),
+    *(nn.GroupNorm, nn.InstanceNorm2d),
+)
+
+# Returns rows of an image, from the first up to the last, as the loading step of the config does,
+# (rows, width, channels), and which pixels have data, (rows, width), or None if all have.
+ReadPixels = Callable[[int, int], tuple[np.ndarray, np.ndarray | None]]
+
+
+def check_whole(model: Any) -> None:
+    """Raise ValueError if a model cannot predict whole images. Print a line if its heads see
+    windows where they would see the whole image.
+    """
+    check_trunk(model.backbone)
+    if (getattr(model, "test_cfg", None) or {}).get("mode") == "slide":
+        raise ValueError("mode='slide' of test_cfg cuts images: set mode='whole' in the config")
+    for name, part in model.named_children():
+        # RoIs are local, and an auxiliary head predicts nothing.
+        if name in ("backbone", "roi_head", "auxiliary_head"):
+            continue
+        if any(isinstance(layer, _GLOBAL_LAYERS) for layer in part.modules()):
+            print_line(
+                f"{type(part).__name__} pools, attends or norms over a window, not the image"
+            )
+
+
+class WholeImage:
+    """An image as a model sees it: at the scale of one tile, in windows of the heads.
+
+    Args:
+        predictor: After `check_whole`.
+        height, width: Size of the image in pixels.
+        tile: Side of what a window of the heads contributes at least, in pixels of the image.
+        overlap: Pixels that two windows share at least. It counts as 256 if it is less.
+
+    Attributes:
+        size: Height and width of the image as the model sees it.
+        scale: `size` as factors of the image's height and width.
+        rows, columns: The windows, in pixels as the model sees them.
+    """
+
+    def __init__(
+        self, predictor: "Predictor", height: int, width: int, tile: int, overlap: int
+    ) -> None:
+        self._predictor = predictor
+        factor, self._sample = predictor.preprocess.measure(tile)
+        self.size = max(1, round(height * factor)), max(1, round(width * factor))
+        self.scale = self.size[0] / height, self.size[1] / width
+        self.rows, self.columns = (
+            _windows_in_cells(length, round(tile * factor), round(overlap * factor))
+            for length in self.size
+        )
+        self._taps: Taps
+
+    def run_trunk(
+        self,
+        read: ReadPixels,
+        folder: Path,
+        progress: Callable[[int, int], None] = lambda done, passes: None,
+    ) -> None:
+        """Compute the taps, in memory or in files of a folder, as `large_taps` describes."""
+        model: Any = self._predictor.model
+
+        def read_rows(first: int, last: int) -> tuple[Tensor, Tensor | None]:
+            pixels, valid = read(first, last)
+            sample = self._predictor.preprocess.unscaled(pixels)
+            batch = {name: [value] for name, value in sample.items()}
+            inputs = model.data_preprocessor(batch, False)["inputs"][0]
+            has_data = None if valid is None else torch.from_numpy(valid)
+            return inputs[:, : last - first, : self.size[1]], has_data
+
+        with self._predictor.autocast():
+            self._taps = large_taps(
+                model.backbone, read_rows, *self.size, folder, progress=progress
+            )
+
+    @torch.no_grad()
+    def predict(self, row: Window, column: Window) -> Prediction:
+        """Predict a window, after `run_trunk`. The prediction has no image."""
+        model: Any = self._predictor.model
+        height = row.stop - row.start
+        width = column.stop - column.start
+        canvas = tuple(math.ceil(side / STRIDES[-1]) * STRIDES[-1] for side in (height, width))
+        starts = (row.start, column.start)
+        places = (slice(start, start + side) for start, side in zip(starts, canvas, strict=True))
+        sample = self._sample.clone()
+        sample.set_metainfo(
+            dict(
+                # mmseg would stretch logits of the canvas to another shape.
+                img_shape=(height, width),
+                ori_shape=(height, width),
+                pad_shape=canvas,
+                batch_input_shape=canvas,
+                padding_size=[0, canvas[1] - width, 0, canvas[0] - height],
+                scale_factor=(1.0, 1.0),
+            )
+        )
+        sample.set_metainfo({LESS_MEMORY: True})
+        with self._predictor.autocast():
+            maps = pyramid_of(model.backbone, self._taps, *places)
+            # Heads take the size of a batch from its images, and no pixels.
+            images = maps[0].new_empty(()).expand(1, model.backbone.in_channels, *canvas)
+            with _given_maps(model, maps):
+                (predicted,) = model.predict(images, [sample])
+        no_image = np.broadcast_to(np.uint8(0), (height, width, 3))
+        return self._predictor.to_prediction(no_image, predicted)
+
+
+def predict_whole(
+    predictor: "Predictor", image: np.ndarray, tile: int, overlap: int, valid: np.ndarray | None
+) -> Prediction:
+    """Predict an image in memory (H, W, C), as the loading step of the config returns it.
+
+    Args:
+        tile, overlap: As of `WholeImage`.
+        valid: Which pixels have data, (H, W), or None if all have.
+    """
+    height, width = image.shape[:2]
+    whole = WholeImage(predictor, height, width, tile, overlap)
+    pixels = image
+    if whole.size != (height, width):
+        pixels = cv2.resize(image, whole.size[::-1])
+        if valid is not None:
+            has_data = valid.astype(np.uint8)
+            nearest = cv2.INTER_NEAREST
+            valid = cv2.resize(has_data, whole.size[::-1], interpolation=nearest) > 0
+
+    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray | None]:
+        return pixels[first:last], None if valid is None else valid[first:last]
+
+    with TemporaryDirectory() as folder:
+        whole.run_trunk(read, Path(folder))
+        places = product(whole.rows, whole.columns)
+        predictions = ((row, column, whole.predict(row, column)) for row, column in places)
+        return join_tiles(image, predictions, whole.scale)
+
+
+def _windows_in_cells(length: int, tile: int, overlap: int) -> list[Window]:
+    """Spread windows of a tile and its margins over an axis, from cell to cell."""
+    shared = max(2, math.ceil(overlap / CELL))
+    side = max(math.ceil(tile / CELL), 1) + 2
+    spread = []
+    for window in windows(math.ceil(length / CELL), side, shared):
+        ends = (window.inside.start, window.inside.stop)
+        inside = slice(*(min(end * CELL, length) for end in ends))
+        stop = min(window.stop * CELL, length)
+        start = window.start * CELL
+        spread.append(Window(start, stop, inside, window.margin * CELL, window.edges))
+    return spread
+
+
+class _GivenMaps(nn.Module):
+    """Stands for a backbone whose maps are known."""
+
+    def __init__(self, maps: tuple[Tensor, ...]) -> None:
+        super().__init__()
+        self.maps = maps
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.maps
+
+
+@contextmanager
+def _given_maps(model: Any, maps: tuple[Tensor, ...]) -> Iterator[None]:
+    """Let the backbone of a model return these maps in the block."""
+    backbone = model.backbone
+    model.backbone = _GivenMaps(maps)
+    try:
+        yield
+    finally:
+        model.backbone = backbone
