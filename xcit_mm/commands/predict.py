@@ -37,6 +37,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     tile_help = "side of the tiles of large photos (default: whole photos)"
     add("--tile", type=int, metavar="PIXELS", help=tile_help)
     add("--overlap", type=int, metavar="PIXELS", help="of tiles (default: a quarter of the tile)")
+    whole_help = "the trunk sees whole photos at their own size, and only the heads see tiles"
+    add("--whole", action="store_true", help=whole_help)
     add_predictor_options(parser)
     add = parser.add_argument_group("drawing").add_argument
     score_help = "least score of drawn objects, 0 to 1 (default: %(default)s)"
@@ -59,6 +61,7 @@ def predict(args: argparse.Namespace) -> int:
         counts = [f"{count} {reason}" for reason, count in listing.left_out.items()]
         print_line(f"left out: {', '.join(counts)}")
     options = dict(predictor_options(args), tile=args.tile, overlap=args.overlap)
+    options["whole"] = args.whole
     if args.ray is not None:
         options["device"] = "cpu"  # the tasks use the GPUs
     predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)

@@ -42,6 +42,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, required=True, metavar="FILE", help="the result")
     add("--overwrite", action="store_true", help="replace the result, and start again")
     labels_help = "score the result against polygons, or a map against a raster"
+    whole_help = "the trunk sees the whole raster, and only the heads see tiles"
+    add("--whole", action="store_true", help=whole_help)
     add("--labels", metavar="FILE", help=labels_help)
     add_raster_options(parser)
     add_predictor_options(parser)
@@ -61,7 +63,7 @@ def predict(args: argparse.Namespace) -> None:
     if args.labels is not None:
         labels = LabelFile(args.labels, args.class_column, args.class_name, args.layer)
         labels.check(args.raster, predictor.is_detector)
-    names = (*READING_OPTIONS, "aoi", "overwrite")
+    names = (*READING_OPTIONS, "aoi", "whole", "overwrite")
     predict_raster(
         args.raster, predictor, args.out, **{name: getattr(args, name) for name in names}
     )

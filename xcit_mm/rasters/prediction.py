@@ -19,6 +19,7 @@ def predict_raster(
     out: str | Path,
     *,
     aoi: str | Path | None = None,
+    whole: bool = False,
     overwrite: bool = False,
     **options: Any,
 ) -> Path:
@@ -27,11 +28,15 @@ def predict_raster(
     The folder `OUT.parts` holds the rows of tiles that are done, until all are: the same call
     resumes. Several processes of torchrun share the rows, and the first writes the result.
 
+    With `whole`, the trunk sees the raster whole, in passes over bands of rows. The folder holds
+    its finished taps, 16 bytes a token and channel, if they take more than 1 GiB.
+
     Args:
         raster: Path or URL of a file that GDAL reads.
         out: `.tif` for a segmentor, `.gpkg` for a detector. A finished result stays, as a line
             says.
         aoi: Vector file, whose polygons limit the prediction.
+        whole: Whether the trunk sees the raster whole, and only neck and heads see tiles.
         overwrite: Whether to remove the result of an earlier call, and to start again.
         options: `tile` and `overlap` in pixels, and `bands`, `bounds`, `percentiles` and `nodata`
             of `Raster`. Default: those of `raster = dict(...)` in the config.
@@ -49,13 +54,15 @@ def predict_raster(
     out = Path(out)
     check_output(out, [raster] if aoi is None else [raster, aoi])
     _check_out(out, predictor)
-    rank, _ = rank_and_size()
+    rank, size = rank_and_size()
+    if whole and size > 1:
+        raise ValueError("--whole runs in one process: start it without torchrun")
     if out.exists() and not overwrite:
         if rank == 0:
             print_line(f"{out} exists: --overwrite predicts it again")
             _remove_rows(out)  # which a kill may have left
         return out
-    rows = Rows(raster, predictor, out, aoi, options)
+    rows = Rows(raster, predictor, out, aoi, whole, options)
     earlier = [out, maps.description_path(out), *_list_rows(out)]
     folder = open_folder(rows_folder(out), rows.settings, overwrite, lambda: earlier)
     with nullcontext() if rank else folder:
@@ -72,7 +79,8 @@ def predict_raster(
 def _check_out(out: Path, predictor: Predictor) -> None:
     """Raise ValueError if a path cannot be that of a result, or is another file."""
     if predictor.tile is not None:
-        raise ValueError(f"a Predictor with tile={predictor.tile}: give tile to predict_raster")
+        fix = "give tile and whole to predict_raster"
+        raise ValueError(f"a Predictor with tile={predictor.tile}: {fix}")
     suffix = ".gpkg" if predictor.is_detector else ".tif"
     if out.suffix != suffix or "!" in str(out):  # by which pyogrio finds files in archives
         raise ValueError(f"--out {out}: the result of this model is a {suffix}, without ! in it")
@@ -82,9 +90,9 @@ def _check_out(out: Path, predictor: Predictor) -> None:
 
 
 def _list_rows(out: Path) -> list[Path]:
-    """List the files of the rows of a result, and those that were being written."""
+    """List the files of the rows of a result, its taps, and those that were being written."""
     folder = rows_folder(out)
-    return [*folder.glob("row-*"), *folder.glob(f"{UNFINISHED}*")]
+    return [path for name in ("row-*", "tap*", f"{UNFINISHED}*") for path in folder.glob(name)]
 
 
 def _remove_rows(out: Path) -> None:

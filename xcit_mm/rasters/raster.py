@@ -147,7 +147,7 @@ class Raster:
             side = min(_SAMPLE_SIDE, length)
             starts = np.linspace(0, length - side, min(_SAMPLE_WINDOWS, -(-length // side)))
             spans.append([slice(start, start + side) for start in starts.astype(int).tolist()])
-        windows = [self._read(*window) for window in product(*spans)]
+        windows = [self._read(rows, columns) for rows, columns in product(*spans)]
         sample = np.concatenate([pixels[:, valid] for pixels, valid in windows], axis=1)
         if not sample.size:
             raise ValueError(f"{self.path}: a sample has no data, give --bounds LOW HIGH")
@@ -168,9 +168,15 @@ class Raster:
             for row, column, band in product(block_rows, block_columns, self._file.indexes)
         )
 
-    def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
+    def read(
+        self, rows: slice, columns: slice, size: tuple[int, int] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Read a window, and which of its pixels have data: by `dataset_mask` of rasterio, with a
         finite value that is not `nodata` in some band.
+
+        Args:
+            size: Height and width to which GDAL resamples the raster. The window is in pixels of
+                this size. Default: the raster's own.
 
         Returns:
             The image, (h, w, 3), uint8, BGR, or for other `channels` (h, w, channels) in the order
@@ -179,7 +185,7 @@ class Raster:
             Whether pixels have data, (h, w), bool.
         """
         with gdal(self.path):
-            pixels, valid = self._read(rows, columns)
+            pixels, valid = self._read(rows, columns, size)
         if self.bounds is not None:
             low, high = self.bounds.T[..., None, None]
             has_value = valid & np.isfinite(pixels)
@@ -192,15 +198,26 @@ class Raster:
         image = np.broadcast_to(pixels.transpose(1, 2, 0), (*valid.shape, self._channels))
         return np.ascontiguousarray(image), valid
 
-    def _read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
+    def _read(
+        self, rows: slice, columns: slice, size: tuple[int, int] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values (n, h, w), and which pixels have data (h, w)."""
-        options: dict[str, Any] = dict(window=(rows, columns))
+        from rasterio.enums import Resampling
+        from rasterio.windows import Window
+
         valid = np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
+        height, width = size or (self.height, self.width)
+        y = self.height / height
+        x = self.width / width
+        sides = (valid.shape[1] * x, valid.shape[0] * y)
+        window = Window(columns.start * x, rows.start * y, *sides)
         if self._is_masked:
-            valid = self._file.dataset_mask(**options) > 0
+            valid = self._file.dataset_mask(window=window, out_shape=valid.shape) > 0
         if not valid.any():
             return np.zeros((len(self.bands), *valid.shape), self.dtype), valid
-        pixels = self._file.read(self.bands, out_dtype=self.dtype, **options)
+        options: dict[str, Any] = dict(window=window, resampling=Resampling.bilinear)
+        options |= dict(out_shape=(len(self.bands), *valid.shape), out_dtype=self.dtype)
+        pixels = self._file.read(self.bands, **options)
         valid &= np.isfinite(pixels).any(axis=0)
         if self._nodata is not None:
             valid &= (pixels != self._nodata).any(axis=0)

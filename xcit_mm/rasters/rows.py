@@ -1,5 +1,6 @@
 """The tiles of a raster, row by row: each row is predicted into a file of its own."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -14,7 +15,8 @@ from ..prediction.cluster import rank_and_size
 from ..prediction.prediction import Prediction
 from ..prediction.predictor import Predictor
 from ..prediction.seams import Objects
-from ..prediction.tiles import Window, reported_objects, windows
+from ..prediction.tiles import Window, interior, reported_objects, to_image, windows
+from ..prediction.whole import WholeImage, check_whole
 from ..utils.cli import print_line, progress_bar
 from ..utils.configs import ModelInput
 from . import maps, objects
@@ -25,7 +27,10 @@ from .settings import resolve_settings
 
 
 class _Tile(NamedTuple):
-    """A tile, with the pixels that have data, and those of them in the area of interest, (h, w)."""
+    """A tile, with the pixels that have data, and those of them in the area of interest, (h, w).
+
+    All are as the model sees them, which resamples a whole raster.
+    """
 
     column: Window
     image: np.ndarray
@@ -37,7 +42,7 @@ class Rows:
     """The rows of tiles of a raster, and the result that they are joined to.
 
     Args:
-        path, predictor, out, aoi, options: As of `predict_raster`.
+        path, predictor, out, aoi, whole, options: As of `predict_raster`.
 
     Attributes:
         settings: What the rows are made from, as in a JSON.
@@ -49,6 +54,7 @@ class Rows:
         predictor: Predictor,
         out: Path,
         aoi: str | Path | None,
+        whole: bool,
         options: Mapping[str, Any],
     ) -> None:
         tile, overlap, reading = resolve_settings(predictor.cfg, options)
@@ -57,17 +63,32 @@ class Rows:
         self._area = None if aoi is None else area_in_pixels(aoi, raster)
         self._rows = windows(raster.height, tile, overlap)
         self._columns = windows(raster.width, tile, overlap)
+        self._whole: WholeImage | None = None
+        self._scale = (1.0, 1.0)  # factors of height and width from the raster to the tiles
+        self._size = raster.height, raster.width
+        if whole:
+            check_whole(predictor.model)
+            self._whole = WholeImage(predictor, raster.height, raster.width, tile, overlap)
+            self._rows = self._whole.rows
+            self._columns = self._whole.columns
+            self._scale = self._whole.scale
+            self._size = self._whole.size
+        y, x = self._scale
+        self._seen_area = self._area  # in pixels of the tiles
+        if self._area is not None and self._scale != (1.0, 1.0):
+            self._seen_area = shapely.transform(self._area, lambda points: points * [x, y])
         self._row_files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
         self._predictor = predictor
         self._classes = list(predictor.metainfo["classes"])
         # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
         # see another scale than elsewhere.
-        self._min_side = tile if ModelInput(predictor.cfg).is_resized else 0
+        is_padded = ModelInput(predictor.cfg).is_resized and not whole
+        self._min_side = tile if is_padded else 0
         test_cfg = predictor.cfg.model.get("test_cfg") or {}
         self._limit: int | None = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
         self._full_tiles = 0  # number of tiles with as many objects as the config allows
         self._out = out
-        settings = dict(reading, tile=tile, overlap=overlap, aoi=aoi and str(aoi))
+        settings = dict(reading, tile=tile, overlap=overlap, whole=whole, aoi=aoi and str(aoi))
         settings |= dict(raster=Path(path).name, size=[raster.height, raster.width])
         self.settings = predictor.settings | settings | dict(classes=self._classes)
 
@@ -76,6 +97,8 @@ class Rows:
         rank, size = rank_and_size()
         for note in self._raster.notes if rank == 0 else ():
             print_line(f"{self._raster.path}: {note}")
+        if self._whole is not None and not all(path.exists() for path in self._row_files):
+            self._run_trunk(self._whole)
         rows = self._rows[rank::size]
         tiles = [self._list_columns(row) for row in rows]
         with progress_bar(sum(map(len, tiles)), "tile", disable=rank > 0) as bar:
@@ -87,14 +110,37 @@ class Rows:
             problem = f"{self._full_tiles} tiles have {self._limit} objects, the most of the config"
             print_line(f"{self._raster.path}: {problem}: a smaller --tile may find more")
 
+    def _run_trunk(self, whole: WholeImage) -> None:
+        """Compute the taps of a whole raster, from the last that was finished."""
+        columns = slice(0, self._size[1])
+        with progress_bar(None, "pass") as bar:
+
+            def progress(done: int, passes: int) -> None:
+                bar.total = passes
+                bar.update(done - bar.n)
+
+            whole.run_trunk(
+                lambda first, last: self._raster.read(slice(first, last), columns, self._size),
+                rows_folder(self._out),
+                progress,
+            )
+
     def _list_columns(self, row: Window) -> list[Window]:
         """List the tiles of a row that the file stores and that touch the area of interest."""
-        rows = slice(row.start, row.stop)
+        y, x = self._scale
+        top = row.start / y
+        bottom = row.stop / y
         columns = []
         for column in self._columns:
-            box = shapely.box(column.start, row.start, column.stop, row.stop)
+            left = column.start / x
+            right = column.stop / x
+            box = shapely.box(left, top, right, bottom)
             is_wanted = self._area is None or self._area.intersects(box)
-            if is_wanted and self._raster.stores(rows, slice(column.start, column.stop)):
+            pixels = (
+                slice(math.floor(top), min(math.ceil(bottom), self._raster.height)),
+                slice(math.floor(left), min(math.ceil(right), self._raster.width)),
+            )
+            if is_wanted and self._raster.stores(*pixels):
                 columns.append(column)
         return columns
 
@@ -117,8 +163,8 @@ class Rows:
         interiors = {}
         for tile, prediction in self._predict_tiles(row, columns):
             labels = np.where(tile.in_area, prediction.segmentation, nodata)
-            corner = row.inside.start, tile.column.inside.start
-            interiors[corner] = labels[row.crop, tile.column.crop].astype(nodata.dtype)
+            corner, inside = interior(labels, row, tile.column, self._scale)
+            interiors[corner] = inside.astype(nodata.dtype)
         return maps.encode_labels(interiors)
 
     def _iter_objects(self, row: Window, columns: Sequence[Window]) -> Iterator[Objects]:
@@ -126,12 +172,17 @@ class Rows:
         for tile, prediction in self._predict_tiles(row, columns):
             if self._limit is not None and len(prediction) >= self._limit:
                 self._full_tiles += 1
-            yield reported_objects(_cut_to_valid(prediction, tile.valid), row, tile.column)
+            reported = reported_objects(_cut_to_valid(prediction, tile.valid), row, tile.column)
+            yield to_image(reported, self._scale)
 
     def _predict_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[tuple[_Tile, Any]]:
         """Yield the tiles with data in the area of interest, and their predictions."""
         tiles = (self._read_tile(row, column) for column in columns)
         wanted = (tile for tile in tiles if tile.in_area.any())
+        if self._whole is not None:
+            for tile in wanted:
+                yield tile, self._whole.predict(row, tile.column)
+            return
         while batch := list(islice(wanted, self._predictor.batch_size)):
             images = [tile.image for tile in batch]
             predictions = self._predictor(images, [tile.valid for tile in batch])
@@ -139,8 +190,8 @@ class Rows:
 
     def _read_tile(self, row: Window, column: Window) -> _Tile:
         pixels = slice(row.start, row.stop), slice(column.start, column.stop)
-        image, valid = self._raster.read(*pixels)
-        in_area = valid if self._area is None else valid & covers(self._area, *pixels)
+        image, valid = self._raster.read(*pixels, self._size)
+        in_area = valid if self._area is None else valid & covers(self._seen_area, *pixels)
         return _Tile(column, *(pad(array, self._min_side) for array in (image, valid, in_area)))
 
 

@@ -1,0 +1,136 @@
+"""A raster that the trunk sees whole has the prediction of the photo of its pixels."""
+
+from functools import partial
+
+import cv2
+import geopandas
+import numpy as np
+import pytest
+import rasterio
+import shapely
+from helpers.raster_files import UTM, noise, read_raster, save, save_image, write_shapes
+from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo
+
+from xcit_mm import Predictor, predict_raster
+from xcit_mm.models import large
+from xcit_mm.prediction import whole
+from xcit_mm.rasters.raster import Raster
+
+
+@pytest.fixture(autouse=True)
+def small_memory(monkeypatch):
+    """Bands of 8 rows of tokens, and taps in files."""
+    monkeypatch.setattr(large, "CPU_TOKENS", 1)
+    monkeypatch.setattr(whole, "large_taps", partial(whole.large_taps, memory=0))
+
+
+def predictors(recipe, scale: int = 128) -> tuple[Predictor, Predictor]:
+    """Of rasters, and of whole photos in tiles of 128 pixels that become `scale` pixels."""
+    cfg = recipe()
+    if recipe is mask_rcnn:
+        cfg.model.test_cfg.rcnn.max_per_img = 20
+    cfg.test_dataloader.dataset.pipeline[1].scale = (scale, scale)
+    model = build(cfg)
+    return Predictor(model, cfg), Predictor(model, cfg, tile=128, whole=True)
+
+
+def read_map(path) -> np.ndarray:
+    with rasterio.open(path) as file:
+        return file.read(1)
+
+
+def test_a_map_is_that_of_the_photo_also_in_an_area_and_beside_a_collar(tmp_path):
+    photo = synthetic_photo(400, 410).clip(1)
+    photo[:, :100] = 0
+    of_raster, of_photo = predictors(semantic_fpn)
+    raster = save_image(tmp_path / "a.tif", photo, nodata=0)
+    aoi = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(0, 0, 250, 330)])
+    out = predict_raster(raster, of_raster, tmp_path / "map.tif", aoi=aoi, tile=128, whole=True)
+    expected = of_photo(photo, photo.any(axis=2)).segmentation
+    expected[:, :100] = 255
+    expected[330:] = 255
+    expected[:, 250:] = 255
+    assert np.array_equal(read_map(out), expected) and len(np.unique(expected)) > 2
+    assert sorted(path.name for path in tmp_path.glob("map.tif*")) == ["map.tif", "map.tif.aux.xml"]
+
+
+@pytest.mark.parametrize("scale", [128, 192])
+def test_objects_are_those_of_the_photo(scale, tmp_path):
+    """GDAL resamples the raster, OpenCV the photo."""
+    photo = synthetic_photo(300, 400)
+    of_raster, of_photo = predictors(mask_rcnn, scale)
+    raster = save_image(tmp_path / "a.tif", photo, crs=None, transform=None)
+    out = predict_raster(raster, of_raster, tmp_path / "a.gpkg", tile=128, whole=True)
+    table = geopandas.read_file(out)
+    expected = of_photo(photo)
+    has_mask = expected.masks.any(axis=(1, 2))
+    tolerance = 0 if scale == 128 else 0.2
+    assert abs(len(table) - has_mask.sum()) <= tolerance * len(table)
+    areas = expected.masks[has_mask].sum(axis=(1, 2))
+    assert abs(table.area.sum() / areas.sum() - 1) <= max(tolerance, 1e-6)
+
+
+@pytest.mark.parametrize("size", [(250, 333), (75, 100)])
+def test_a_resampled_raster_is_the_same_by_bands(size, tmp_path):
+    bands = noise(3, 150, 200)
+    bands[:, :40, :50] = 0
+    raster = Raster(save(tmp_path / "a.tif", bands, nodata=0, **UTM))
+    everything = slice(0, size[1])
+    image, valid = raster.read(slice(0, size[0]), everything, size)
+    assert image.shape == (*size, 3)
+    cut = valid[: size[0] // 4, : size[1] // 4]
+    assert not cut.any() and valid.mean() == pytest.approx(1 - 40 * 50 / 150 / 200, abs=0.01)
+    for first in range(0, size[0], 32):
+        rows = slice(first, min(first + 32, size[0]))
+        band, has_data = raster.read(rows, everything, size)
+        np.testing.assert_allclose(band.astype(int), image[rows], atol=1)
+        assert np.array_equal(has_data, valid[rows])
+    assert np.array_equal(raster.read(slice(0, 150), slice(0, 200))[0], read_raster(raster.path)[0])
+
+
+@pytest.mark.parametrize("stop_after", [2, 4])  # passes: with and without a finished tap
+def test_a_stopped_raster_goes_on_after_its_last_finished_tap(stop_after, tmp_path, monkeypatch):
+    photo = synthetic_photo(300, 200)
+    predictor, _ = predictors(semantic_fpn)
+    raster = save_image(tmp_path / "a.tif", photo)
+    run = partial(predict_raster, raster, predictor, tile=128, whole=True)
+    expected = read_map(run(tmp_path / "expected.tif"))
+    run_block = large._Image.run_block
+    blocks = []
+
+    def stopping(image, number, *stores) -> None:
+        blocks.append(number)
+        if len(blocks) == stop_after:
+            raise KeyboardInterrupt
+        run_block(image, number, *stores)
+
+    monkeypatch.setattr(large._Image, "run_block", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "map.tif")
+    taps = {path.name for path in (tmp_path / "map.tif.parts").glob("tap*")}
+    assert {f"tap{number}" for number in range(stop_after - 1)} <= taps
+    with pytest.raises(ValueError, match="whole"):
+        predict_raster(raster, predictor, tmp_path / "map.tif", tile=128)
+    assert np.array_equal(read_map(run(tmp_path / "map.tif")), expected)
+    assert blocks[stop_after:] == list(range(stop_after - 1, 4))
+    assert not (tmp_path / "map.tif.parts").exists()
+
+
+def test_several_processes_are_refused(tmp_path, monkeypatch):
+    predictor, _ = predictors(semantic_fpn)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match="--whole runs in one process"):
+        predict_raster(tmp_path / "a.tif", predictor, tmp_path / "map.tif", whole=True)
+
+
+def test_both_commands_take_whole(models, shapes, call, tmp_path):
+    photo = shapes / "images" / "validation" / "00000.jpg"
+    out = tmp_path / "map.tif"
+    assert call("raster", photo, *models["seg"], "--out", out, "--tile", 96, "--whole")[0] == 0
+    config, checkpoint = models["seg"]
+    options = ["--model", config, "--checkpoint", checkpoint, "--out", tmp_path / "predictions"]
+    code, _, errors = call("predict", photo, *options, "--tile", 96, "--whole")
+    assert code == 0, errors
+    (labels,) = (tmp_path / "predictions" / "labels").glob("*.png")
+    assert np.array_equal(cv2.imread(str(labels), cv2.IMREAD_GRAYSCALE), read_map(out))
