@@ -36,7 +36,6 @@ PRETRAINED = dict(type="Pretrained", checkpoint="x.pth")
         (dict(in_channels=0), "in_channels=0"),
         (dict(init_cfg=dict(checkpoint="x.pth")), "x.pth.*'Pretrained'"),
         (dict(init_cfg="x.pth"), r"'x.pth'.*dict\(type='Pretrained', checkpoint=FILE\)"),
-        (dict(init_cfg=dict(type="Konstant", val=0)), "init_cfg.type='Konstant'.*give Constant"),
         (dict(init_cfg=dict(PRETRAINED, strict_heads=0)), "strict_heads"),
         (dict(network=XCiTClassifier, num_classes=-1), "num_classes=-1"),
         (dict(depth=50, style="pytorch"), "XCiT has no argument depth, style.*_delete_=True"),

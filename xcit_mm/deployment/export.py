@@ -13,7 +13,7 @@ from torch.export import Dim
 
 from ..models.build import load_model
 from ..utils.atomic import atomic_path
-from ..utils.cli import print_line, quiet, timed_step
+from ..utils.cli import print_line, quiet
 from ..utils.configs import read_config
 from ..utils.errors import reason
 from ..weights.reader import check_checkpoint
@@ -68,8 +68,8 @@ def export_model(
         try:
             with atomic_path(out) as path:
                 _write_onnx(module, path, channels, metadata)
-                with timed_step("compare"):
-                    return compare(path, model, module.outputs, channels)
+                print_line("compare ...")
+                return compare(path, model, module.outputs, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
 
@@ -106,23 +106,23 @@ def _write_onnx(module: Any, path: Path, channels: int, metadata: dict[str, str]
     # A size of 1 would become a constant, also that of a level of stride 128.
     image = torch.zeros(2, channels, 288, 416)
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    with timed_step("trace"):
-        program = torch.export.export(module, (image,), dynamic_shapes=(sizes,))
-    with timed_step("optimise"):
-        onnx: Any = torch.onnx.export(
-            program,
-            input_names=["image"],
-            output_names=module.outputs,
-            dynamic_shapes=({0: "batch", 2: "height", 3: "width"},),
-            custom_translation_table=to_onnx(),
-            opset_version=18,  # torch writes it without a conversion
-            dynamo=True,
-            verbose=False,
-        )
-        _name_nodes(onnx.model.graph)
-        onnx.model.ir_version = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
-        onnx.model.metadata_props.update(metadata)
-        onnx.save(path, external_data=False)
+    print_line("trace ...")
+    program = torch.export.export(module, (image,), dynamic_shapes=(sizes,))
+    print_line("optimise ...")
+    onnx: Any = torch.onnx.export(
+        program,
+        input_names=["image"],
+        output_names=module.outputs,
+        dynamic_shapes=({0: "batch", 2: "height", 3: "width"},),
+        custom_translation_table=to_onnx(),
+        opset_version=18,  # torch writes it without a conversion
+        dynamo=True,
+        verbose=False,
+    )
+    _name_nodes(onnx.model.graph)
+    onnx.model.ir_version = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
+    onnx.model.metadata_props.update(metadata)
+    onnx.save(path, external_data=False)
 
 
 def _name_nodes(graph: Any) -> None:

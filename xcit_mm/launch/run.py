@@ -22,7 +22,7 @@ from ..utils.cli import cli_main, parse_cfg_options, quiet
 from ..utils.compat import load_urls_by
 from ..utils.configs import read_config, type_name
 from ..utils.folders import lock_folder
-from ..utils.scripts import find_script
+from ..utils.scripts import check_library
 from ..weights.reader import check_checkpoint
 from ..weights.work_dirs import last_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
@@ -113,7 +113,7 @@ def _read_run(config: str, options: argparse.Namespace) -> Config:
             f"{config}: {type_name(cfg.model)} wraps a detector, which no command predicts with"
         )
         raise ValueError(f"{problem}: train it by xcit-mm tool mmdet/train.py, see docs/recipes.md")
-    find_script(cfg, config, "train")  # raises if the library is not installed
+    check_library(cfg, config)
     cfg.launcher = options.launcher
     if options.launcher == "pytorch":
         os.environ.setdefault("LOCAL_RANK", "0")  # which torchrun sets

@@ -16,7 +16,7 @@ from mmengine.registry import WEIGHT_INITIALIZERS
 from torch import Tensor, nn
 
 from ..utils.compat import BatchNorm, file_handlers
-from ..utils.configs import registered_class
+from ..utils.configs import part_class
 from ..weights.bands import check_fill_stem
 from ..weights.layouts import Weights, describe
 from ..weights.matching import load_pretrained, match_trunk
@@ -62,8 +62,7 @@ class Backbone(BaseModule):
 
     Raises:
         TypeError: If an argument is unknown.
-        ValueError: If `init_cfg` has no or an unknown type, or an option that `load_pretrained`
-            does not have.
+        ValueError: If `init_cfg` has no type, or an option that `load_pretrained` does not have.
     """
 
     # Options of an `init_cfg` of type 'Pretrained'. The first is required.
@@ -234,7 +233,7 @@ class Backbone(BaseModule):
             if not isinstance(cfg, dict) or "type" not in cfg:
                 fix = "for weights give dict(type='Pretrained', checkpoint=FILE)"
                 raise ValueError(f"init_cfg={cfg!r} has no type: {fix}")
-            if registered_class("init_cfg.type", cfg, WEIGHT_INITIALIZERS) is not PretrainedInit:
+            if part_class(cfg, WEIGHT_INITIALIZERS) is not PretrainedInit:
                 by_mmengine.append(cfg)
                 continue
             options = dict(cfg)

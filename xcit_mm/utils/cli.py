@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -102,26 +101,15 @@ def print_line(line: str) -> None:
     tqdm.write(line.encode(errors="backslashreplace").decode(), file=sys.stderr)
 
 
-def log_line(line: str, level: int = logging.INFO) -> None:
+def log_line(line: str) -> None:
     """Log a line of this package, which the console of a run shows beside the library's log."""
-    MMLogger.get_current_instance().log(level, line, extra=dict(on_screen=True))
+    MMLogger.get_current_instance().info(line, extra=dict(on_screen=True))
 
 
 def progress_bar(total: int | None, unit: str, **options: Any) -> tqdm:
     """Return tqdm's bar on stderr. In a log file it prints a line at most every 30 seconds."""
     interval = 0.1 if sys.stderr.isatty() else 30
     return tqdm(total=total, unit=unit, dynamic_ncols=True, mininterval=interval, **options)
-
-
-@contextmanager
-def timed_step(name: str) -> Iterator[None]:
-    """Report a step of a command and its seconds on stderr."""
-    start = time.perf_counter()
-    print(f"{name} ...", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        print(f" {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
 
 
 @contextmanager

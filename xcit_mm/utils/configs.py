@@ -5,7 +5,6 @@ import copy
 import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -93,41 +92,44 @@ def _has_key(cfg: Config, key: str) -> bool:
     return True
 
 
+class _DictCalls(ast.NodeTransformer):
+    """Writes dict(key=value) and dict({key: value}) as {key: value}, a literal."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.func) != "dict":
+            return node
+        if len(node.args) == 1 and isinstance(node.args[0], ast.Dict) and not node.keywords:
+            return node.args[0]
+        names = [keyword.arg for keyword in node.keywords]
+        if node.args or None in names:  # a name None is that of **
+            return node
+        keys: list[ast.expr | None] = [ast.Constant(name) for name in names]
+        return ast.Dict(keys, [keyword.value for keyword in node.keywords])
+
+
 def plain_values(source: str) -> dict[str, Any]:
-    """Return the values of a config that only assigns plain values, without running it.
+    """Return the values of a config that only assigns literals and calls of `dict`, without running
+    it.
 
     Raises:
         ValueError: If running it may do anything else.
     """
     if "{{" in source:
         raise ValueError("mmengine replaces what stands in {{ }}, which may be code")
-    assigned = {}
+    values = {}
     try:
         for statement in ast.parse(source).body:
             if not isinstance(statement, ast.Assign):
                 raise ValueError(f"line {statement.lineno} is not an assignment")
-            for target in statement.targets:
-                if not isinstance(target, ast.Name) or target.id in ("dict", "_base_"):
-                    raise ValueError(f"line {statement.lineno} assigns {ast.unparse(target)}")
-                assigned[target.id] = _plain_value(statement.value)
+            value = ast.literal_eval(_DictCalls().visit(statement.value))
+            for name in map(ast.unparse, statement.targets):
+                if not name.isidentifier() or name in ("dict", "_base_"):
+                    raise ValueError(f"line {statement.lineno} assigns {name}")
+                values[name] = value
     except (SyntaxError, TypeError, RecursionError) as error:
         raise ValueError(reason(error)) from None
-    return assigned
-
-
-def _plain_value(node: ast.AST | None) -> Any:
-    """Return the value of a literal or of calls of `dict`, or raise ValueError."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "dict":
-        mappings = [_plain_value(argument) for argument in node.args]
-        options: Any = {keyword.arg: _plain_value(keyword.value) for keyword in node.keywords}
-        return dict(*mappings, **options)
-    if isinstance(node, ast.Dict):
-        pairs = zip(node.keys, node.values, strict=True)
-        return {_plain_value(key): _plain_value(value) for key, value in pairs}
-    if isinstance(node, ast.List | ast.Tuple):
-        elements = map(_plain_value, node.elts)
-        return list(elements) if isinstance(node, ast.List) else tuple(elements)
-    return ast.literal_eval(node)  # type: ignore[arg-type]  # which refuses everything else
+    return values
 
 
 def evaluators(cfg: Config, split: str) -> list[dict]:
@@ -169,43 +171,26 @@ def part_class(part: dict, registry: Registry, scope: str | None = None) -> type
         return scoped.get(name)
 
 
-def registered_class(
-    where: str, part: dict, registry: Registry, scope: str | None = None
-) -> type[Any]:
-    """Return the class of a part, or raise ValueError with the most similar name.
-
-    Args:
-        where: Key of the type in the config, for the message.
-    """
-    registered = part_class(part, registry, scope)
-    if registered is not None:
-        return registered
-    with registry.switch_scope_and_registry(part.get("_scope_", scope)) as scoped:
-        names = sorted({*registry.module_dict, *scoped.module_dict})
-    similar = get_close_matches(str(part.get("type")), names, 1) or ["a known type"]
-    fix = f"give {similar[0]}, or name its module in custom_imports"
-    raise ValueError(f"{where}={part.get('type')!r} is not registered: {fix}")
-
-
 def backbone_class(cfg: Config) -> type[Any] | None:
     """Return the class of a config's backbone, or None without a registered backbone."""
     return part_class(cfg.get("model", {}).get("backbone") or {}, MODELS, cfg.get("default_scope"))
 
 
 def dataset_class(dataset: dict) -> type[Any]:
-    """Return the class of a data set's config."""
-    return registered_class("dataset.type", dataset, DATASETS)
+    """Return the class of a data set's config, or raise ValueError."""
+    registered = part_class(dataset, DATASETS)
+    if registered is None:
+        fix = "correct it, or name its module in custom_imports"
+        raise ValueError(f"dataset.type={dataset.get('type')!r} is not registered: {fix}")
+    return registered
 
 
 def metainfo(dataset: dict) -> dict[str, Any]:
     """Return classes, palette and other metainfo of a data set: of its class, updated by its
     config.
     """
-    own_info = dataset.get("metainfo") or {}
-    if not isinstance(own_info, Mapping):
-        raise TypeError(f"metainfo={own_info!r} of a data set: must be a dict")
     info = copy.deepcopy(dataset_class(dataset).METAINFO)
-    for key, value in own_info.items():
+    for key, value in (dataset.get("metainfo") or {}).items():
         # As in mmengine, a string may be the path of a file with one item per line.
         is_file = isinstance(value, str) and Path(value).is_file()
         info[key] = list_from_file(value) if is_file else value

@@ -1,4 +1,4 @@
-"""Files that the package ships beside its modules, and the scripts of the libraries."""
+"""Files that the package ships beside its modules, and the libraries that its configs need."""
 
 import importlib.util
 from pathlib import Path
@@ -30,16 +30,12 @@ def list_scripts() -> dict[str, Path]:
     return scripts
 
 
-def find_script(cfg: Config, config: str, tool: str) -> Path:
-    """Return `tools/TOOL.py` of the library of a config. Raise ValueError or ImportError if there
-    is none.
-    """
+def check_library(cfg: Config, config: str) -> None:
+    """Raise ValueError or ModuleNotFoundError if the library of a config is unknown or missing."""
     library = cfg.get("default_scope")
     if library not in _LIBRARIES:
         fix = f"must be one of {', '.join(_LIBRARIES)}"
         raise ValueError(f"default_scope={library!r} in {config}: {fix}")
-    package = importlib.util.find_spec(library)
-    if package is None or package.origin is None:
+    if importlib.util.find_spec(library) is None:
         fix = f"pip install xcit_mm[{_LIBRARIES[library]}]"
         raise ModuleNotFoundError(f"{config} needs {library}, which is not installed: {fix}")
-    return Path(package.origin).parent / ".mim" / "tools" / f"{tool}.py"
