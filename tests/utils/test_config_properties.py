@@ -73,7 +73,7 @@ def test_classes_give_the_findings_and_properties_of_names(name, tmp_path, shape
     cfg, expected = (read_config(path, parse_cfg_options(options)) for path in (pure, named))
     assert not isinstance(cfg.model.type, str)
     assert backbone_class(cfg) is XCiT
-    assert find_unsupported(ModelInput(cfg), {}) is None
+    assert find_unsupported(cfg) is None
     assert properties(cfg) == properties(expected)
 
 
