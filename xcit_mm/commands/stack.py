@@ -16,31 +16,25 @@ from importlib.metadata import packages_distributions
 # Modules of the stack, and the versions that xcit_mm needs. A library of tasks may be missing.
 NEEDED = dict(mmengine="0.10", torch="2.6", cv2="4", mmcv="2.0", mmdet="3.3", mmseg="1.2")
 OPTIONAL = dict(mmdet="no detection", mmseg="no segmentation")
-SETUP = "install one stack in an environment of its own, see docs/install.md"
-FIXES = dict(
-    cv2="apt-get install libgl1 libglib2.0-0, or the packages of your system with these libraries",
-    mmcv="pip uninstall mmcv mmcv-lite && pip install mmcv-lite==2.1.0, or compile mmcv "
-    "(docs/install.md)",
-)
-DEVICE_FIX = "install a torch that was built for this device, as pytorch.org says"
+FIX = "install one stack in an environment of its own, see docs/install.md"
 
 
 def check_stack() -> Iterator[str]:
     """Yield a line for each part of the stack, 'ok' or 'FAIL', and for the device of trainings."""
     yield run_check(check_one_stack)
     for name in NEEDED:
-        yield run_check(partial(check_version, name), FIXES.get(name, SETUP))
+        yield run_check(partial(check_version, name))
     yield run_check(check_package)
-    yield run_check(check_device, DEVICE_FIX)
+    yield run_check(check_device)
 
 
-def run_check(check: Callable[[], str], fix: str = SETUP) -> str:
-    """Run a check, and return its line: 'ok' and its result, or 'FAIL', its error and a fix."""
+def run_check(check: Callable[[], str]) -> str:
+    """Run a check, and return its line: 'ok' and its result, or 'FAIL', its error and the fix."""
     try:
         return f"{'ok':<11}{check()}"
     except Exception as error:  # the doctor reports every failure
         message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return f"FAIL D101  {message} -- fix: {fix}"
+        return f"FAIL D101  {message} -- fix: {FIX}"
 
 
 def installed_stack() -> list[str]:
@@ -58,7 +52,7 @@ def check_one_stack() -> str:
     names = ", ".join(installed)
     forks = [name for name in installed if name.startswith("onedl-")]
     if {"mmcv", "mmcv-lite"} <= set(installed):
-        raise ImportError(f"mmcv and mmcv-lite are both installed, in one folder: {FIXES['mmcv']}")
+        raise ImportError("mmcv and mmcv-lite are both installed, in one folder")
     if 0 < len(forks) < len(installed):
         raise ImportError(f"libraries of OpenMMLab and its OneDL forks are mixed: {names}")
     return f"one stack: {names}"
@@ -108,11 +102,7 @@ def check_device() -> str:
     scores = torch.tensor([0.9, 0.8, 0.7], device=device)
     kept = nms(boxes, scores, iou_threshold=0.5)[1].tolist()
     if kept != [0, 2]:
-        raise ImportError(f"mmcv.ops.nms keeps boxes {kept} of three, not [0, 2]: {FIXES['mmcv']}")
-    image = torch.ones(1, 1, 9, 9, device=device)
-    total = torch.nn.functional.conv2d(image, image).item()
-    if total != 81:
-        raise RuntimeError(f"a convolution on {device} gives the sum {total}, not 81")
+        raise ImportError(f"mmcv.ops.nms keeps boxes {kept} of three, not [0, 2]")
     if device == "cpu":
         return "no GPU, training runs on CPU"
     name = torch.cuda.get_device_name() if device == "cuda" else device

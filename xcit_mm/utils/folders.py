@@ -41,7 +41,14 @@ def open_folder(
             for result in [*list_results(), path]:
                 result.unlink(missing_ok=True)
         if path.exists():
-            check_settings(folder, json.loads(path.read_bytes()), settings)
+            stored = json.loads(path.read_bytes())
+            current = json.loads(json.dumps(settings))
+            names = {**current, **stored}
+            changed = [name for name in names if stored.get(name) != current.get(name)]
+            if changed:
+                change = f"{changed[0]} was {stored.get(changed[0])}, is {current.get(changed[0])}"
+                fix = "give another --out, or --overwrite"
+                raise ValueError(f"{folder} has results of another run: {change}; {fix}")
         else:
             with atomic_write(path, folder / f"{SETTINGS}.unfinished") as file:
                 file.write(json.dumps(settings, indent=2).encode())
@@ -95,15 +102,3 @@ def lock_folder(folder: Path, option: str) -> Iterator[None]:
             with suppress(OSError):  # it has files
                 for new_folder in new_folders:
                     new_folder.rmdir()
-
-
-def check_settings(out: Path, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise ValueError if the settings of earlier results, as read from JSON, differ from those of
-    a run.
-    """
-    settings = json.loads(json.dumps(settings))
-    for name in {**settings, **stored}:
-        if stored.get(name) != settings.get(name):
-            change = f"{name} was {stored.get(name)}, is {settings.get(name)}"
-            fix = "give another --out, or --overwrite"
-            raise ValueError(f"{out} has results of another run: {change}; {fix}")

@@ -10,9 +10,8 @@ import numpy as np
 from PIL import ExifTags, Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-TIFF_SUFFIXES = (".tif", ".tiff")
 PHOTO_SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", *TIFF_SUFFIXES, ".webp"),
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp"),
     *(".ppm", ".pgm", ".jp2"),
 )
 """Suffixes of the images that training and prediction read."""
