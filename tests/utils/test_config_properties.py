@@ -23,7 +23,7 @@ from mmengine.registry import (
 
 from xcit_mm import XCiT
 from xcit_mm.checks.doctor import diagnose
-from xcit_mm.deployment.metadata import find_unsupported
+from xcit_mm.deployment.metadata import find_unsupported, normalisation
 from xcit_mm.utils.cli import parse_cfg_options
 from xcit_mm.utils.configs import ModelInput, backbone_class, part_class, read_config
 
@@ -52,7 +52,7 @@ def write_with_classes(cfg: Config, path: Path) -> None:
 def properties(cfg: Config) -> tuple:
     """Return the properties of the model's input, all of which the config states."""
     inputs = ModelInput(cfg)
-    stated = inputs.channel_order, inputs.side, inputs.normalisation
+    stated = inputs.channel_order, inputs.side, normalisation(inputs)
     assert None not in stated
     return stated
 
@@ -90,4 +90,4 @@ def test_the_preprocessor_may_swap_channels_and_a_step_too(swaps, is_step):
         cfg.test_dataloader.dataset.pipeline.insert(1, step)
     inputs = ModelInput(cfg)
     assert inputs.channel_order == ("RGB" if swaps != is_step else "BGR")
-    assert inputs.normalisation == ([1.5], [2.5])
+    assert normalisation(inputs) == ([1.5], [2.5])

@@ -55,6 +55,14 @@ def resize_rule(inputs: ModelInput) -> dict[str, Any] | None:
     return dict(scale=sides, keep_ratio=step.get("keep_ratio", False))
 
 
+def normalisation(inputs: ModelInput) -> tuple[list[float] | None, list[float] | None]:
+    """Return mean and std by which the preprocessor or a step normalises."""
+    step = inputs.preprocessor
+    if step.get("mean") is None:
+        step = find_step(inputs.pipeline, "Normalize") or {}
+    return step.get("mean"), step.get("std")
+
+
 def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str]:
     """Return the metadata of a whole model or a backbone with the named outputs.
 
@@ -63,7 +71,7 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
     """
     backbone = getattr(model, "backbone", model)
     inputs = ModelInput(cfg)
-    mean, std = inputs.normalisation
+    mean, std = normalisation(inputs)
     facts = dict(
         task="backbone",
         inputs=["image"],

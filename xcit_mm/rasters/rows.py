@@ -18,7 +18,7 @@ from ..prediction.seams import Objects
 from ..prediction.tiles import Window, interior, reported_objects, to_image, windows
 from ..prediction.whole import WholeImage, check_whole
 from ..utils.cli import print_line, progress_bar
-from ..utils.configs import ModelInput
+from ..utils.configs import ModelInput, type_name
 from . import maps, objects
 from .files import rows_folder, write_bytes
 from .polygons import area_in_pixels, covers
@@ -82,8 +82,9 @@ class Rows:
         self._classes = list(predictor.metainfo["classes"])
         # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
         # see another scale than elsewhere.
-        is_padded = ModelInput(predictor.cfg).is_resized and not whole
-        self._min_side = tile if is_padded else 0
+        pipeline = ModelInput(predictor.cfg).pipeline
+        resizes = any("Resize" in type_name(step) for step in pipeline)
+        self._min_side = tile if resizes and not whole else 0
         test_cfg = predictor.cfg.model.get("test_cfg") or {}
         self._limit: int | None = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
         self._full_tiles = 0  # number of tiles with as many objects as the config allows

@@ -37,8 +37,8 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a config, or if the config, one of its bases or an option has an
-            error.
+        ValueError: If it is not a config, if the config or one of its bases has an error, or if no
+            part of a run has the name of an option.
     """
     if not str(config).endswith(SUFFIXES):
         raise ValueError(f"{config} is not a config (*.py)")
@@ -71,11 +71,7 @@ def _merge_options(cfg: Config, options: Mapping[str, Any], config: str | Path) 
             notes.append(f"--cfg-options {key}: a variable, whose value the parts have copied")
         elif "." in key and not key.endswith("._delete_") and not _has_key(cfg, key):
             notes.append(f"--cfg-options {key}: new key")
-    try:
-        cfg.merge_from_dict(dict(options))
-    except Exception as error:  # a wrong index or type raises any of several
-        keys = ", ".join(options)
-        raise ValueError(f"--cfg-options {keys} of {config}: {reason(error)}") from None
+    cfg.merge_from_dict(dict(options))
     if os.environ.get("RANK", "0") == "0":  # of torchrun
         for note in notes:
             print_line(note)
@@ -289,11 +285,6 @@ class ModelInput:
         return min(size) if isinstance(size, Sequence) else size
 
     @property
-    def is_resized(self) -> bool:
-        """Whether a step resizes images."""
-        return any("Resize" in type_name(step) for step in self.pipeline)
-
-    @property
     def channel_order(self) -> str:
         """Order of the channels: 'RGB', 'BGR', or 'as STEP gives them'."""
         step = self.loading or dict(type="LoadImageFromFile")
@@ -305,11 +296,3 @@ class ModelInput:
         swaps = any(self.preprocessor.get(key) for key in ("bgr_to_rgb", "rgb_to_bgr"))
         normalize = find_step(self.pipeline, "Normalize") or dict(to_rgb=False)
         return "RGB" if swaps != normalize.get("to_rgb", True) else "BGR"
-
-    @property
-    def normalisation(self) -> tuple[list[float] | None, list[float] | None]:
-        """Mean and std that the preprocessor or a step subtracts and divides by."""
-        step = self.preprocessor
-        if step.get("mean") is None:
-            step = find_step(self.pipeline, "Normalize") or {}
-        return step.get("mean"), step.get("std")
