@@ -181,8 +181,7 @@ def test_full_disk_leaves_the_last_checkpoint(shapes, tmp_path):
     last = work / "iter_4.pth"
     run = run_tool(*train, cwd=tmp_path, file_size=last.stat().st_size // 2)
     assert run.returncode == 1
-    message = run.stderr.splitlines()[-1]
-    assert str(work / "iter_6.pth") in message and "File too large" in message
+    assert "File too large" in run.stderr.splitlines()[-1]
     assert "Traceback" not in run.stdout + run.stderr
     assert (work / "last_checkpoint").read_text() == str(last)
     load_from_file(str(last))

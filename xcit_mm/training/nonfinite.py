@@ -30,15 +30,15 @@ def is_finite(value: Any) -> bool:
 class NonFiniteHook(Hook):
     """Stop training if gradients are not finite, before the optimizer steps, or if the loss is not.
 
-    All processes raise a FloatingPointError. Each runs its batch forward again, to name its first
-    module with a non-finite output, and its images. A step that a loss scaler skips is no error,
+    All processes raise a FloatingPointError. Each names its images and, by running them forward
+    again, the first module with a non-finite output. A step that a loss scaler skips is no error,
     unless the loss is not finite. Models with several optimizers are not supported.
     """
 
     priority = "HIGH"  # before other hooks save or log the iteration
 
     def before_train(self, runner: Runner) -> None:
-        self._runner = runner
+        self._runner: Any = runner
         runner.optim_wrapper.optimizer.register_step_pre_hook(self._check_gradients)
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
@@ -61,29 +61,25 @@ class NonFiniteHook(Hook):
         all_finite = value.isfinite().float()
         all_reduce(all_finite, op="min")
         if not all_finite:
-            source = self._find_source()
-            samples = self._batch.get("data_samples") if isinstance(self._batch, Mapping) else None
-            paths = [sample.get("img_path") for sample in samples or ()]
-            images = f" at {preview(paths)}" if any(paths) else ""
-            raise FloatingPointError(f"iteration {self._runner.iter}: {source}{images}")
+            paths = [sample.get("img_path") for sample in self._batch.get("data_samples", ())]
+            source = f"{self._find_source()} at {preview(paths)}"
+            raise FloatingPointError(f"iteration {self._runner.iter}: {source}")
 
     @torch.no_grad()
     def _find_source(self) -> str:
-        """Run the batch forward again, in the precision of training, and describe the first value
-        that is not finite.
-        """
-        runner: Any = self._runner
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        """Describe the first value that is not finite, in the precision of training."""
+        model = self._runner.model
+        precision = self._runner.optim_wrapper.optim_context(model)
+        model = model.module if is_model_wrapper(model) else model
         names = {module: name for name, module in model.named_modules() if name}
         batch = model.data_preprocessor(self._batch, training=True)
         sources = [] if is_finite(batch) else ["the input"]
 
         def inspect(module: nn.Module, inputs: Any, output: Any) -> None:
-            if module in names and not sources and not is_finite(output):
+            if module in names and not is_finite(output):
                 sources.append(f"the output of {names[module]} ({type(module).__name__})")
 
         # All processes run it, since modules such as SyncBN wait for each other. A loss may raise.
-        precision = runner.optim_wrapper.optim_context(runner.model)
         with precision, register_module_forward_hook(inspect), suppress(Exception):
             model.forward(**batch, mode="loss")
         if not sources:

@@ -1,6 +1,5 @@
 """Checkpoints that survive a kill, and training that resumes from them as if never stopped."""
 
-import logging
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,19 +7,15 @@ import torch
 from mmengine.dist import get_world_size
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
-from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..utils.atomic import atomic_path
+from ..utils.atomic import atomic_write
 from ..utils.compat import is_resuming, is_training_run
 from ..weights.work_dirs import best_files
 from .batches import use_numbered_loop
 from .nonfinite import is_finite
 from .schedule import check_schedule
-
-# Types that keep patience, images or the step of a curve, and save none of it.
-_STARTS_ANEW = ("EarlyStoppingHook", "CachedMosaic", "CachedMixUp", "WandbVisBackend")
 
 
 class AtomicBackend(LocalBackend):
@@ -37,24 +32,18 @@ class AtomicBackend(LocalBackend):
         remove the outdated files. If the disk is full, raise OSError, and all files stay.
         """
         path = Path(filepath)
-        _write(obj, path)
+        unfinished = path.with_name(".unfinished")
+        with atomic_write(path, unfinished) as file:
+            file.write(obj)
         self._outdated.discard(path)
         if not path.name.startswith("best_"):  # else the last checkpoint is written next
-            _write(str(path).encode(), path.with_name("last_checkpoint"))
+            with atomic_write(path.with_name("last_checkpoint"), unfinished) as file:
+                file.write(str(path).encode())
             while self._outdated:
                 self._outdated.pop().unlink(missing_ok=True)
 
     def remove(self, filepath: str | Path) -> None:
         self._outdated.add(Path(filepath))
-
-
-def _write(data: bytes | memoryview, path: Path) -> None:
-    """Write a file without waiting until it is on the disk, as mmengine does."""
-    try:
-        with atomic_path(path, path.with_name(".unfinished"), fsync=False) as unfinished:
-            unfinished.write_bytes(data)
-    except OSError as error:  # which lacks the name of the file if the disk is full
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 register_backend("atomic", AtomicBackend)
@@ -68,7 +57,8 @@ class ResumableCheckpointHook(CheckpointHook):
     Weights or statistics that are not finite replace no checkpoint. Training resumes at the next
     batch, also within an epoch, with the random numbers of uninterrupted training, which depend on
     the batch's number, the seed and the process alone. Gradients that accumulate are saved by a run
-    of one process. A run that resumes keeps its schedule: see `check_schedule`.
+    of one process. No checkpoint holds the patience of EarlyStoppingHook or the images of
+    CachedMosaic and CachedMixUp. A run that resumes keeps its schedule: see `check_schedule`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -78,31 +68,16 @@ class ResumableCheckpointHook(CheckpointHook):
         self._gradients: list[torch.Tensor | None] = []  # of the parameters, in a checkpoint
 
     def before_run(self, runner: Runner) -> None:
-        if not is_training_run(runner):
-            return
-        use_numbered_loop(runner)
-        config = str(runner.cfg.to_dict())
-        parts = [name for name in _STARTS_ANEW if f"{name}'" in config]
-        wrapper = runner.cfg.get("optim_wrapper") or {}
-        if get_world_size() > 1 and wrapper.get("accumulative_counts", 1) > 1:
-            parts.append("gradients that accumulate in several processes")
-        if parts:
-            line = f"no checkpoint holds the state of {', '.join(parts)}: a resumed run differs"
-            print_log(line, "current", logging.WARNING)
+        if is_training_run(runner):
+            use_numbered_loop(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Compare the config of a run that resumes with the checkpoint's.
-
-        Raises:
-            ValueError: If the schedule is another one.
-        """
+        """Raise ValueError if a run resumes with another schedule than the checkpoint's."""
         if not (is_resuming(runner) and is_training_run(runner)):
             return
-        edited = check_schedule(runner.cfg, checkpoint)
-        if edited:
-            print_log(f"edited since the checkpoint: {', '.join(edited)}", "current")
+        check_schedule(runner.cfg, checkpoint)
         if self.out_dir is None:
-            # The folder may be a copy, in which a better checkpoint replaces the best, or another.
+            # In a copied folder, a better checkpoint must not remove the original best.
             for key, name in best_files(checkpoint).items():
                 best = Path(runner.work_dir, name)
                 is_here = best.is_file()

@@ -14,33 +14,30 @@ _PRECISION = ("optim_wrapper.type", "optim_wrapper.dtype", "optim_wrapper.loss_s
 _FREE = ("train_cfg.val_interval", *_PRECISION)
 
 
-def check_schedule(cfg: Config, checkpoint: Mapping[str, Any]) -> list[str]:
+def check_schedule(cfg: Config, checkpoint: Mapping[str, Any]) -> None:
     """Compare a config with the text of a config in a checkpoint, if it has one. Neither is run.
-
-    Returns:
-        The names of the other parts that differ.
 
     Raises:
         ValueError: If the schedule differs, with the first difference. The interval of validations
             and the precision of the optimizer may differ.
     """
-    new = _values(cfg.pretty_text)
-    saved = _values(meta_of(checkpoint).get("cfg") or cfg.pretty_text)
-    edited = [key for key in {**saved, **new} if saved.get(key) != new.get(key)]
-    for key in edited:
-        if key.partition(".")[0] in _SCHEDULE and not key.startswith(_FREE):
+    new = _schedule(cfg.pretty_text)
+    saved = _schedule(meta_of(checkpoint).get("cfg") or cfg.pretty_text)
+    for key in {**saved, **new}:
+        if new.get(key) != saved.get(key) and not key.startswith(_FREE):
             values = f"{new.get(key)} in the config, {saved.get(key)} in the checkpoint"
             fix = "undo the edit, or start another run by load_from, see docs/recipes.md"
             raise ValueError(f"{key} is {values}: a run that resumes keeps its schedule: {fix}")
-    return sorted({key.partition(".")[0] for key in edited} - _SCHEDULE)
 
 
-def _values(config: str) -> dict[str, str]:
-    """Return the code of the values that a config's text assigns, by dotted key."""
+def _schedule(config: str) -> dict[str, str]:
+    """Return the code of the values of the schedule in a config's text, by dotted key."""
     values: dict[str, str] = {}
     for statement in ast.parse(config).body:
         if isinstance(statement, ast.Assign):
-            values.update(_flatten(ast.unparse(statement.targets[0]), statement.value))
+            name = ast.unparse(statement.targets[0])
+            if name in _SCHEDULE:
+                values.update(_flatten(name, statement.value))
     return values
 
 

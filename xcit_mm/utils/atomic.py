@@ -10,7 +10,7 @@ from typing import IO
 
 
 @contextmanager
-def atomic_path(path: Path, unfinished: Path | None = None, fsync: bool = True) -> Iterator[Path]:
+def atomic_path(path: Path, unfinished: Path | None = None) -> Iterator[Path]:
     """Yield a path in the folder of `path` for a file or folder to write. It is renamed to `path`
     when the block ends.
 
@@ -19,15 +19,13 @@ def atomic_path(path: Path, unfinished: Path | None = None, fsync: bool = True) 
     Args:
         unfinished: The path to yield, which the next call replaces after a kill. Default: a new
             name for each call.
-        fsync: Whether a file must be on the disk before it is renamed. Otherwise a power failure
-            may leave a part of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Some libraries choose the format by the suffix.
     unfinished = unfinished or path.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")
     try:
         yield unfinished
-        if fsync and unfinished.is_file():
+        if unfinished.is_file():  # a power failure must not leave a part of it
             with unfinished.open("rb") as file:
                 os.fsync(file.fileno())
         unfinished.replace(path)
