@@ -104,14 +104,13 @@ def _print_start(runner: Runner, sizes: str) -> None:
 def _describe_iteration(runner: Runner) -> str:
     """Describe loss, learning rate and time of the last iterations, and a GPU's memory."""
     scalars = runner.message_hub.log_scalars
-    seconds = scalars["train/time"].mean(_WINDOW)
-    time_left = tqdm.format_interval(seconds * (runner.max_iters - runner.iter - 1))
-    parts = [
-        f"loss {scalars['train/loss'].mean(_WINDOW):.4g}",
-        f"lr {scalars['train/lr'].current():.3g}",
-        f"{seconds:.3g} s/it",
-        f"{time_left} left",
-    ]
+    parts = [f"loss {scalars['train/loss'].mean(_WINDOW):.4g}"]
+    if "train/lr" in scalars:  # not with several optimizers
+        parts.append(f"lr {scalars['train/lr'].current():.3g}")
+    if "train/time" in scalars:  # of IterTimerHook
+        seconds = scalars["train/time"].mean(_WINDOW)
+        time_left = tqdm.format_interval(seconds * (runner.max_iters - runner.iter - 1))
+        parts.append(f"{seconds:.3g} s/it  {time_left} left")
     if torch.cuda.is_available():
         parts.append(f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
     return "  ".join(parts)
