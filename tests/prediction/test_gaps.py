@@ -17,6 +17,8 @@ NO_CODE = dict(use_pos=False, norm_cfg=dict(type="BN"))
 
 def predictor_of(recipe, **options) -> Predictor:
     cfg = recipe(backbone=NO_CODE)
+    if recipe is mask_rcnn:
+        cfg.model.test_cfg.rcnn.max_per_img = 10
     side = options.get("tile") or 416
     cfg.test_dataloader.dataset.pipeline[1].scale = (side, side)  # nothing is enlarged
     return Predictor(build(cfg), cfg, **options)

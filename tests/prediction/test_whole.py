@@ -27,7 +27,7 @@ def predictor_of(recipe, scale: int = 128, **options) -> Predictor:
     """Of tiles of 128 pixels, which the test pipeline makes `scale` pixels."""
     cfg = recipe()
     if recipe is mask_rcnn:
-        cfg.model.test_cfg.rcnn.max_per_img = 20
+        cfg.model.test_cfg.rcnn.max_per_img = 10
     cfg.test_dataloader.dataset.pipeline[1].scale = (scale, scale)
     return Predictor(build(cfg), cfg, **dict(tile=128, whole=True) | options)
 

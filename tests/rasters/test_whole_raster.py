@@ -28,7 +28,7 @@ def predictors(recipe, scale: int = 128) -> tuple[Predictor, Predictor]:
     """Of rasters, and of whole photos in tiles of 128 pixels that become `scale` pixels."""
     cfg = recipe()
     if recipe is mask_rcnn:
-        cfg.model.test_cfg.rcnn.max_per_img = 20
+        cfg.model.test_cfg.rcnn.max_per_img = 10
     cfg.test_dataloader.dataset.pipeline[1].scale = (scale, scale)
     model = build(cfg)
     return Predictor(model, cfg), Predictor(model, cfg, tile=128, whole=True)
@@ -133,4 +133,5 @@ def test_both_commands_take_whole(models, shapes, call, tmp_path):
     code, _, errors = call("predict", photo, *options, "--tile", 96, "--whole")
     assert code == 0, errors
     (labels,) = (tmp_path / "predictions" / "labels").glob("*.png")
-    assert np.array_equal(cv2.imread(str(labels), cv2.IMREAD_GRAYSCALE), read_map(out))
+    difference = cv2.imread(str(labels), cv2.IMREAD_GRAYSCALE) != read_map(out)
+    assert difference.mean() < 0.05  # GDAL decodes JPEG in another way
