@@ -43,9 +43,9 @@ def outcome(prediction: Prediction) -> np.ndarray:
 
 
 @pytest.mark.parametrize("recipe", [semantic_fpn, mask_rcnn])
-@pytest.mark.parametrize("tile", [None, 256])
-def test_what_stands_in_pixels_without_data_changes_nothing(recipe, tile, photo, valid):
-    predictor = predictor_of(recipe, tile=tile, batch_size=2)
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_stands_in_pixels_without_data_changes_nothing(recipe, whole, photo, valid):
+    predictor = predictor_of(recipe, whole=whole, batch_size=2)
     black = np.where(valid[..., None], photo, 0)
     expected, of_black = predictor([photo, black], [valid, valid])
     np.testing.assert_allclose(outcome(expected), outcome(of_black), rtol=1e-4, atol=1e-2)
@@ -94,7 +94,10 @@ def test_a_mask_is_resized_and_padded_as_its_image():
 
 @pytest.mark.parametrize(
     "masks, message",
-    [([np.ones((40, 40), bool)], "1 masks for 2"), ([np.ones((9, 9), bool)] * 2, "mask .9, 9.")],
+    [
+        ([np.ones((40, 40), bool)], "1 masks for 2"),
+        ([np.zeros((9, 9), bool)] * 2, r"mask of \(9, 9\)"),
+    ],
 )
 def test_masks_that_do_not_fit_are_refused(masks, message, photo):
     with pytest.raises(ValueError, match=message):

@@ -31,7 +31,7 @@ def test_a_map_that_depends_on_near_pixels_equals_that_of_the_whole_image(
         total = sum(padded[y : y + height, x : x + width] for y, x in corners)
         return Prediction(crop, None, (total % 4).astype(np.uint8), CLASSES)
 
-    def predict(crops: list[np.ndarray], masks: list[None]) -> list[Prediction]:
+    def predict(crops: list[np.ndarray]) -> list[Prediction]:
         assert len(crops) <= batch_size
         return list(map(segment, crops))
 
@@ -51,7 +51,7 @@ def test_outlines_cover_exactly_the_pixels_of_a_mask():
 def predict_in_tiles(
     scene: Scene, tile: int, overlap: int, detector: Callable[..., Prediction] = detect
 ) -> Prediction:
-    def predict(crops: list[np.ndarray], masks: list[None]) -> list[Prediction]:
+    def predict(crops: list[np.ndarray]) -> list[Prediction]:
         return list(map(detector, crops))
 
     return predict_tiled(predict, scene.image, tile, overlap, batch_size=2)
@@ -121,7 +121,7 @@ def boxes_of(*objects: tuple[float, ...], left: int = 0) -> Prediction:
 def merge(shape: tuple[int, int], *tiles: Prediction) -> Prediction:
     """Merge the predictions of all tiles of 96 pixels with an overlap of 32."""
     predictions = iter(tiles)
-    merged = predict_tiled(lambda crops, masks: [next(predictions)], np.zeros((*shape, 3)), 96, 32)
+    merged = predict_tiled(lambda crops: [next(predictions)], np.zeros((*shape, 3)), 96, 32)
     assert next(predictions, None) is None
     return merged
 

@@ -48,7 +48,7 @@ def valid() -> np.ndarray:
 def padded(predictor: Predictor, photo: np.ndarray, valid: np.ndarray | None):
     """Return the inputs of the model in memory, padded to multiples of 32, and their mask."""
     height, width = photo.shape[:2]
-    batch = {name: [value] for name, value in predictor.preprocess.unscaled(photo).items()}
+    batch = {name: [value] for name, value in predictor.preprocess(photo, resizes=False).items()}
     inputs = predictor.model.data_preprocessor(batch, False)["inputs"][:, :, :height, :width]
     mask = np.ones((height, width), bool) if valid is None else valid
     return F.pad(inputs, (0, -width % 32, 0, -height % 32)), [torch.from_numpy(mask)]
@@ -148,5 +148,5 @@ def test_networks_that_see_whole_images_or_cut_them_are_refused():
         whole.check_whole(SimpleNamespace(backbone=torch.nn.Identity()))
     cfg = semantic_fpn()
     cfg.test_dataloader.dataset.pipeline[1].update(scale=(128, 64), keep_ratio=False)
-    with pytest.raises(ValueError, match="resizes 128 x 128 pixels to 128 x 64: set keep_ratio"):
+    with pytest.raises(ValueError, match="stretches 128 x 128 pixels: set keep_ratio"):
         Predictor(predictor.model, cfg, tile=128, whole=True)(synthetic_photo(64, 64))

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -172,13 +173,11 @@ class Predictor:
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, images: ImageLike, valid: np.ndarray | None = None
+        self, images: ImageLike, valid: Any = None
     ) -> Prediction: ...
 
     @overload
-    def __call__(
-        self, images: Sequence[ImageLike], valid: Sequence[np.ndarray] | None = None
-    ) -> list[Prediction]: ...
+    def __call__(self, images: Sequence[ImageLike], valid: Any = None) -> list[Prediction]: ...
 
     def __call__(
         self,
@@ -197,10 +196,12 @@ class Predictor:
                 backbones, and windows of mmseg's `mode="slide"`, see their values.
         """
         if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
-            return self([images], None if valid is None else [np.asarray(valid)])[0]
+            return self([images], [valid])[0]
         masks = [None] * len(images) if valid is None else list(valid)
         if len(masks) != len(images):
             raise ValueError(f"{len(masks)} masks for {len(images)} images: give one for each")
+        if self.tile is not None and not self.whole and any(mask is not None for mask in masks):
+            raise ValueError(f"valid with tile={self.tile}: give whole=True, or no tile")
         predictions: list[Prediction] = []
         for start in range(0, len(images), self.batch_size):
             batch = images[start : start + self.batch_size]
@@ -209,27 +210,22 @@ class Predictor:
                 if not array.size:
                     raise ValueError(f"image of shape {array.shape} has no pixels: leave it out")
             batch_masks = masks[start : start + self.batch_size]
-            for array, mask in zip(arrays, batch_masks, strict=True):
-                if mask is not None and mask.shape != array.shape[:2]:
-                    raise ValueError(f"a mask {mask.shape} for an image of {array.shape[:2]}")
             if self.tile is None:
                 predictions += self._predict(arrays, batch_masks)
-                continue
-            for array, mask in zip(arrays, batch_masks, strict=True):
-                if self.whole:
-                    predictions.append(predict_whole(self, array, self.tile, self.overlap, mask))
-                    continue
+            elif self.whole:
+                predictions += map(partial(predict_whole, self), arrays, batch_masks)
+            else:
                 options = self.tile, self.overlap, self.batch_size
-                predictions.append(predict_tiled(self._predict, array, *options, valid=mask))
+                predictions += [predict_tiled(self._predict, array, *options) for array in arrays]
         return predictions
 
     def _predict(
-        self, images: Sequence[np.ndarray], masks: Sequence[np.ndarray | None]
+        self, images: list[np.ndarray], masks: Sequence[np.ndarray | None] | None = None
     ) -> list[Prediction]:
         """Predict whole arrays, as the loading step of the config returns them."""
         inputs = [
             self.preprocess(image, mask if self._leaves_out(mask) else None)
-            for image, mask in zip(images, masks, strict=True)
+            for image, mask in zip(images, masks or [None] * len(images), strict=True)
         ]
         for data in inputs:
             data["data_samples"].set_metainfo({LESS_MEMORY: True})

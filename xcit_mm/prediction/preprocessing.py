@@ -32,7 +32,7 @@ class Preprocessing:
         init_default_scope(cfg.default_scope)
         inputs = ModelInput(cfg)
         self._bands = inputs.bands  # None unless the config loads rasters
-        self._channels = inputs.channels
+        self.channels = inputs.channels
         load = inputs.loading
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError(
@@ -48,9 +48,9 @@ class Preprocessing:
         self._load_raster = None if self._bands is None else TRANSFORMS.build(load)
         steps = [from_array if step is load else step for step in steps]
         self._pipeline = Compose(steps)
-        steps = [step for step in steps if "Pad" not in type_name(step)]
-        self._unpadded = Compose(steps)
-        self._unscaled = Compose([step for step in steps if "Resize" not in type_name(step)])
+        sizing = ("Resize", "Pad")
+        kept = [step for step in steps if not any(name in type_name(step) for name in sizing)]
+        self._without_resize = Compose(kept)
 
     def read(self, image: ImageLike) -> np.ndarray:
         """Return the pixels of an image, as the loading step of the config returns them."""
@@ -80,60 +80,39 @@ class Preprocessing:
         except ValueError as error:
             raise ValueError(f"{image}: {error}") from None
 
-    def measure(self, tile: int) -> tuple[float, Any]:
-        """Return the factor by which the pipeline resizes a tile, and the data sample of one.
-
-        Raises:
-            ValueError: If it does not keep the ratio of the sides.
-        """
-        blank = np.zeros((tile, tile, self._channels), np.uint8)
-        sample = self._unpadded(dict(img=mmcv.bgr2gray(blank) if self._is_grey else blank))
-        height, width = sample["inputs"].shape[1:]
-        if height != width:
-            problem = f"the test pipeline resizes {tile} x {tile} pixels to {width} x {height}"
-            raise ValueError(f"{problem}: set keep_ratio=True in its Resize")
-        return height / tile, sample["data_samples"]
-
-    def unscaled(self, pixels: np.ndarray) -> dict[str, Any]:
-        """Preprocess rows of an image that has the model's scale, as a call does else.
-
-        Raises:
-            ValueError: If another step than a Resize and a Pad changes their size.
-        """
-        if self._is_grey and pixels.ndim == 3:
-            pixels = mmcv.bgr2gray(pixels)
-        sample = self._unscaled(dict(img=pixels))
-        if sample["inputs"].shape[1:] != pixels.shape[:2]:
-            problem = "a step of the test pipeline that is no Resize or Pad changes sizes"
-            raise ValueError(f"{problem}: remove it, or predict in tiles")
-        return sample
-
-    def __call__(self, image: np.ndarray, valid: np.ndarray | None = None) -> dict[str, Any]:
+    def __call__(
+        self, image: np.ndarray, valid: np.ndarray | None = None, resizes: bool = True
+    ) -> dict[str, Any]:
         """Preprocess an image, and return `inputs` (C, h, w) and `data_samples`.
 
         Args:
-            valid: Which pixels of the image have data, (H, W), bool. `valid` of what is returned
-                says so of the inputs, (h, w).
+            valid: Which pixels of the image have data, (H, W), bool. The result then has a `valid`
+                of the inputs, (h, w).
+            resizes: Whether the steps that resize and pad run.
 
         Raises:
-            ValueError: If the image has other channels than the model takes, or a step moves its
-                pixels but not `valid`.
+            ValueError: If the image has other channels than the model takes, or another size than
+                `valid`, or a step moves pixels but not `valid`.
         """
-        if self._is_grey and image.ndim == 3:
+        if self._is_grey and image.shape[2:] == (3,):
             image = mmcv.bgr2gray(image)
         results: dict[str, Any] = dict(img=image)
-        if valid is not None:  # it moves as a map of classes does
+        if valid is not None:
+            if valid.shape != image.shape[:2]:
+                shapes = f"a mask of {valid.shape} for an image of {image.shape[:2]}"
+                raise ValueError(f"{shapes}: give one for each pixel")
+            # It moves as a map of classes does.
             results |= dict(gt_seg_map=valid.astype(np.uint8), seg_fields=["gt_seg_map"])
-        sample = self._pipeline(results)
+        sample = (self._pipeline if resizes else self._without_resize)(results)
         channels = len(sample["inputs"])
-        if channels != self._channels:  # the mean of the preprocessing would give as many
+        if channels != self.channels:  # the mean of the preprocessing would give as many
             problem = f"image of {counted(channels, 'channel')}"
-            raise ValueError(f"{problem}: the model takes {self._channels}, give as many")
+            raise ValueError(f"{problem}: the model takes {self.channels}, give as many")
         if valid is not None:
             (labels,) = sample["data_samples"].gt_sem_seg.values()
             del sample["data_samples"].gt_sem_seg
             sample["valid"] = labels[0] == 1  # the padding of maps is 255 or 0
             if sample["valid"].shape != sample["inputs"].shape[1:]:
-                problem = "a step of the test pipeline moves pixels, but not a gt_seg_map"
-                raise ValueError(f"{problem}: remove the step, or give images without `valid`")
+                problem = "a step of the test pipeline moves pixels, but not gt_seg_map"
+                raise ValueError(f"{problem}: remove it, or give no valid")
         return sample

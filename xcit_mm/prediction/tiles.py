@@ -32,11 +32,6 @@ class Window(NamedTuple):
     margin: float
     edges: tuple[bool, bool]
 
-    @property
-    def crop(self) -> slice:
-        """The interior in pixels of the tile."""
-        return slice(self.inside.start - self.start, self.inside.stop - self.start)
-
 
 def windows(length: int, tile: int, overlap: int) -> list[Window]:
     """Spread tiles of `tile` pixels evenly over `length` pixels, so that neighbours share at least
@@ -130,33 +125,25 @@ def interior(
 
 
 def predict_tiled(
-    predict: Callable[[list[np.ndarray], list[np.ndarray | None]], Sequence[Prediction]],
+    predict: Callable[[list[np.ndarray]], Sequence[Prediction]],
     image: np.ndarray,
     tile: int,
     overlap: int,
     batch_size: int = 1,
-    valid: np.ndarray | None = None,
 ) -> Prediction:
-    """Predict an image (H, W, C) tile by tile, `batch_size` tiles at a time.
-
-    Args:
-        predict: Predicts tiles. Its second argument is their part of `valid`.
-        valid: Which pixels have data, (H, W), or None if all have.
-    """
+    """Predict an image (H, W, C) tile by tile, `batch_size` tiles at a time."""
     row_windows, column_windows = (windows(length, tile, overlap) for length in image.shape[:2])
     tiles = list(product(row_windows, column_windows))
 
     def predictions() -> Iterator[tuple[Window, Window, Prediction]]:
         for start in range(0, len(tiles), batch_size):
             batch = tiles[start : start + batch_size]
-            places = [
-                (slice(rows.start, rows.stop), slice(columns.start, columns.stop))
+            crops = [
+                image[rows.start : rows.stop, columns.start : columns.stop]
                 for rows, columns in batch
             ]
-            crops = [image[place] for place in places]
-            has_data = [None if valid is None else valid[place] for place in places]
-            for windows_of_tile, prediction in zip(batch, predict(crops, has_data), strict=True):
-                yield *windows_of_tile, prediction
+            for (rows, columns), prediction in zip(batch, predict(crops), strict=True):
+                yield rows, columns, prediction
 
     return join_tiles(image, predictions())
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,9 +19,6 @@ from ..utils.cli import print_line
 from .masks import LESS_MEMORY
 from .prediction import Prediction
 from .tiles import Window, join_tiles, windows
-
-if TYPE_CHECKING:
-    from .predictor import Predictor
 
 # Windows start at its multiples, so that their cells are those of the image at all strides of
 # heads. It is also the margin in which a window sees its neighbours.
@@ -58,7 +55,7 @@ class WholeImage:
     """An image as a model sees it: at the scale of one tile, in windows of the heads.
 
     Args:
-        predictor: After `check_whole`.
+        predictor: `Predictor`, after `check_whole`.
         height, width: Size of the image in pixels.
         tile: Side of what a window of the heads contributes at least, in pixels of the image.
         overlap: Pixels that two windows share at least. It counts as 256 if it is less.
@@ -69,11 +66,14 @@ class WholeImage:
         rows, columns: The windows, in pixels as the model sees them.
     """
 
-    def __init__(
-        self, predictor: "Predictor", height: int, width: int, tile: int, overlap: int
-    ) -> None:
+    def __init__(self, predictor: Any, height: int, width: int, tile: int, overlap: int) -> None:
         self._predictor = predictor
-        factor, self._sample = predictor.preprocess.measure(tile)
+        blank = np.zeros((tile, tile, predictor.preprocess.channels), np.uint8)
+        self._sample = predictor.preprocess(blank)["data_samples"]
+        factor, height_factor = self._sample.metainfo.get("scale_factor", (1.0, 1.0))
+        if factor != height_factor:
+            problem = f"the test pipeline stretches {tile} x {tile} pixels"
+            raise ValueError(f"{problem}: set keep_ratio=True in its Resize")
         self.size = max(1, round(height * factor)), max(1, round(width * factor))
         self.scale = self.size[0] / height, self.size[1] / width
         self.rows, self.columns = (
@@ -93,7 +93,10 @@ class WholeImage:
 
         def read_rows(first: int, last: int) -> tuple[Tensor, Tensor | None]:
             pixels, valid = read(first, last)
-            sample = self._predictor.preprocess.unscaled(pixels)
+            sample = self._predictor.preprocess(pixels, resizes=False)
+            if sample["inputs"].shape[1:] != pixels.shape[:2]:
+                problem = "a step of the test pipeline other than Resize and Pad changes sizes"
+                raise ValueError(f"{problem}: remove it, or predict in tiles")
             batch = {name: [value] for name, value in sample.items()}
             inputs = model.data_preprocessor(batch, False)["inputs"][0]
             has_data = None if valid is None else torch.from_numpy(valid)
@@ -114,18 +117,11 @@ class WholeImage:
         starts = (row.start, column.start)
         places = (slice(start, start + side) for start, side in zip(starts, canvas, strict=True))
         sample = self._sample.clone()
-        sample.set_metainfo(
-            dict(
-                # mmseg would stretch logits of the canvas to another shape.
-                img_shape=(height, width),
-                ori_shape=(height, width),
-                pad_shape=canvas,
-                batch_input_shape=canvas,
-                padding_size=[0, canvas[1] - width, 0, canvas[0] - height],
-                scale_factor=(1.0, 1.0),
-            )
-        )
-        sample.set_metainfo({LESS_MEMORY: True})
+        shapes = dict(img_shape=(height, width), ori_shape=(height, width), pad_shape=canvas)
+        # Of left, right, top and bottom: mmseg cuts it off, where it would stretch logits else.
+        padding = [0, canvas[1] - width, 0, canvas[0] - height]
+        sample.set_metainfo(dict(shapes, batch_input_shape=canvas, padding_size=padding))
+        sample.set_metainfo({"scale_factor": (1.0, 1.0), LESS_MEMORY: True})
         with self._predictor.autocast():
             maps = pyramid_of(model.backbone, self._taps, *places)
             # Heads take the size of a batch from its images, and no pixels.
@@ -136,17 +132,14 @@ class WholeImage:
         return self._predictor.to_prediction(no_image, predicted)
 
 
-def predict_whole(
-    predictor: "Predictor", image: np.ndarray, tile: int, overlap: int, valid: np.ndarray | None
-) -> Prediction:
+def predict_whole(predictor: Any, image: np.ndarray, valid: np.ndarray | None) -> Prediction:
     """Predict an image in memory (H, W, C), as the loading step of the config returns it.
 
     Args:
-        tile, overlap: As of `WholeImage`.
         valid: Which pixels have data, (H, W), or None if all have.
     """
     height, width = image.shape[:2]
-    whole = WholeImage(predictor, height, width, tile, overlap)
+    whole = WholeImage(predictor, height, width, predictor.tile, predictor.overlap)
     pixels = image
     if whole.size != (height, width):
         pixels = cv2.resize(image, whole.size[::-1])
