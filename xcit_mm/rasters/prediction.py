@@ -79,8 +79,7 @@ def predict_raster(
 def _check_out(out: Path, predictor: Predictor) -> None:
     """Raise ValueError if a path cannot be that of a result, or is another file."""
     if predictor.tile is not None:
-        fix = "give tile and whole to predict_raster"
-        raise ValueError(f"a Predictor with tile={predictor.tile}: {fix}")
+        raise ValueError(f"a Predictor with tile={predictor.tile}: give tile to predict_raster")
     suffix = ".gpkg" if predictor.is_detector else ".tif"
     if out.suffix != suffix or "!" in str(out):  # by which pyogrio finds files in archives
         raise ValueError(f"--out {out}: the result of this model is a {suffix}, without ! in it")
