@@ -182,7 +182,7 @@ def test_bands_that_would_be_lost_are_named_and_nothing_is_written(
         (["--data", "data.yaml"], "belong to a COCO json, not to "),
         (["--images", "trained"], "8 of 8 images of "),
         (["--from", "maskrcnn_xcit_smal_12_p16"], "try maskrcnn_xcit_small_12_p16"),
-        (["--from", "xcit_small_12_p16_384_dist"], "is neither a config"),
+        (["--from", "xcit_small_12_p16_384_dist"], "is a trunk without heads"),
         (["--config", "taken.py"], "taken.py exists: train it by `xcit-mm train taken.py`"),
     ],
 )

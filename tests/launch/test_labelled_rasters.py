@@ -30,7 +30,7 @@ def test_a_config_alone_trains_from_its_own_start_and_ignores_parts_of_objects(
     config = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
     cfg = start("--from", config, *labelled(scene))
     assert cfg.load_from is None and cfg.optim_wrapper.optimizer.lr == 5e-4
-    assert "constructor" not in cfg.optim_wrapper
+    assert cfg.optim_wrapper.constructor == "DefaultOptimWrapperConstructor"
     assert cfg.raster == dict(tile=160, overlap=40)
     assert cfg.train_dataloader.dataset.metainfo.classes == tuple(sorted(CLASSES))
     assert cfg.val_dataloader.dataset.ann_file == str(folder / "scene-coco" / "val.json")
