@@ -78,7 +78,7 @@ def test_the_doctor_misses_nothing_but_the_data_of_the_config_on_the_page():
 def test_a_model_or_width_that_does_not_fit_does_not_start(shapes, refused):
     config = write_config(SEGMENTOR, shapes)
     message = refused(config, "--cfg-options", "model.backbone.model=vit_smal_patch16_224")
-    assert "no model='vit_smal_patch16_224': try vit_small_patch16_224" in message
+    assert "model='vit_smal_patch16_224' is not a plain vision transformer of timm" in message
     message = refused(config, "--cfg-options", "model.neck.in_channels=[64,64,64,96]")
     assert "neck.in_channels is [64, 64, 64, 96]" in message
 
