@@ -71,3 +71,28 @@ def test_other_convolutions_of_the_lpi_act_on_large_maps(change):
     with torch.no_grad():
         without_grad = layer(x, 80, 80)
     torch.testing.assert_close(without_grad, layer(x, 80, 80).detach())
+
+
+class OwnAttention(nn.Module):
+    """A user's own, which takes tokens alone."""
+
+    def forward(self, x):
+        return x - x.mean(dim=1, keepdim=True)
+
+
+class OwnInteraction(nn.Module):
+    """A user's own, which takes tokens and the sides of their grid."""
+
+    def forward(self, x, height, width):
+        return x.flip(1)
+
+
+def test_layers_of_a_user_s_own_need_not_know_of_masks():
+    backbone = XCiT(TINY, out_indices=(0, 1), strides=(8, 16), norm_cfg=BN).eval()
+    unchanged = backbone(torch.ones(1, 3, 80, 112))
+    for block in backbone.blocks:
+        block.attn = OwnAttention()
+        block.local_mp = OwnInteraction()
+    maps = backbone(torch.ones(1, 3, 80, 112))
+    assert [tuple(out.shape) for out in maps] == [(1, 32, 10, 14), (1, 32, 5, 7)]
+    assert not torch.allclose(maps[1], unchanged[1])

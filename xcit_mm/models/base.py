@@ -49,6 +49,13 @@ def keep_valid(x: Tensor, valid: Tensor | None) -> Tensor:
     return x if valid is None else x.masked_fill(~valid, 0)
 
 
+def mask_option(valid: Tensor | None) -> dict[str, Tensor]:
+    """Return a mask as a keyword argument of a layer, or none without one: a user's own layer in
+    place of a layer of the paper takes no mask.
+    """
+    return {} if valid is None else dict(valid=valid)
+
+
 def cells_with_data(valid: Tensor, size: int) -> Tensor:
     """Return which cells of `size` x `size` have a valid place, of a mask (B, 1, H, W).
 

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..archs import check_patch_size, default_out_indices, resolve_arch
 from . import fast
-from .base import MIN_SIZE, Backbone, cells_with_data, keep_valid, to_increasing
+from .base import MIN_SIZE, Backbone, cells_with_data, keep_valid, mask_option, to_increasing
 
 STRIDES = (4, 8, 16, 32)  # of the pyramid
 
@@ -266,14 +266,14 @@ class Block(nn.Module):
         return self.add_mlp(x)
 
     def add_attention(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        attended = self.attn(self.norm1(x), valid=valid)
+        attended = self.attn(self.norm1(x), **mask_option(valid))
         # addcmul(x, gamma, branch) = x + gamma * branch
         return torch.addcmul(x, self.gamma1, self.drop_path(attended))
 
     def add_interaction(
         self, x: Tensor, height: int, width: int, valid: Tensor | None = None
     ) -> Tensor:
-        local = self.local_mp(self.norm3(x), height, width, valid=valid)
+        local = self.local_mp(self.norm3(x), height, width, **mask_option(valid))
         return torch.addcmul(x, self.gamma3, self.drop_path(local))
 
     def add_mlp(self, x: Tensor) -> Tensor:
@@ -353,7 +353,7 @@ class Trunk(Backbone):
         """
         self.check_image(x)
         valid = self.valid_cells(x, self.patch_size)
-        x = self.patch_embed(x, valid=self.valid_cells(x, 1))
+        x = self.patch_embed(x, **mask_option(self.valid_cells(x, 1)))
         batch, channels, height, width = x.shape
         code = 0 if self.pos_embeder is None else self.pos_embeder(x)
         x = self.pos_drop(x.flatten(2).transpose(1, 2) + code)
@@ -362,7 +362,7 @@ class Trunk(Backbone):
             if self.with_cp and torch.is_grad_enabled():
                 x = checkpoint(block, x, height, width, use_reentrant=False)
             else:
-                x = block(x, height, width, valid=valid)
+                x = block(x, height, width, **mask_option(valid))
             if index in self.out_indices:
                 tap = x.transpose(1, 2).reshape(batch, channels, height, width)
                 maps.append(keep_valid(tap, valid))
