@@ -54,7 +54,9 @@ class NonFiniteHook(Hook):
         if not getattr(optimizer, "found_inf", 0):
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             gradients = [p.grad for p in parameters if p.grad is not None]
-            self._check(get_total_norm(gradients, torch.inf))  # squares may overflow
+            # The norm takes a tenth of the time of the maximum, but its squares may overflow.
+            norm = get_total_norm(gradients)
+            self._check(norm if norm.isfinite() else get_total_norm(gradients, torch.inf))
 
     def _check(self, value: Tensor) -> None:
         """Raise FloatingPointError if a loss or a gradient is not finite in any process."""
@@ -76,7 +78,7 @@ class NonFiniteHook(Hook):
         sources = [] if is_finite(batch) else ["the input"]
 
         def inspect(module: nn.Module, inputs: Any, output: Any) -> None:
-            if module in names and not is_finite(output):
+            if not sources and module in names and not is_finite(output):
                 sources.append(f"the output of {names[module]} ({type(module).__name__})")
 
         # All processes run it, since modules such as SyncBN wait for each other. A loss may raise.
