@@ -111,6 +111,6 @@ def test_labels_that_do_not_fit_are_one_line_before_work(
 ):
     paths = dict(labels=scene.labels, raster=scene.raster)
     options = [str(option).format(**paths) for option in options]
-    command = ["--from", trained, "--data", scene.raster, "--tile", 160, "--labels", *options]
+    command = ["--from", trained, "--data", scene.raster, "--labels", *options]
     assert message in refused(*command)
     assert not list(Path(folder).glob("*-tiles")) and not (folder / "scene.py").exists()

@@ -1,5 +1,6 @@
 """`train` and `test` up to the point where mmengine's Runner is built, on a tiny data set."""
 
+import argparse
 import multiprocessing
 import os
 import re
@@ -13,13 +14,15 @@ import mmengine.runner
 import numpy as np
 import pytest
 from helpers.demo_runs import DEMO, SCORES, cfg_options
+from helpers.paths import CONFIGS
 from helpers.processes import run_tool as run_in_process
 from mmengine.config import Config
 from PIL import Image
 
-from xcit_mm import Predictor
+from xcit_mm import Predictor, read_config
 from xcit_mm.commands import train
 from xcit_mm.commands.test import main as run_test
+from xcit_mm.launch.options import change_training
 from xcit_mm.utils.folders import lock_folder
 
 SEG, DET = SCORES
@@ -130,6 +133,17 @@ def test_mixed_precision_on_a_cpu_is_bfloat16(flag, shapes, start):
     flags = [flag] if flag == "--amp" else ["--cfg-options", f"optim_wrapper.type={flag}"]
     cfg = start(CONFIG, *cfg_options(SEG, shapes, 1), *flags)
     assert cfg.optim_wrapper.type == "mmengine.CPUAmpOptimWrapper"
+
+
+def test_mask2former_does_not_train_in_float16(monkeypatch):
+    monkeypatch.setattr("xcit_mm.launch.options.get_device", lambda: "cuda")
+    cfg = read_config(CONFIGS / "mask2former/mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py")
+    options = argparse.Namespace(amp=True, auto_scale_lr=False)
+    with pytest.raises(ValueError, match=r"loss of masks of Mask2FormerHead is 0 in float16: set"):
+        change_training(cfg, options)
+    cfg.optim_wrapper.dtype = "bfloat16"
+    change_training(cfg, options)
+    assert cfg.optim_wrapper.type == "AmpOptimWrapper"
 
 
 def test_testing_that_would_fail_does_not_start(shapes, weights, refused):

@@ -60,8 +60,8 @@ def predict(args: argparse.Namespace) -> int:
     if listing.left_out and rank_and_size()[0] == 0:
         counts = [f"{count} {reason}" for reason, count in listing.left_out.items()]
         print_line(f"left out: {', '.join(counts)}")
-    options = dict(predictor_options(args), tile=args.tile, overlap=args.overlap)
-    options["whole"] = args.whole
+    options = predictor_options(args)
+    options |= dict(tile=args.tile, overlap=args.overlap, whole=args.whole)
     if args.ray is not None:
         options["device"] = "cpu"  # the tasks use the GPUs
     predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)

@@ -77,13 +77,14 @@ def _list_photos(source: Path) -> Iterator[Path]:
         return
     for line in read_text(source).split("\n"):
         name = line.strip()
+        if not name:
+            continue
         photo = source.parent / name
         if not photo.exists():  # CVAT writes data/, which its archive lacks
             photo = source.parent / name.removeprefix("data/")
         if not photo.exists():
             raise FileNotFoundError(f"{source} lists {name}, which is not beside it")
-        if name:
-            yield Path(os.path.abspath(photo))
+        yield Path(os.path.abspath(photo))
 
 
 def _label_path(photo: Path) -> Path:
@@ -129,7 +130,8 @@ def _read_labels(path: Path, image: CocoImage, names: dict[int, str]) -> Iterato
         try:
             category, *values = map(float, line.split())
         except ValueError:
-            category, values = -1, []
+            category = -1
+            values = []
         is_shape = len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0)
         is_inside = is_shape and min(values) >= -_ROUNDING and max(values) <= 1 + _ROUNDING
         # `min` and `max` may skip a nan.

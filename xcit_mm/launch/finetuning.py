@@ -34,8 +34,8 @@ def finetune(options: argparse.Namespace) -> int:
 
 def _write(options: argparse.Namespace, written: list[Path]) -> None:
     """Write the config and the objects of a fine-tuning, and add their paths to `written`."""
-    paths = (options.data, options.val, options.images, options.val_images)
-    source = Source(*(path and Path(os.path.abspath(path)) for path in paths))
+    paths = {name: getattr(options, name) for name in ("data", "val", "images", "val_images")}
+    source = Source(**{name: Path(os.path.abspath(path)) for name, path in paths.items() if path})
     is_yolo = source.data.suffix in (".yaml", ".yml")
     named = source.data.parent.name if is_yolo else source.data.stem
     name = re.sub(r"\W+", "-", named).strip("-") or "data"
@@ -54,7 +54,7 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
     dataset = read_dataset(source, adapted.is_detector, classes)
     adapt_to_data(adapted, dataset, options.boxes)
     if tiles is not None:
-        adapt_to_tiles(adapted, adapted.cfg, tiles)
+        adapt_to_tiles(adapted, tiles)
     written += [config, write_config(config, adapted, dataset, source, tiles)]
     print(f"{name}: {dataset.describe()}", file=sys.stderr)
     options.config = str(config)

@@ -52,7 +52,10 @@ class Adapted:
             FileNotFoundError: If files are missing.
             ValueError: If the model or its data sets cannot be fine-tuned.
         """
-        base, checkpoint = (name, None) if name.endswith(".py") else find_model(name)
+        base = name
+        checkpoint = None
+        if not name.endswith(".py"):
+            base, checkpoint = find_model(name)
         cfg = read_config(base)
         if cfg.get("default_scope") not in ("mmdet", "mmseg"):
             raise ValueError(f"{name} is a {type_name(cfg.model)}: {TAKEN}")
@@ -90,7 +93,9 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
     else:
         model["data_preprocessor"]["seg_pad_val"] = IGNORED
     heads = [part for key, part in model.items() if key not in _WITHOUT_CLASSES]
-    count = sum(_set_classes(adapted.name, part, len(dataset.classes)) for part in _dicts(heads))
+    count = sum(
+        _set_classes(adapted.name, part, len(dataset.classes)) for part in iter_dicts(heads)
+    )
     if not count or "language_model" in model:
         raise ValueError(f"{adapted.name} is a {model['type']} without num_classes: {TAKEN}")
     training, test = (map_steps(steps, change) for steps in adapted.pipelines)
@@ -136,14 +141,14 @@ def _leave_out_masks(adapted: Adapted) -> None:
         model["type"] = "FasterRCNN"
 
 
-def _dicts(part: Any) -> Iterator[dict]:
+def iter_dicts(part: Any) -> Iterator[dict]:
     """Yield all dicts inside a part of a config."""
     if isinstance(part, dict):
         yield part
         part = list(part.values())
     if isinstance(part, list | tuple):
         for inner in part:
-            yield from _dicts(inner)
+            yield from iter_dicts(inner)
 
 
 def _set_classes(name: str, part: dict[str, Any], classes: int) -> bool:

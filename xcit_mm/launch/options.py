@@ -7,7 +7,7 @@ from mmengine.config import Config
 from mmengine.device import get_device
 
 from ..utils.configs import data_sets, evaluators, type_name
-from .model import map_steps
+from .model import iter_dicts, map_steps
 
 
 def change_training(cfg: Config, options: argparse.Namespace) -> None:
@@ -17,7 +17,8 @@ def change_training(cfg: Config, options: argparse.Namespace) -> None:
         ValueError: If the config has no place for an option.
     """
     wrapper = cfg.get("optim_wrapper") or {}
-    name = type_name(wrapper) if "type" in wrapper else "OptimWrapper"
+    wrapper.setdefault("type", "OptimWrapper")
+    name = type_name(wrapper)
     if options.amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
         problem = f"optim_wrapper.type={wrapper['type']} has a precision of its own"
         raise ValueError(f"--amp: {problem}: leave out --amp")
@@ -26,11 +27,23 @@ def change_training(cfg: Config, options: argparse.Namespace) -> None:
     elif options.amp:
         wrapper["type"] = "AmpOptimWrapper"
         wrapper.setdefault("loss_scale", "dynamic")
+    if type_name(wrapper) == "AmpOptimWrapper" and wrapper.get("dtype") != "bfloat16":
+        _check_float16(cfg.model)
     if options.auto_scale_lr:
         if "base_batch_size" not in (cfg.get("auto_scale_lr") or {}):
             fix = "set it to the number of images that the learning rate is for"
             raise ValueError(f"--auto-scale-lr: the config has no base_batch_size: {fix}")
         cfg.auto_scale_lr.enable = True
+
+
+def _check_float16(model: Config) -> None:
+    """Raise ValueError if a model does not train in float16."""
+    # They divide the loss of masks by the number of masks times that of points, which overflows.
+    broken = {"MaskFormerHead", "Mask2FormerHead"}
+    found = broken & {type_name(part) for part in iter_dicts(model) if "type" in part}
+    if found:
+        problem = f"the loss of masks of {found.pop()} is 0 in float16"
+        raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
 
 
 def change_test(cfg: Config, checkpoint: str, options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from mmengine.config import Config
 from ..datasets import Source
 from ..rasters.settings import LOADING, TILING
 from ..utils.configs import ModelInput, tested_metainfo, type_name
-from .model import Adapted, map_steps
+from .model import Adapted, iter_dicts, map_steps
 
 if TYPE_CHECKING:
     from ..rasters.cutting import Tiles
@@ -66,31 +66,20 @@ def has_other_bands(cfg: Config, tiles: "Tiles") -> bool:
     return tiles.statistics is not None and ModelInput(cfg).raster_step is None
 
 
-def adapt_to_tiles(adapted: Adapted, cfg: Config, tiles: "Tiles") -> None:
+def adapt_to_tiles(adapted: Adapted, tiles: "Tiles") -> None:
     """Adapt a model to tiles: their bands, and objects that a tile's edge cuts to a small part,
     which count neither as objects nor as background.
     """
-    # A part of an object is iscrowd, see `write_object_tile`.
-    _ignore_proposals_on_crowds(adapted.model.get("train_cfg"))
+    for assigner in iter_dicts(adapted.model.get("train_cfg")):
+        if "ignore_iof_thr" in assigner:  # a part of an object is iscrowd, see `write_object_tile`
+            assigner["ignore_iof_thr"] = _IGNORED_OVERLAP
     if tiles.statistics is None:  # they are images of three bands and 8 bits
         return
     adapt: Callable[[dict], list[dict]] = _load_raster
-    if has_other_bands(cfg, tiles):
+    if has_other_bands(adapted.cfg, tiles):
         _set_bands(adapted.model, len(tiles.settings["bands"]))
         adapt = partial(_load_bands, statistics=tiles.statistics)
     adapted.pipelines = [map_steps(steps, adapt) for steps in adapted.pipelines]
-
-
-def _ignore_proposals_on_crowds(config: Any) -> None:
-    """Set all assigners in a train_cfg to ignore proposals on objects with iscrowd."""
-    if isinstance(config, list):
-        for element in config:
-            _ignore_proposals_on_crowds(element)
-    elif isinstance(config, dict):
-        for value in config.values():
-            _ignore_proposals_on_crowds(value)
-        if "ignore_iof_thr" in config:
-            config["ignore_iof_thr"] = _IGNORED_OVERLAP
 
 
 def _set_bands(model: dict[str, Any], bands: int) -> None:

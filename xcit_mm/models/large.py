@@ -34,7 +34,7 @@ from .xcit import STEMS, STRIDES, Block, Trunk, XCiT
 
 # Tokens of a band. Of a wide image it has 8 rows: LPI computes 4 more.
 CPU_TOKENS = 8192
-GPU_TOKENS = 32768
+GPU_TOKENS = 65536
 MIN_ROWS = 8
 HALO = 2  # rows of tokens that LPI reads to each side
 

@@ -27,7 +27,7 @@ def is_traced() -> bool:
 def product_dtype(x: Tensor) -> torch.dtype:
     """Return the type in which torch multiplies a tensor by a weight, which autocast may lower."""
     device = x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if device != "meta" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return x.dtype
 
