@@ -125,7 +125,7 @@ def main() -> int:
         "--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="for training and testing"
     )
     args = parser.parse_args()
-    return cli_main(lambda: run_all(args), "run the same command to continue", ValueError, OSError)
+    return cli_main(lambda: run_all(args), "run the same command to continue")
 
 
 if __name__ == "__main__":

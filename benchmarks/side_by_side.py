@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--data", nargs="+", choices=[*DATA], default=[*DATA])
     data_sets = parser.parse_args().data
     measure = partial(run_all, data_sets)
-    return cli_main(measure, "run the same command to continue", ValueError, OSError)
+    return cli_main(measure, "run the same command to continue")
 
 
 if __name__ == "__main__":

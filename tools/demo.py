@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     end = "run the same command to start again"
-    return cli_main(lambda: run(args.full), end, OSError, ValueError)
+    return cli_main(lambda: run(args.full), end)
 
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         splits = ", ".join(f"{split} {count}" for split, count in counts.items())
         print(f"{root}: {splits}")
 
-    return cli_main(work, f"{root} is not written", OSError, ValueError, ModuleNotFoundError)
+    return cli_main(work, f"{root} is not written")
 
 
 if __name__ == "__main__":

@@ -214,9 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     end = f"{args.root} is not written"
-    return cli_main(
-        lambda: write_dataset(**vars(args)), end, OSError, ModuleNotFoundError, ValueError
-    )
+    return cli_main(lambda: write_dataset(**vars(args)), end)
 
 
 if __name__ == "__main__":

@@ -121,4 +121,4 @@ class TestCommand:
         raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
         options = [option, "name", "--out", tmp_path / "map.tif"]
         line = refusal("raster", raster, *models["seg"], *options)
-        assert f"{option} name is for --labels" in line
+        assert "--layer are for --labels" in line

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from ..checks.doctor import diagnose
 from ..utils.arguments import CommandParser
 from ..utils.cli import ignore_broken_pipe
+from .options import CONFIG
 from .stack import check_stack, print_lines
 
 CALLS = """
@@ -21,12 +22,9 @@ After a failure the exit code is 1.
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("doctor", CALLS, description=DESCRIPTION)
-    config_help = "a config, a model's name or a work folder (default: the installation alone)"
-    parser.add_argument("config", nargs="?", help=config_help)
-    options_help = "changes of the config"
-    parser.add_argument(
-        "--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help=options_help
-    )
+    add = parser.add_argument
+    add("config", nargs="?", help=f"{CONFIG} (default: the installation alone)")
+    add("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")
     args = parser.parse_args(argv)
 
     def find_lines() -> Iterator[str]:

@@ -7,7 +7,7 @@ from ..deployment import export_model
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, ignore_broken_pipe
 from ..weights.zoo import find_model
-from .options import CHECKPOINT, ERRORS
+from .options import CHECKPOINT, VERBOSE
 
 CALLS = """
 xcit-mm export MODEL --out model.onnx      # MODEL: a model's name or a work folder
@@ -27,8 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config")
     add("checkpoint", nargs="?", help=CHECKPOINT)
     add("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx")
-    parts = ("backbone", "model")
-    add("--part", choices=parts, default="model", help="what to write (default: %(default)s)")
+    part_help = "what to write (default: %(default)s)"
+    add("--part", choices=("backbone", "model"), default="model", help=part_help)
+    add("--verbose", action="store_true", help=VERBOSE)
     args = parser.parse_args(argv)
 
     def work() -> None:
@@ -37,4 +38,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ignore_broken_pipe():
             print(*lines, f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)", sep="\n")
 
-    return cli_main(work, f"{args.out} is not written", *ERRORS)
+    return cli_main(work, f"{args.out} is not written", args.verbose)

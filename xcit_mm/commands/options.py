@@ -1,4 +1,4 @@
-"""Options that several commands share, and the errors that end a command with one line."""
+"""Options that several commands share."""
 
 import argparse
 from pathlib import Path
@@ -9,14 +9,12 @@ from ..prediction.cluster import rank_device
 from ..rasters.settings import LOADING, TILING
 from ..utils.arguments import score
 
-ERRORS = (
-    *(ValueError, TypeError, LookupError, AssertionError, OSError, ModuleNotFoundError),
-    RuntimeError,
-)
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
+WHOLE = "the trunk sees the whole image, and only the heads see tiles"
+VERBOSE = "print the traceback of an error"
 READING_OPTIONS = (*LOADING, *TILING)
-"""Options of `add_raster_options` that `predict_raster` takes."""
+LABEL_OPTIONS = ("class_column", "class_name", "layer")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -27,10 +25,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     changes = add("--cfg-options", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
     changes.help = "changes of the config"
     add("--skip-checks", action="store_true", help="start without the doctor's checks")
-    add("--verbose", action="store_true", help="print the library's own log")
+    add("--verbose", action="store_true", help=f"print the library's own log, and {VERBOSE[6:]}")
     launchers = ("none", "pytorch", "slurm", "mpi")
-    launcher_help = f"{', '.join(launchers)} (default: %(default)s)"
-    add("--launcher", choices=launchers, default="none", metavar="NAME", help=launcher_help)
+    add("--launcher", choices=launchers, default="none", help="how processes are started")
 
 
 def add_predictor_options(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +40,7 @@ def add_predictor_options(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=int, default=1, metavar="N", help=batch_help)
     score_help = "least score of stored objects, 0 to 1 (default: the config's)"
     add("--min-score", type=score, metavar="S", help=score_help)
+    add("--verbose", action="store_true", help=VERBOSE)
 
 
 def predictor_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -52,22 +50,18 @@ def predictor_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_raster_options(parser: "argparse._ActionsContainer") -> None:
-    """Add the options that say how rasters are read, tiled and labelled. Their default is None."""
+    """Add --aoi, READING_OPTIONS and LABEL_OPTIONS. Their default is None."""
     add = parser.add_argument
     add("--class-column", metavar="NAME", help="column of the labels' classes (default: class)")
-    class_help = "the class of all labels, in place of a column"
-    add("--class", dest="class_name", metavar="NAME", help=class_help)
+    add("--class", dest="class_name", metavar="NAME", help="class of all labels")
     add("--layer", metavar="NAME", help="layer of the labels (default: the only one)")
     add("--aoi", metavar="FILE", help="only within the polygons of a vector file")
-    side_help = "side of a tile (default: of the training)"
-    add("--tile", type=int, metavar="PIXELS", help=side_help)
-    overlap_help = "minimum overlap of tiles (default: of the training, or tile / 4)"
+    add("--tile", type=int, metavar="PIXELS", help="side of a tile (default: of the training)")
+    overlap_help = "of tiles (default: of the training, or tile / 4)"
     add("--overlap", type=int, metavar="PIXELS", help=overlap_help)
-    bands_help = "numbers of the bands, from 1, such as those of red, green and blue"
-    add("--bands", type=int, nargs="+", metavar="N", help=bands_help)
+    add("--bands", type=int, nargs="+", metavar="N", help="numbers of the bands, from 1")
     bounds_help = "LOW HIGH that become 0 and 255 (default: of the training)"
     add("--bounds", type=float, nargs="+", metavar="X", help=bounds_help)
     scale_help = "of a sample, in place of --bounds"
     add("--percentiles", type=float, nargs=2, metavar=("LOW", "HIGH"), help=scale_help)
-    nodata_help = "a value without data, as --nodata=-9999, besides what the file declares"
-    add("--nodata", type=float, metavar="X", help=nodata_help)
+    add("--nodata", type=float, metavar="X", help="a value without data, as --nodata=-9999")

@@ -11,7 +11,7 @@ from ..prediction.cluster import rank_and_size
 from ..utils.arguments import CommandParser, score
 from ..utils.cli import cli_main, print_line
 from ..utils.memory import keep_freed_memory
-from .options import CHECKPOINT, ERRORS, add_predictor_options, predictor_options
+from .options import CHECKPOINT, WHOLE, add_predictor_options, predictor_options
 
 CALLS = """
 xcit-mm predict photos --model maskrcnn_xcit_tiny_12_p16
@@ -22,7 +22,6 @@ INPUT is an image, a folder of images, or a COCO .json. MODEL is the name of a p
 work folder of a training, or a config. The same command resumes: it predicts what has no result
 yet.
 """
-MAX_REPORTED = 20  # failures whose lines are printed
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -34,17 +33,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     out_help = "folder of results (default: %(default)s)"
     add("--out", type=Path, default=Path("predictions"), metavar="DIR", help=out_help)
     add("--root", metavar="DIR", help="folder of the paths in a .json (default: its own)")
-    tile_help = "side of the tiles of large photos (default: whole photos)"
-    add("--tile", type=int, metavar="PIXELS", help=tile_help)
+    add("--tile", type=int, metavar="PIXELS", help="side of tiles (default: whole photos)")
     add("--overlap", type=int, metavar="PIXELS", help="of tiles (default: a quarter of the tile)")
-    whole_help = "the trunk sees whole photos at their own size, and only the heads see tiles"
-    add("--whole", action="store_true", help=whole_help)
+    add("--whole", action="store_true", help=WHOLE)
     add_predictor_options(parser)
     add = parser.add_argument_group("drawing").add_argument
     score_help = "least score of drawn objects, 0 to 1 (default: %(default)s)"
     add("--score-thr", type=score, default=0.3, metavar="S", help=score_help)
-    labels_help = "draw no names, scores or legends"
-    add("--no-labels", dest="labels", action="store_false", help=labels_help)
+    add("--no-labels", dest="labels", action="store_false", help="draw no names and scores")
     add("--font", metavar="FILE", help="of the names (default: DejaVu Sans)")
     add("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
     add = parser.add_argument_group("long runs").add_argument
@@ -61,21 +57,19 @@ def predict(args: argparse.Namespace) -> int:
         counts = [f"{count} {reason}" for reason, count in listing.left_out.items()]
         print_line(f"left out: {', '.join(counts)}")
     options = predictor_options(args)
-    options |= dict(tile=args.tile, overlap=args.overlap, whole=args.whole)
     if args.ray is not None:
         options["device"] = "cpu"  # the tasks use the GPUs
+    options |= dict(tile=args.tile, overlap=args.overlap, whole=args.whole)
     predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)
-    drawing = None
-    if args.draws:
-        drawing = dict(min_score=args.score_thr, labels=args.labels, font=args.font)
+    drawing = dict(min_score=args.score_thr, labels=args.labels, font=args.font)
     run = (args.workers, args.ray, args.overwrite, args.retry_failed)
-    report = predict_many(listing, predictor, args.out, drawing, *run)
+    report = predict_many(listing, predictor, args.out, drawing if args.draws else None, *run)
     if report is None:  # rank 0 reports
         return 0
     print(report)
-    for line in report.failures[:MAX_REPORTED]:
+    for line in report.failures[:20]:
         print_line(f"failed: {line}")
-    if len(report.failures) > MAX_REPORTED:
+    if len(report.failures) > 20:
         print_line(f"and more, in the records of {args.out}/journal")
     return 3 if report.failures else 0
 
@@ -86,4 +80,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     # OpenCV prints lines of its own about broken files. Until 4.12, its level is set in cv2 itself.
     set_log_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel
     set_log_level(0)
-    return cli_main(lambda: predict(args), "start the same command again to go on", *ERRORS)
+    return cli_main(lambda: predict(args), "start the same command again to go on", args.verbose)

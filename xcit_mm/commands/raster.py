@@ -14,8 +14,9 @@ from ..utils.memory import keep_freed_memory
 from ..weights.zoo import find_model
 from .options import (
     CHECKPOINT,
-    ERRORS,
+    LABEL_OPTIONS,
     READING_OPTIONS,
+    WHOLE,
     add_predictor_options,
     add_raster_options,
     predictor_options,
@@ -41,9 +42,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("checkpoint", nargs="?", help=CHECKPOINT)
     add("--out", type=Path, required=True, metavar="FILE", help="the result")
     add("--overwrite", action="store_true", help="replace the result, and start again")
+    add("--whole", action="store_true", help=WHOLE)
     labels_help = "score the result against polygons, or a map against a raster"
-    whole_help = "the trunk sees the whole raster, and only the heads see tiles"
-    add("--whole", action="store_true", help=whole_help)
     add("--labels", metavar="FILE", help=labels_help)
     add_raster_options(parser)
     add_predictor_options(parser)
@@ -52,27 +52,22 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def predict(args: argparse.Namespace) -> None:
     """Predict a raster, and print the path and the score of the result."""
-    of_labels = {"--class-column": args.class_column, "--class": args.class_name}
-    for option, value in (of_labels | {"--layer": args.layer}).items():
-        if value is not None and args.labels is None:
-            raise ValueError(f"{option} {value} is for --labels: give both")
+    columns = {name: getattr(args, name) for name in LABEL_OPTIONS}
+    if args.labels is None and any(columns.values()):
+        raise ValueError("--class-column, --class and --layer are for --labels: give it too")
     config, checkpoint = find_model(args.config, args.checkpoint)
     inputs = args.raster, args.aoi, args.labels, config, checkpoint
     check_output(args.out, filter(None, inputs))
     predictor = Predictor.from_config(config, checkpoint, **predictor_options(args))
     if args.labels is not None:
-        labels = LabelFile(args.labels, args.class_column, args.class_name, args.layer)
-        labels.check(args.raster, predictor.is_detector)
+        LabelFile(args.labels, **columns).check(args.raster, predictor.is_detector)
     names = (*READING_OPTIONS, "aoi", "whole", "overwrite")
-    predict_raster(
-        args.raster, predictor, args.out, **{name: getattr(args, name) for name in names}
-    )
-    rank, _ = rank_and_size()
-    if rank > 0:
+    options = {name: getattr(args, name) for name in names}
+    predict_raster(args.raster, predictor, args.out, **options)
+    if rank_and_size()[0] > 0:
         return
     print(args.out, flush=True)
     if args.labels is not None:
-        columns = {name: getattr(args, name) for name in ("class_column", "class_name", "layer")}
         scores = score_raster(args.out, args.labels, args.aoi, raster=args.raster, **columns)
         print(scores.to_string(float_format="%.3f", na_rep="-"), flush=True)
 
@@ -80,4 +75,4 @@ def predict(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     args = parse_args(argv)
-    return cli_main(lambda: predict(args), "the same command resumes", *ERRORS)
+    return cli_main(lambda: predict(args), "the same command resumes", args.verbose)

@@ -34,4 +34,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         with find_bases_by_package():
             runpy.run_path(sys.argv[0], run_name="__main__")
 
-    return cli_main(work, "the script is stopped", Exception)
+    return cli_main(work, "the script is stopped")

@@ -6,17 +6,9 @@ from pathlib import Path
 from .. import launch
 from ..utils.arguments import CommandParser
 from ..utils.memory import keep_freed_memory
-from .options import CONFIG, READING_OPTIONS, add_raster_options, add_run_options
+from .options import CONFIG, LABEL_OPTIONS, READING_OPTIONS, add_raster_options, add_run_options
 
-RASTER_OPTIONS = (
-    *READING_OPTIONS,
-    "class_column",
-    "class_name",
-    "layer",
-    "aoi",
-    "no_val",
-    "overwrite",
-)
+RASTER_OPTIONS = (*READING_OPTIONS, *LABEL_OPTIONS, "aoi", "no_val", "overwrite")
 CALLS = """
 xcit-mm train --from MODEL --data DATA [OPTION ...]    # writes a config, checks and trains it
 xcit-mm train CONFIG [--resume] [OPTION ...]
@@ -36,35 +28,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--auto-scale-lr", action="store_true", help=scale_help)
     add_run_options(parser)
     add = parser.add_argument_group("own data").add_argument
-    model_help = "a model's name, a work folder, or a config to train from scratch"
-    add("--from", dest="model", help=model_help)
-    add("--data", type=Path, help="a COCO json, YOLO's data.yaml, or a folder of segmentation maps")
+    add("--from", dest="model", help="a model's name, a work folder, or a config")
+    add("--data", type=Path, help="a COCO json, YOLO's data.yaml, a folder of maps, or a raster")
     add("--val", type=Path, metavar="JSON", help="COCO json of the validation (default: none)")
     add("--images", type=Path, metavar="DIR", help="folder of images (default: that of the json)")
     add("--val-images", type=Path, metavar="DIR", help="that of --val (default: --images)")
     add("--config", type=Path, dest="new_config", help="config to write (default: NAME_OF_DATA.py)")
-    boxes_help = "train boxes alone, also if the model and some annotations have masks"
-    add("--boxes", action="store_true", help=boxes_help)
+    add("--boxes", action="store_true", help="train boxes alone, where some objects lack masks")
     rasters = parser.add_argument_group("a labelled raster")
-    labels_help = "polygons of a vector file, or a raster of classes: DATA is a raster"
-    rasters.add_argument("--labels", metavar="FILE", help=labels_help)
+    add = rasters.add_argument
+    add("--labels", metavar="FILE", help="polygons of a vector file, or a raster of classes")
     add_raster_options(rasters)
     overwrite_help = "cut the tiles again, and write the config again"
-    rasters.add_argument("--overwrite", action="store_true", default=None, help=overwrite_help)
-    no_val_help = "hold no tiles out (default: a part is held out)"
-    rasters.add_argument("--no-val", action="store_true", default=None, help=no_val_help)
+    add("--overwrite", action="store_true", default=None, help=overwrite_help)
+    add("--no-val", action="store_true", default=None, help="hold no tiles out (default: a part)")
     options = parser.parse_intermixed_args(argv)
-    if options.model is not None and options.config is not None:
-        parser.error(f"{options.config} beside --from, which writes a config: --config names it")
+    if (options.model is None) == (options.config is None):
+        parser.error("give CONFIG, or --from and --data, which write a config")
     if (options.model is None) != (options.data is None):
         parser.error("--from and --data belong together: give both")
-    if options.model is None and options.config is None:
-        parser.error("give CONFIG, or --from and --data")
     if options.model is None:
         return launch.train(options)
     if options.launcher != "none":
         parser.error("--from writes a config in one process: then train it with --launcher")
-    for name in RASTER_OPTIONS:
-        if getattr(options, name) is not None and options.labels is None:
-            parser.error(f"--{name.replace('_', '-')} is for rasters: give --labels")
+    has_raster_options = any(getattr(options, name) is not None for name in RASTER_OPTIONS)
+    if has_raster_options and options.labels is None:
+        parser.error("options of a labelled raster are for --labels: give it too")
     return launch.finetune(options)

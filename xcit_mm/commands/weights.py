@@ -21,9 +21,8 @@ def list_names() -> None:
     print(row("name", "downloaded", "model", "pixels", "training", "timm", "licence", "URL"))
     for name, file in PUBLISHED.items():
         downloaded = "yes" if local_path(name).exists() else "-"
-        model = f"{file.arch}/p{file.patch_size}"
         facts = (file.resolution, file.training, file.timm_name or "-", file.licence, file.url)
-        print(row(f"xcit://{name}", downloaded, model, *facts))
+        print(row(f"xcit://{name}", downloaded, f"{file.arch}/p{file.patch_size}", *facts))
 
 
 def inspect(file: str, use_ema: bool, prefix: str | None) -> None:
@@ -32,8 +31,8 @@ def inspect(file: str, use_ema: bool, prefix: str | None) -> None:
     prefixes = [prefix] if prefix else list_prefixes(checkpoint, use_ema)
     for name in prefixes or [""]:
         weights = parse_checkpoint(checkpoint, use_ema, name)
-        entry = f", under {weights.source!r}" if weights.source else ""
         print(f"prefix      {weights.prefix or 'none'}")
+        entry = f", under {weights.source!r}" if weights.source else ""
         print(f"layout      {weights.layout}{entry}")
         print(f"task        {weights.task}")
         print(f"arch/patch  {describe(weights.trunk)}")
@@ -59,4 +58,4 @@ def main(argv: Sequence[str] | None = None) -> int:
             else:
                 list_names()
 
-    return cli_main(work, "nothing is written", Exception)
+    return cli_main(work, "nothing is written")

@@ -27,8 +27,7 @@ def finetune(options: argparse.Namespace) -> int:
         options: Options of `xcit-mm train` with `model` and `data`.
     """
     written: list[Path] = []
-    errors = () if options.verbose else (Exception,)
-    code = cli_main(lambda: _write(options, written), "the run has not started", *errors)
+    code = cli_main(lambda: _write(options, written), "the run has not started", options.verbose)
     return code or train(options, written)
 
 

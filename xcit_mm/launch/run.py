@@ -43,9 +43,8 @@ def train(options: argparse.Namespace, written: Sequence[Path] = ()) -> int:
         written: The config and the data that were just written, which an error before the start
             removes. Else the data of the config are written anew at a start.
     """
-    errors = () if options.verbose else (Exception,)
     interrupted = "--resume resumes from the last checkpoint"
-    return cli_main(lambda: _train(options, written), interrupted, *errors)
+    return cli_main(lambda: _train(options, written), interrupted, options.verbose)
 
 
 def test(options: argparse.Namespace) -> int:
@@ -54,8 +53,7 @@ def test(options: argparse.Namespace) -> int:
     Args:
         options: Options of `xcit-mm test`.
     """
-    errors = () if options.verbose else (Exception,)
-    return cli_main(lambda: _test(options), "the test has no scores yet", *errors)
+    return cli_main(lambda: _test(options), "the test has no scores yet", options.verbose)
 
 
 def _train(options: argparse.Namespace, written: Sequence[Path]) -> None:

@@ -24,12 +24,12 @@ class Terminated(KeyboardInterrupt):
     """The process is stopped by SIGTERM, as by a scheduler."""
 
 
-def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exception]) -> int:
+def cli_main(work: Callable[[], int | None], interrupted: str, verbose: bool = False) -> int:
     """Run a command and return its exit code, or that of a command that it started and that failed.
 
     Args:
         interrupted: Message after Ctrl-C, for which the exit code is 130, and after SIGTERM, 143.
-        errors: Exceptions that end the program with one line.
+        verbose: Whether an error ends the program with its traceback, not with one line.
     """
     try:
         with _terminating_by_an_exception():
@@ -38,7 +38,9 @@ def cli_main(work: Callable[[], int | None], interrupted: str, *errors: type[Exc
         if error.returncode < 0:  # a killed command has printed nothing
             sys.exit(str(error))
         return error.returncode
-    except errors as error:
+    except Exception as error:
+        if verbose:
+            raise
         sys.exit(reason(error))
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted: {str(stop) or interrupted}", file=sys.stderr)
