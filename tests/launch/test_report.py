@@ -29,7 +29,7 @@ def test_a_detector_ends_with_the_score_of_each_class_and_a_drawing(
 ):
     start("--from", trained, *own_data, "--boxes")
     assert train.main([str(folder / "my-data.py"), "--cfg-options", *QUICK]) == 0
-    scores = capsys.readouterr().err.splitlines()[-4]
+    scores = capsys.readouterr().err.splitlines()[-3]
     row = r"scores of the best checkpoint: circle [\d.]+, square [\d.]+, bbox_mAP [\d.]+"
     assert re.fullmatch(row, scores)
     left, right = read_columns(folder / "work_dirs" / "my-data")

@@ -48,7 +48,7 @@ def test_without_a_terminal_a_training_prints_tenths_scores_and_the_log(trained)
     assert re.fullmatch(row, tenths[-1])
     scores = [line for line in lines if line.startswith("validation after iteration ")]
     assert len(scores) == 2 and "mIoU " in scores[0] and scores[0].endswith(", the best so far")
-    assert lines[-2].startswith("weights: w/")
+    assert lines[-1].startswith("weights: w/")
     assert len(lines) <= 24 and "UserWarning" not in run.stderr
     content = (folder / log).read_text()
     for line in ("Hooks will be executed", "Iter(train) [10/10]", "per class results"):

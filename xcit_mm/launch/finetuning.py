@@ -7,13 +7,12 @@ import shlex
 import sys
 from pathlib import Path
 
-from ..datasets import Source, read_dataset, suggest_files
+from ..datasets import Source, read_dataset
 from ..utils.cli import cli_main
-from ..utils.errors import preview
 from ..weights.classes import configured_classes
 from .config import write_config
 from .model import Adapted, adapt_to_data
-from .rasters import adapt_to_tiles, cut, tile_folder, tile_source
+from .rasters import adapt_to_tiles, cut, tile_source
 from .run import train
 
 
@@ -27,7 +26,8 @@ def finetune(options: argparse.Namespace) -> int:
         options: Options of `xcit-mm train` with `model` and `data`.
     """
     written: list[Path] = []
-    code = cli_main(lambda: _write(options, written), "the run has not started", options.verbose)
+    interrupted = "the run has not started"
+    code = cli_main(lambda: _write(options, written), interrupted, options.verbose)
     return code or train(options, written)
 
 
@@ -43,12 +43,12 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
         fix = f"train it by `xcit-mm train {config}`, or name another by --config"
         raise FileExistsError(f"{config} exists: {fix}")
     adapted = Adapted.of(options.model)
-    if adapted.is_detector and source.data.is_dir() and options.labels is None:
-        raise IsADirectoryError(_suggest_command(options))
     tiles = None
     if options.labels is not None:
         tiles = cut(options, config, adapted.cfg)
-        source = tile_source(tile_folder(config), adapted.is_detector)
+        source = tile_source(config, adapted.is_detector)
+    elif adapted.is_detector and source.data.is_dir():
+        raise IsADirectoryError(_suggest_command(options.model, options.data))
     classes = configured_classes(adapted.cfg) or ()
     dataset = read_dataset(source, adapted.is_detector, classes)
     adapt_to_data(adapted, dataset, options.boxes)
@@ -59,16 +59,12 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
     options.config = str(config)
 
 
-def _suggest_command(options: argparse.Namespace) -> str:
-    """Return the error for a folder: which files could be meant, and what to call."""
-    problem = f"{options.data} is a folder, and --data takes a COCO json or a data.yaml"
-    suggestions = suggest_files(options.data)
-    if not suggestions:
+def _suggest_command(model: str, folder: Path) -> str:
+    """Return the error for a folder, with a file in it that could be meant, by its name alone."""
+    problem = f"{folder} is a folder, and --data takes a COCO json or a data.yaml"
+    jsons = sorted(folder.rglob("*.json"), key=lambda path: ("train" not in str(path), path))
+    files = [*folder.glob("*.yaml"), *jsons]
+    if not files:
         return f"{problem}: docs/your-own-data.md shows what to write"
-    files = preview([path for _, path, *_ in suggestions])
-    command = ["xcit-mm", "train", "--from", options.model, *suggestions[0]]
-    if options.new_config:
-        command += ["--config", str(options.new_config)]
-    if options.boxes:
-        command += ["--boxes"]
-    return f"{problem}, such as {files}: {shlex.join(command)}"
+    command = ["xcit-mm", "train", "--from", model, "--data", str(files[0])]
+    return f"{problem}, such as {shlex.join(command)}"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
@@ -12,10 +13,7 @@ from ..utils.configs import read_config, type_name
 from ..utils.errors import preview
 from ..weights.zoo import find_model
 
-TAKEN = (
-    "--from takes detectors and segmentors whose heads have num_classes, such as Mask R-CNN, "
-    "RetinaNet, Mask2Former, Semantic FPN and UperNet"
-)
+TAKEN = "--from takes detectors and segmentors whose heads have num_classes"
 _WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")
 
 Pipeline = list[Any]
@@ -56,6 +54,8 @@ class Adapted:
         checkpoint = None
         if not name.endswith(".py"):
             base, checkpoint = find_model(name)
+            if Path(checkpoint).is_file():
+                checkpoint = str(Path(checkpoint).resolve())
         cfg = read_config(base)
         if cfg.get("default_scope") not in ("mmdet", "mmseg"):
             raise ValueError(f"{name} is a {type_name(cfg.model)}: {TAKEN}")
@@ -63,8 +63,8 @@ class Adapted:
         for loader in ("train_dataloader", "test_dataloader"):
             dataset: Any = (cfg.get(loader) or {}).get("dataset") or {}
             if "pipeline" not in dataset:
-                fix = "--from takes a model whose data sets have a pipeline, without wrappers"
-                raise ValueError(f"the data set of {name}'s {loader} has no pipeline: {fix}")
+                problem = f"the data set of {name}'s {loader} has no pipeline"
+                raise ValueError(f"{problem}: --from takes data sets without wrappers")
             pipelines.append(dataset.to_dict()["pipeline"])
         return cls(name, base, checkpoint, cfg, cfg.model.to_dict(), pipelines)
 
@@ -83,20 +83,20 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
         ValueError: If some objects lack masks, or the model cannot be fine-tuned on the labels.
     """
     model = adapted.model
+    roi_head = model.get("roi_head") or {}
     change = _adapt_maps_step
     if adapted.is_detector:
-        if _predicts_masks(model):
+        if "panoptic_head" in model or model.get("mask_head") or roi_head.get("mask_head"):
             adapted.masks = not boxes and _have_masks(dataset)
             if not adapted.masks:
-                _leave_out_masks(adapted)
+                _leave_out_masks(adapted.name, model, roi_head)
         change = partial(_adapt_objects_step, masks=adapted.masks)
     else:
         model["data_preprocessor"]["seg_pad_val"] = IGNORED
     heads = [part for key, part in model.items() if key not in _WITHOUT_CLASSES]
-    count = sum(
-        _set_classes(adapted.name, part, len(dataset.classes)) for part in iter_dicts(heads)
-    )
-    if not count or "language_model" in model:
+    for part in iter_dicts(heads):
+        _set_classes(adapted.name, part, len(dataset.classes))
+    if not any("num_classes" in part or "num_things_classes" in part for part in iter_dicts(heads)):
         raise ValueError(f"{adapted.name} is a {model['type']} without num_classes: {TAKEN}")
     training, test = (map_steps(steps, change) for steps in adapted.pipelines)
     adapted.pipelines = [_resize_randomly(training), test]
@@ -105,11 +105,6 @@ def adapt_to_data(adapted: Adapted, dataset: Dataset, boxes: bool) -> None:
         for part in (model, model["backbone"]):
             if part.get("pretrained"):
                 part["pretrained"] = None
-
-
-def _predicts_masks(model: dict[str, Any]) -> bool:
-    roi_head = model.get("roi_head") or {}
-    return "panoptic_head" in model or bool(model.get("mask_head") or roi_head.get("mask_head"))
 
 
 def _have_masks(dataset: Dataset) -> bool:
@@ -123,19 +118,15 @@ def _have_masks(dataset: Dataset) -> bool:
             lacking = [part for part in split.annotations if not part.has_mask]
             without_mask += [names[annotation.image_id] for annotation in lacking]
     if 0 < len(without_mask) < total:
-        problem = f"{len(without_mask)} of {total} objects have no mask"
-        images = preview(dict.fromkeys(without_mask))
-        fix = "draw or remove them, or train boxes alone by --boxes"
-        raise ValueError(f"{problem}, in {images}: {fix}")
+        problem = f"{len(without_mask)} of {total} objects have no mask, in {preview(without_mask)}"
+        raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
     return not without_mask
 
 
-def _leave_out_masks(adapted: Adapted) -> None:
+def _leave_out_masks(name: str, model: dict[str, Any], roi_head: dict[str, Any]) -> None:
     """Change a model to one that finds boxes. Raise ValueError if it needs masks."""
-    model = adapted.model
-    roi_head = model.get("roi_head") or {}
     if roi_head.get("type") not in ("StandardRoIHead", "CascadeRoIHead"):
-        raise ValueError(f"{adapted.name} needs masks: give data with masks, or another detector")
+        raise ValueError(f"{name} needs masks: give data with masks, or another detector")
     roi_head |= dict(mask_roi_extractor=None, mask_head=None)
     if model["type"] == "MaskRCNN":
         model["type"] = "FasterRCNN"
@@ -151,12 +142,11 @@ def iter_dicts(part: Any) -> Iterator[dict]:
             yield from iter_dicts(inner)
 
 
-def _set_classes(name: str, part: dict[str, Any], classes: int) -> bool:
-    """Set the number of classes in a part of a head, and what depends on it. Return whether the
-    part has a number of classes.
-    """
-    counts = [key for key in ("num_classes", "num_things_classes") if key in part]
-    part.update(dict.fromkeys(counts, classes))
+def _set_classes(name: str, part: dict[str, Any], classes: int) -> None:
+    """Set the number of classes in a part of a head, and what depends on it."""
+    for key in ("num_classes", "num_things_classes"):
+        if key in part:
+            part[key] = classes
     if part.get("out_channels") == 1:  # a threshold divides two classes
         part["out_channels"] = None
     if part.get("num_stuff_classes"):
@@ -165,26 +155,10 @@ def _set_classes(name: str, part: dict[str, Any], classes: int) -> bool:
         part["ignore_index"] = IGNORED
     weights = part.get("class_weight")
     if isinstance(weights, list | tuple | str):  # a text names a file
-        of_classes = list(weights[:-1])
-        no_object = weights[-1]  # as Mask2Former has it
+        *of_classes, no_object = list(weights)  # as Mask2Former has it
         if len(set(of_classes)) != 1 or no_object in of_classes:
             raise ValueError(f"{name} weights its classes by {weights}: set class_weight=None")
         part["class_weight"] = of_classes[:1] * classes + [no_object]
-    return bool(counts)
-
-
-def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a config that differ from those of its base."""
-    changes = {}
-    for key, value in new.items():
-        old_value = old.get(key)
-        if isinstance(value, dict) and isinstance(old_value, dict):
-            inner = difference(old_value, value)
-            if inner:
-                changes[key] = inner
-        elif key not in old or value != old_value:
-            changes[key] = value
-    return changes
 
 
 def map_steps(steps: Pipeline, change: Callable[[dict], Sequence[dict]]) -> Pipeline:

@@ -11,17 +11,12 @@ from .model import iter_dicts, map_steps
 
 
 def change_training(cfg: Config, options: argparse.Namespace) -> None:
-    """Change a config by the options of a training.
-
-    Raises:
-        ValueError: If the config has no place for an option.
-    """
+    """Change a config by the options of a training. Raise ValueError if it has no place for one."""
     wrapper = cfg.get("optim_wrapper") or {}
     wrapper.setdefault("type", "OptimWrapper")
     name = type_name(wrapper)
     if options.amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
-        problem = f"optim_wrapper.type={wrapper['type']} has a precision of its own"
-        raise ValueError(f"--amp: {problem}: leave out --amp")
+        raise ValueError(f"--amp: optim_wrapper.type={wrapper['type']} has a precision of its own")
     if get_device() == "cpu" and (options.amp or name == "AmpOptimWrapper"):
         wrapper["type"] = "mmengine.CPUAmpOptimWrapper"  # in bfloat16
     elif options.amp:
@@ -30,10 +25,7 @@ def change_training(cfg: Config, options: argparse.Namespace) -> None:
     if type_name(wrapper) == "AmpOptimWrapper" and wrapper.get("dtype") != "bfloat16":
         _check_float16(cfg.model)
     if options.auto_scale_lr:
-        if "base_batch_size" not in (cfg.get("auto_scale_lr") or {}):
-            fix = "set it to the number of images that the learning rate is for"
-            raise ValueError(f"--auto-scale-lr: the config has no base_batch_size: {fix}")
-        cfg.auto_scale_lr.enable = True
+        cfg.merge_from_dict({"auto_scale_lr.enable": True})
 
 
 def _check_float16(model: Config) -> None:
@@ -47,19 +39,14 @@ def _check_float16(model: Config) -> None:
 
 
 def change_test(cfg: Config, checkpoint: str, options: argparse.Namespace) -> None:
-    """Change a config by the options of a test, and leave out its training.
-
-    Raises:
-        ValueError: If the config has no place for an option.
+    """Change a config by the options of a test, and leave out its training. A config without a
+    place for an option raises AttributeError.
     """
     cfg.load_from = checkpoint
     cfg.resume = False
     for name in ("train_dataloader", "train_cfg", "optim_wrapper", "param_scheduler"):
         cfg[name] = None
     if options.tta:
-        if not ("tta_model" in cfg and "tta_pipeline" in cfg):
-            example = "mmdet::retinanet/retinanet_tta.py and mmseg's configs have them"
-            raise ValueError(f"--tta: the config has no tta_model and tta_pipeline: {example}")
         cfg.model = dict(**cfg.tta_model, module=cfg.model)
         for dataset in data_sets(cfg, "test"):
             dataset["pipeline"] = cfg.tta_pipeline
@@ -70,8 +57,6 @@ def change_test(cfg: Config, checkpoint: str, options: argparse.Namespace) -> No
             metric.update(output_dir=options.out, keep_results=True)
         for dataset in data_sets(cfg, "test"):
             dataset["pipeline"] = map_steps(dataset["pipeline"], _hide_reduced_labels)
-    elif options.out and not options.out.endswith((".pkl", ".pickle")):
-        raise ValueError(f"--out {options.out}: predictions are written into a file *.pkl")
     elif options.out:
         dump = "DumpDetResults" if cfg.default_scope == "mmdet" else "DumpResults"
         file = dict(type=dump, out_file_path=options.out)  # a pickle
@@ -91,9 +76,7 @@ def _hide_reduced_labels(step: dict) -> list[dict]:
 
 def _draw_into(cfg: Config, folder: str) -> None:
     """Draw predictions into a folder, by each library's hook."""
-    hook = (cfg.get("default_hooks") or {}).get("visualization")
-    if not hook:
-        raise ValueError("--show-dir: default_hooks.visualization is missing: set the library's")
+    hook = cfg.default_hooks.visualization
     if cfg.default_scope == "mmdet":
         hook.update(draw=True, test_out_dir=folder)
     elif cfg.default_scope == "mmseg":

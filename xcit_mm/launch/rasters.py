@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _IGNORED_OVERLAP = 0.5
 
 
-def tile_folder(config: Path) -> Path:
-    """Return the folder of tiles, NAME-tiles beside the config NAME.py."""
+def _tile_folder(config: Path) -> Path:
     return config.resolve().with_name(f"{config.stem}-tiles")
 
 
-def tile_source(folder: Path, is_detector: bool) -> Source:
-    """Return the files of tiles as those of a user."""
+def tile_source(config: Path, is_detector: bool) -> Source:
+    """Return the files of tiles as those of a user, in NAME-tiles beside the config NAME.py."""
+    folder = _tile_folder(config)
     val = folder / "val.json"
     if not is_detector:
         return Source(folder)
@@ -34,13 +34,8 @@ def tile_source(folder: Path, is_detector: bool) -> Source:
 
 
 def cut(options: argparse.Namespace, config: Path, cfg: Config) -> "Tiles":
-    """Cut a labelled raster into the folder of tiles of a config that is to be written.
-
-    Args:
-        cfg: Config of the model that is trained.
-
-    Raises:
-        FileExistsError, ValueError, OSError, RuntimeError: As `cut_raster`.
+    """Cut a labelled raster into the tiles of a config that is to be written, for the model of
+    `cfg`. Raise as `cut_raster`.
     """
     from ..rasters.cutting import cut_raster  # needs the extra `raster`
     from ..rasters.labels import LabelFile
@@ -51,7 +46,7 @@ def cut(options: argparse.Namespace, config: Path, cfg: Config) -> "Tiles":
     return cut_raster(
         options.data,
         LabelFile(options.labels, *columns),
-        tile_folder(config),
+        _tile_folder(config),
         resolve_settings(cfg, command, trains=True),
         is_detector=cfg.default_scope == "mmdet",
         aoi=options.aoi,

@@ -11,12 +11,11 @@ import supervision as sv
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.registry import DATASETS, init_default_scope
-from PIL import Image
 
 from ..models.build import load_model
 from ..prediction import Prediction, Predictor
 from ..utils.cli import quiet
-from ..utils.configs import ModelInput, tested_dataset, type_name
+from ..utils.configs import tested_dataset, type_name
 from ..utils.errors import reason
 from ..utils.palettes import make_palette
 from ..weights.reader import load_from_file
@@ -29,41 +28,31 @@ _MARGIN = ((10, 10), (10, 10), (0, 0))
 
 
 def report(work_dir: Path, cfg: Config) -> Iterator[str]:
-    """Yield lines on a training that has ended: its checkpoint, and how to predict.
-
-    After a training of a config that `train --from` wrote, scores come before, and some photos of
-    its test are drawn into predictions.jpg.
+    """Yield lines on a training that has ended: its checkpoint, and of a config that `train --from`
+    wrote, its scores and a drawing of some photos of its test, predictions.jpg.
     """
     checkpoint = find_checkpoint_in(work_dir)
     if checkpoint and cfg.get("source"):
-        scores = []
-        for key, history in load_from_file(checkpoint)["message_hub"]["log_scalars"].items():
-            if key.startswith("val/") and key.endswith(_SCORES):
-                name = key.removeprefix("val/").removeprefix("coco/").removesuffix("_precision")
-                scores.append(f"{name} {float(history.current()):.4g}")
+        scores = [
+            f"{key.rpartition('/')[2].removesuffix('_precision')} {float(history.current()):.4g}"
+            for key, history in load_from_file(checkpoint)["message_hub"]["log_scalars"].items()
+            if key.startswith("val/") and key.endswith(_SCORES)
+        ]
         if scores:
             yield f"scores of the best checkpoint: {', '.join(scores)}"
+        drawing = work_dir / "predictions.jpg"
         try:
             with quiet():
-                drawn = _draw_photos(cfg, checkpoint)
-            Image.fromarray(drawn[..., ::-1]).save(work_dir / "predictions.jpg", quality=90)
-            yield f"labels beside predictions: {work_dir / 'predictions.jpg'}"
+                cv2.imwrite(str(drawing), _draw_photos(cfg, checkpoint))
+            yield f"labels beside predictions: {drawing}"
         except (ValueError, OSError, MemoryError) as error:
             yield f"predictions are not drawn: {reason(error)}"
     yield f"weights: {checkpoint}"
-    if "raster" in cfg or (cfg.get("test_dataloader") and ModelInput(cfg).raster_step):
-        out = "objects.gpkg" if cfg.default_scope == "mmdet" else "map.tif"
-        yield f"predict: xcit-mm raster RASTER {work_dir} --out {out}"
-    else:
-        yield f"predict: xcit-mm predict PHOTO.jpg --model {work_dir}"
 
 
 def _draw_photos(cfg: Config, checkpoint: str) -> np.ndarray:
     """Draw some photos of the test set, each with its labels at the left and with the predictions
-    of a checkpoint at the right: (H, W, 3), BGR.
-
-    Raises:
-        ValueError: If the images are not of three bands and 8 bits.
+    of a checkpoint at the right: (H, W, 3), BGR. Raise ValueError for images of other bands.
     """
     predictor = Predictor(load_model(cfg, checkpoint), cfg, get_device())
     rows = []

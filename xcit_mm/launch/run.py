@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from mmengine.config import Config
@@ -30,7 +30,7 @@ from .config import write_data_anew
 from .options import change_test, change_training
 from .report import report
 from .runner import AccumulatingRunner, QuietRunner, print_into_log
-from .state import is_complete, load_state
+from .state import is_complete
 
 
 def train(options: argparse.Namespace, written: Sequence[Path] = ()) -> int:
@@ -58,36 +58,27 @@ def test(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace, written: Sequence[Path]) -> None:
     cfg = _read_run(find_config(options.config), options)
-    with ExitStack() as lock:
-        if _is_first():
-            lock.enter_context(lock_folder(Path(cfg.work_dir), "--work-dir"))
+    folder = Path(cfg.work_dir)
+    with lock_folder(folder, "--work-dir") if _is_first() else nullcontext():
         with removed_on_error(written):
-            runner = _prepare_training(cfg, options, is_written=bool(written))
-        if runner is None:
-            return
+            with quiet():
+                change_training(cfg, options)
+                if not _find_start(cfg, options.resume):
+                    return
+                if _is_first() and not (cfg.resume or written):
+                    write_data_anew(cfg)
+                checked = copy.deepcopy(cfg)
+                if cfg.resume:
+                    checked.load_from = None  # it is the run's own state
+                _check(check_training(checked), options)
+            runner = _build_runner(cfg, options.verbose)
+        runner.register_hook(TerminationHook())
         for config in written[:1]:
             _say(f"written: {config}; edit it, and train it by xcit-mm train {config}")
         _run(runner, runner.train, options)
         if _is_first():
-            for line in report(Path(cfg.work_dir), cfg):
+            for line in report(folder, cfg):
                 _say(line)
-
-
-def _prepare_training(cfg: Config, options: argparse.Namespace, is_written: bool) -> Runner | None:
-    """Return the Runner of a training that can start, or None if the training is complete."""
-    with quiet():
-        change_training(cfg, options)
-        if not _find_start(cfg, options.resume):
-            return None
-        if _is_first() and not (cfg.resume or is_written):
-            write_data_anew(cfg)
-        checked = copy.deepcopy(cfg)
-        if cfg.resume:
-            checked.load_from = None  # it is the run's own state
-        _check(check_training(checked), options)
-    runner = _build_runner(cfg, options.verbose)
-    runner.register_hook(TerminationHook())
-    return runner
 
 
 def _test(options: argparse.Namespace) -> None:
@@ -107,9 +98,7 @@ def _read_run(config: str, options: argparse.Namespace) -> Config:
     """Read the config of a run, with its folder and launcher."""
     cfg = read_config(config, parse_cfg_options(options.cfg_options))
     if "detector" in (cfg.get("model") or {}):
-        problem = (
-            f"{config}: {type_name(cfg.model)} wraps a detector, which no command predicts with"
-        )
+        problem = f"{config}: {type_name(cfg.model)} wraps a detector"
         raise ValueError(f"{problem}: train it by xcit-mm tool mmdet/train.py, see docs/recipes.md")
     check_library(cfg, config)
     cfg.launcher = options.launcher
@@ -140,18 +129,14 @@ def _find_start(cfg: Config, resume: str | None) -> bool:
     cfg.resume = checkpoint is not None
     if checkpoint is not None:
         cfg.load_from = checkpoint
-        if is_complete(load_state(checkpoint, cfg)):
+        if is_complete(checkpoint, cfg):
             longer = "a longer run starts from it by load_from, see docs/recipes.md"
             _say(f"the run is complete: {checkpoint} is its end; {longer}")
             return False
     elif resume is not None:
         _say(f"{folder} has no checkpoint yet: the run starts at the first iteration")
-    length = cfg.get("train_cfg") or {}
-    end = f"{length.get('max_iters')} iterations"
-    if length.get("max_epochs"):
-        end = f"{length['max_epochs']} epochs"
     start = cfg.get("load_from") or "the config's initial weights"
-    _say(f"{_describe_model(cfg)}, {end} from {start}, in {folder}")
+    _say(f"{type_name(cfg.model)} from {start}, in {folder}")
     return True
 
 
@@ -186,16 +171,6 @@ def _run(runner: Runner, run: Callable[[], object], options: argparse.Namespace)
     into_log = nullcontext() if options.verbose else print_into_log(runner)
     with into_log, load_urls_by(load_checkpoint):
         run()
-
-
-def _describe_model(cfg: Config) -> str:
-    backbone = cfg.model.get("backbone") or {}
-    name = type_name(cfg.model)
-    if "type" in backbone:
-        name += f" with {type_name(backbone)}"
-    if "patch_size" in backbone:
-        name += f"-{str(backbone.get('arch')).upper()}/{backbone['patch_size']}"
-    return name
 
 
 def _say(line: str) -> None:

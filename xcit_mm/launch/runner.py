@@ -26,7 +26,7 @@ class AccumulatingRunner(Runner):
     _is_config_written = False
 
     def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
-        if auto_scale_lr and auto_scale_lr.get("enable"):
+        if auto_scale_lr and "base_batch_size" in auto_scale_lr:
             count = (self.cfg.get("optim_wrapper") or {}).get("accumulative_counts", 1)
             base_batch_size = auto_scale_lr["base_batch_size"] / count
             auto_scale_lr = dict(auto_scale_lr, base_batch_size=base_batch_size)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from mmengine.config import Config
 
@@ -12,8 +11,8 @@ from ..weights.reader import meta_of
 from ..weights.zoo import load_checkpoint
 
 
-def load_state(path: str, cfg: Config) -> dict[str, Any]:
-    """Return the checkpoint at a path or URL, from which a run resumes.
+def is_complete(path: str, cfg: Config) -> bool:
+    """Return whether the checkpoint at a path or URL, from which a run resumes, is at its end.
 
     Raises:
         OSError: If the checkpoint does not exist or cannot be downloaded.
@@ -25,14 +24,8 @@ def load_state(path: str, cfg: Config) -> dict[str, Any]:
     # mmengine would run the text `config` of mmcv 1.
     if not {"message_hub", "optimizer"} <= set(keys) or "config" in meta_of(state):
         problem = "it holds no state of a run, as best checkpoints and published weights"
-        fix = "give a checkpoint of iterations or epochs, or start from it by load_from"
-        raise ValueError(f"cannot resume from {path}: {problem}: {fix}")
+        raise ValueError(f"cannot resume from {path}: {problem}: start from it by load_from")
     check_same_classes(path, learned_classes(state), configured_classes(cfg, "train"))
     check_schedule(cfg, state)
-    return state
-
-
-def is_complete(state: dict[str, Any]) -> bool:
-    """Return whether a checkpoint of `load_state` is at the end of its run."""
     info = state["message_hub"].get("runtime_info") or {}
     return state["meta"]["iter"] >= info.get("max_iters", math.inf)
