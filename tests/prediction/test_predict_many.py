@@ -50,8 +50,8 @@ def test_a_run_from_python_gives_what_single_images_give(kind, models, photos, t
 
 def test_a_wrong_option_of_drawings_is_refused_before_an_image_is_read(models, photos, out):
     predictor = Predictor.from_config(*models["seg"])
-    for drawing in (dict(score=0.5), dict(font="a.ttf")):
-        with pytest.raises((TypeError, ValueError)):
+    for drawing in (dict(score=0.5), dict(font="a.ttf"), dict(alpha=2)):
+        with pytest.raises((TypeError, ValueError, OSError)):
             predict_many(find_items([photos]), predictor, out, drawing=drawing)
     assert not out.exists()
 
@@ -185,7 +185,10 @@ def test_overwriting_keeps_the_files_of_the_user(predicted, call, out):
     assert len(list((out / "journal").iterdir())) == 1
 
 
-def test_a_folder_that_holds_the_model_is_refused(models, command, photos, refusal):
-    checkpoint = Path(models["seg"][1])
-    message = refusal(*command(photos, out=checkpoint.parent))
-    assert f"holds the input {checkpoint}" in message
+@pytest.mark.parametrize("source", ["in", "in/00.png"])
+def test_a_folder_of_results_that_is_or_holds_an_input_is_refused(
+    source, command, photos, refusal, tmp_path
+):
+    shutil.copytree(photos, tmp_path / "in")
+    message = refusal(*command(tmp_path / source, out=tmp_path / "in"))
+    assert "holds the input" in message and "give another --out" in message

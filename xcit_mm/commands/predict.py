@@ -52,7 +52,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def predict(args: argparse.Namespace) -> int:
-    listing = find_items(args.inputs, args.root, args.out)
+    listing = find_items(args.inputs, args.root)
     if listing.left_out and rank_and_size()[0] == 0:
         counts = [f"{count} {reason}" for reason, count in listing.left_out.items()]
         print_line(f"left out: {', '.join(counts)}")

@@ -14,9 +14,7 @@ from .journal import Journal, read_journals
 from .listing import Item
 from .predictor import Predictor
 
-# Items of a chunk, for which a task of Ray builds the model.
-CHUNK = 32
-MAX_CHUNKS = 256
+CHUNK = 32  # items of a task of Ray at least, which builds the model for them
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -81,13 +79,12 @@ def predict_on_ray(
         needs = dict(num_gpus=1) if has_gpus else dict(num_cpus=1 + engine.workers)
         predict = ray.remote(max_retries=-1, **needs)(predict_chunk)
         run = time.time_ns()
-        size = max(CHUNK, len(items) // MAX_CHUNKS)
+        size = max(CHUNK, len(items) // 256)
         tasks = []
         for start in range(0, len(items), size):
             prefix = f"{run:020}-{start:09}-"
-            tasks.append(
-                predict.remote(model, options, deaths, prefix, items[start : start + size])
-            )
+            chunk = items[start : start + size]
+            tasks.append(predict.remote(model, options, deaths, prefix, chunk))
         while tasks:
             (done,), tasks = ray.wait(tasks)
             yield from ray.get(done)

@@ -1,6 +1,6 @@
 """Items to records: a process reads and predicts items, and appends records to its journal."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,6 @@ from .results import result_paths, write_drawing, write_map
 
 MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tried again
 CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
-RESUMES = "the same command goes on"
 
 
 @dataclass
@@ -60,47 +59,26 @@ class Engine:
 
     def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
         """Predict and record images in batches, and yield their items."""
-        if not items:
-            return
-        try:
-            images = read_images(self.predictor.preprocess, items, self.workers, self.journal.start)
-            for batch in self._iter_batches(images):
-                for image, result in zip(batch, self._predict_batch(batch), strict=True):
-                    self._record(image.item, result)
-                    yield image.item
-        except RuntimeError as error:  # a process that reads died or hangs
-            raise RuntimeError(f"{error} ({RESUMES})") from error
-
-    def _iter_batches(self, images: Iterable[ReadImage]) -> Iterator[list[ReadImage]]:
-        """Collect batches of one size. An unreadable image is a batch of its own."""
-        batch_size = 1 if self.predictor.tile is not None else self.predictor.batch_size
-        waiting: dict[tuple[int, ...], list[ReadImage]] = {}  # by shape
-        for image in images:
-            if isinstance(image.pixels, str):
-                yield [image]
-                continue
-            shape = image.pixels.shape
-            waiting.setdefault(shape, []).append(image)
-            if len(waiting[shape]) == batch_size:
-                yield waiting.pop(shape)
-            elif sum(map(len, waiting.values())) >= 4 * batch_size:  # bounds the memory
-                most_frequent = max(waiting, key=lambda shape: len(waiting[shape]))
-                yield waiting.pop(most_frequent)
-        yield from waiting.values()
+        predictor = self.predictor
+        batch_size = predictor.batch_size if predictor.tile is None else 1
+        start = self.journal.start
+        for batch in read_images(predictor.preprocess, items, batch_size, self.workers, start):
+            for (item, _), result in zip(batch, self._predict_batch(batch), strict=True):
+                self._record(item, result)
+                yield item
 
     def _predict_batch(self, batch: Sequence[ReadImage]) -> list[Prediction | str]:
         """Return the prediction of each image, or the reason of its failure."""
-        unreadable = [image.pixels for image in batch if isinstance(image.pixels, str)]
-        if unreadable:
-            return list(unreadable)
+        arrays = [pixels for _, pixels in batch if not isinstance(pixels, str)]
         try:
-            return list(self.predictor([image.pixels for image in batch]))
+            predictions = iter(self.predictor(arrays))
         except Exception as error:  # models and pipelines raise many types
             if is_death_of_reader(error):
                 raise
             if len(batch) == 1:
                 return [reason(error)]
-        return [result for image in batch for result in self._predict_batch([image])]
+            return [result for image in batch for result in self._predict_batch([image])]
+        return [pixels if isinstance(pixels, str) else next(predictions) for _, pixels in batch]
 
     def _record(self, item: Item, result: Prediction | str) -> None:
         """Draw, store and record the prediction of an image, or record why it failed."""

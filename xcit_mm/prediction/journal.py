@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 from .listing import Item
@@ -26,26 +26,18 @@ JOURNAL = "journal"
 """Folder of the journals in a folder of predictions."""
 
 
-class Record(NamedTuple):
-    """The last record of an item: why the item failed, or None, and its journal and line there."""
-
-    item: Item
-    error: str | None
-    place: tuple[Path, int]
-
-
 @dataclass
 class Progress:
     """What journals say.
 
     Attributes:
-        records: The last record of each item, by path.
+        records: The last record of each item, by path, without its objects.
         deaths: By path of each item that was in flight when a process died: the number of deaths
             in which no other item was in flight. The item's next record removes it.
     """
 
     journals: list[Path]
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
     deaths: dict[str, int] = field(default_factory=dict)
 
     def list_pending(self, items: Sequence[Item], retry_failed: bool) -> list[Item]:
@@ -56,21 +48,22 @@ class Progress:
         Raises:
             ValueError: If an item has the name or id of another one with a record, or another id.
         """
-        recorded = [record.item for record in self.records.values()]
-        owners = {key: item for item in recorded for key in (item.name, item.id)}
+        owners = {}  # paths by name and by id
+        for path, record in self.records.items():
+            owners[record["name"]] = path
+            owners[record["id"]] = path
         new = []
         failed = []
         for item in items:
-            record = self.records.get(item.path)
-            ids = {None, item.id if record is None else record.item.id}
-            paths = {owners.get(key, item).path for key in (item.name, item.id)}
-            if paths != {item.path} or item.id not in ids:
+            record = self.records.get(item.path, {})
+            is_same_id = not record or item.id in (None, record["id"])
+            if not is_same_id or {owners.get(key, item.path) for key in item[1:]} != {item.path}:
                 problem = f"{item.path}, its name {item.name} or its id {item.id}"
                 raise ValueError(f"earlier results know {problem} otherwise: give another --out")
-            if record is None:
+            if not record:
                 new.append(item)
-            elif record.error is not None and retry_failed:
-                failed.append(record.item)
+            elif "error" in record and retry_failed:
+                failed.append(item._replace(id=record["id"]))
         taken = {*owners, *(item.id for item in new)}
         free_ids = (number for number in count(1) if number not in taken)
         numbered = [
@@ -78,24 +71,25 @@ class Progress:
         ]
         return numbered + failed
 
-    def iter_predicted(self) -> Iterator[dict[str, Any]]:
-        """Yield the last record of each item that has not failed, with its objects."""
+    def iter_objects(self) -> Iterator[dict[str, Any]]:
+        """Yield the objects of all items."""
+        done = set()
         for journal in self.journals:
-            for number, line in _iter_lines(journal):
-                record = self.records.get(line.get("path", ""))
-                if record and record.place == (journal, number) and record.error is None:
-                    yield line
+            for line in _iter_lines(journal):
+                if "objects" in line and line["path"] not in done:
+                    done.add(line["path"])
+                    yield from line["objects"]
 
     def read(self, journal: Path) -> None:
         """Add the records of a journal, and the deaths of items that its process left in flight."""
         started: set[str] = set()
-        for number, line in _iter_lines(journal):
+        for line in _iter_lines(journal):
             if "start" in line:
                 started.add(line["start"])
             elif "path" in line:
+                line.pop("objects", None)
                 path = line["path"]
-                item = Item(path, line["name"], line["id"])
-                self.records[path] = Record(item, line.get("error"), (journal, number))
+                self.records[path] = line
                 started.discard(path)
                 self.deaths.pop(path, None)
             elif "end" in line:
@@ -107,8 +101,8 @@ class Progress:
                 self.deaths[path] += 1
 
 
-def _iter_lines(journal: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield number and content of each line. A damaged one before the last is a ValueError."""
+def _iter_lines(journal: Path) -> Iterator[dict[str, Any]]:
+    """Yield the content of each line. A damaged one before the last is a ValueError."""
     with journal.open("rb") as file:
         for number, encoded in enumerate(file, start=1):
             if not encoded.endswith(b"\n"):  # the process died while it wrote
@@ -118,7 +112,7 @@ def _iter_lines(journal: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             except ValueError:
                 fix = "remove the file to predict its images again"
                 raise ValueError(f"{journal}, line {number} is damaged: {fix}") from None
-            yield number, line
+            yield line
 
 
 def read_journals(folder: Path, prefix: str = "") -> Progress:

@@ -1,7 +1,7 @@
-"""Images of items, read in order by this process or by processes of a DataLoader."""
+"""Images of items, read in batches by this process or by processes of a DataLoader."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import cv2
 import numpy as np
@@ -13,12 +13,8 @@ from .preprocessing import Preprocessing
 
 TIMEOUT = 600  # seconds without an image from the processes that read
 
-
-class ReadImage(NamedTuple):
-    """An item with its pixels (H, W, C), or with the reason why it cannot be read."""
-
-    item: Item
-    pixels: np.ndarray | str
+ReadImage: TypeAlias = tuple[Item, np.ndarray | str]
+"""An item with its pixels (H, W, C), or with the reason why it cannot be read."""
 
 
 class _Images(Dataset):
@@ -29,25 +25,22 @@ class _Images(Dataset):
 
     def __getitem__(self, item: Item) -> ReadImage:
         try:
-            return ReadImage(item, self.preprocess.read(item.path))
+            return item, self.preprocess.read(item.path)
         except Exception as error:  # decoders raise many types
-            return ReadImage(item, reason(error))
+            return item, reason(error)
 
 
 def _stop_threads(worker: int) -> None:
     cv2.setNumThreads(0)  # OpenCV's threads do not survive the fork
 
 
-def _return_unchanged(image: ReadImage) -> ReadImage:
-    return image
-
-
 def read_images(
     preprocess: Preprocessing,
     items: Sequence[Item],
+    batch_size: int,
     workers: int,
     start: Callable[[Item], None],
-) -> Iterator[ReadImage]:
+) -> Iterable[list[ReadImage]]:
     """Read images in order, by `workers` other processes, or by this process if there are none.
 
     `start` is called with each item before it is read. If a process dies or hangs, torch raises a
@@ -60,17 +53,16 @@ def read_images(
             yield item
 
     workers = min(workers, len(items))
-    loader = DataLoader(
+    return DataLoader(
         _Images(preprocess),
-        batch_size=None,
+        batch_size=batch_size,
         sampler=iter_started(),
         num_workers=workers,
         prefetch_factor=1 if workers == 1 else None,  # so an image that hangs is read alone
-        collate_fn=_return_unchanged,  # type: ignore[arg-type]  # a single image
+        collate_fn=list,
         timeout=TIMEOUT if workers else 0,
         worker_init_fn=_stop_threads,
     )
-    return iter(loader)
 
 
 def is_death_of_reader(error: Exception) -> bool:

@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -46,27 +44,32 @@ def write_drawing(path: Path, prediction: Prediction, drawing: Mapping[str, Any]
     path.write_bytes(jpeg.tobytes())
 
 
-def write_jsons(
-    out: Path, progress: Progress, categories: Sequence[Mapping[str, Any]], is_detector: bool
-) -> None:
-    """Write images.json, and of a detector predictions.json.
+def write_images(out: Path, progress: Progress, categories: Sequence[Mapping[str, Any]]) -> None:
+    """Write images.json with all images that are predicted.
 
     Args:
         categories: COCO's `id` and `name` of each class.
     """
-    images = []
-    objects: Any = nullcontext(BytesIO())
-    if is_detector:
-        objects = atomic_write(out / PREDICTIONS, out / JOURNAL / f"{PREDICTIONS}.unfinished")
-    with objects as file:
-        separator = b"["
-        for record in progress.iter_predicted():
-            size = dict(height=record["height"], width=record["width"])
-            images.append(dict(id=record["id"], file_name=record["name"]) | size)
-            for result in record.get("objects", []):
-                file.write(separator + json.dumps(result).encode())  # one by one, to save memory
-                separator = b",\n"
-        file.write(b"[]" if separator == b"[" else b"]")
+    images = [
+        dict(
+            id=record["id"],
+            file_name=record["name"],
+            height=record["height"],
+            width=record["width"],
+        )
+        for record in progress.records.values()
+        if "error" not in record
+    ]
     coco = dict(images=images, categories=categories, annotations=[])
     with atomic_write(out / IMAGES, out / JOURNAL / f"{IMAGES}.unfinished") as file:
         file.write(json.dumps(coco).encode())
+
+
+def write_predictions(out: Path, progress: Progress) -> None:
+    """Write the objects of all images to predictions.json, one by one, to save memory."""
+    with atomic_write(out / PREDICTIONS, out / JOURNAL / f"{PREDICTIONS}.unfinished") as file:
+        separator = b"["
+        for result in progress.iter_objects():
+            file.write(separator + json.dumps(result).encode())
+            separator = b",\n"
+        file.write(b"[]" if separator == b"[" else b"]")

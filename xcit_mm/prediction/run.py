@@ -3,22 +3,30 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
+
+import numpy as np
 
 from ..utils.cli import progress_bar
 from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, open_folder
 from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
-from .drawing import FONT, class_labels
 from .engine import Engine
 from .journal import JOURNAL, Journal, read_journals
 from .listing import Listing
 from .prediction import Prediction
 from .predictor import Predictor
-from .results import IMAGES, LABELS, PREDICTIONS, VISUALIZATIONS, result_paths, write_jsons
+from .results import (
+    IMAGES,
+    LABELS,
+    PREDICTIONS,
+    VISUALIZATIONS,
+    result_paths,
+    write_images,
+    write_predictions,
+)
 
 
 class RunReport(NamedTuple):
@@ -75,9 +83,9 @@ def predict_many(
     """
     if overwrite and retry_failed:
         raise ValueError("overwrite and retry_failed exclude each other: give one of them")
-    if drawing is not None:  # what would end the run after the first prediction
-        signature(Prediction.draw).bind(None, **drawing)
-        class_labels(tuple(predictor.names), drawing.get("font") or FONT)
+    if drawing is not None:  # raises now what would end the run after the first prediction
+        blank = np.zeros((32, 32, 3), np.uint8)
+        Prediction(blank, None, blank[..., 0], predictor.names).draw(**drawing)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
     out = Path(os.path.abspath(out))
@@ -95,9 +103,8 @@ def predict_many(
             predicted = engine.predict(pending, progress.deaths)
         else:
             predicted = predict_on_ray(ray, engine, pending, progress.deaths)
-        name = f"rank {rank}" if size > 1 else None
         total = len(pending)
-        with progress_bar(total, "image", desc=name, position=rank, disable=not total) as bar:
+        with progress_bar(total, "image", position=rank, disable=not total) as bar:
             for _ in predicted:
                 bar.update()
         wait_for_ranks()
@@ -122,9 +129,7 @@ def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> li
 def _open_results(engine: Engine, listing: Listing, overwrite: bool) -> Iterator[None]:
     """Open the folder, after checks that nothing of the user's is replaced."""
     out = engine.out
-    model = engine.predictor.arguments or {}
-    model_files = [model[name] for name in ("config", "checkpoint") if name in model]
-    check_output(out, [*model_files, *(item.path for item in listing.items)])
+    check_output(out, [item.path for item in listing.items])
     jsons = (out / IMAGES, out / PREDICTIONS)
     for path in (out / JOURNAL, out / VISUALIZATIONS, out / LABELS, *jsons):
         if path.exists() and not (out / SETTINGS).exists():
@@ -134,7 +139,7 @@ def _open_results(engine: Engine, listing: Listing, overwrite: bool) -> Iterator
 
     def list_results() -> Iterator[Path]:
         for record in read_journals(out).records.values():
-            yield from result_paths(out, record.item.name)
+            yield from result_paths(out, record["name"])
         yield from (*(out / JOURNAL).glob("*"), *jsons)
 
     with open_folder(out, settings, overwrite, list_results):
@@ -147,8 +152,12 @@ def _report(engine: Engine, is_new: bool) -> RunReport:
     """Write the jsons of all records, and return the report."""
     progress = read_journals(engine.out)
     classes = zip(engine.category_ids, engine.predictor.names, strict=True)
-    categories = [dict(id=id_, name=name) for id_, name in classes]
-    write_jsons(engine.out, progress, categories, engine.predictor.is_detector)
-    records = progress.records.items()
-    failures = [f"{path}: {record.error}" for path, record in records if record.error is not None]
-    return RunReport(engine.out, len(records) - len(failures), failures, is_new)
+    write_images(engine.out, progress, [dict(id=id_, name=name) for id_, name in classes])
+    if engine.predictor.is_detector:
+        write_predictions(engine.out, progress)
+    failures = [
+        f"{path}: {record['error']}"
+        for path, record in progress.records.items()
+        if "error" in record
+    ]
+    return RunReport(engine.out, len(progress.records) - len(failures), failures, is_new)
