@@ -74,7 +74,7 @@ def test_objects_of_the_validation_that_are_of_no_class_are_counted(tmp_path):
     val = tmp_path / "valid/_annotations.coco.json"
     edit_json(val, lambda coco: coco["annotations"][0].update(category_id=0))
     dataset = read_export(options)
-    assert dataset.describe().endswith("; left out 1 object of no class of the training: nuts")
+    assert dataset.describe().endswith("; left out 1 object of no class of the training")
     assert len(dataset.val.annotations) == 1
     edit_json(val, lambda coco: coco["categories"].pop())
     edit_json(val, lambda coco: coco["annotations"].pop())
@@ -121,7 +121,7 @@ def spoil_json(content: Any, random: Random) -> None:
         keys = list(content) if isinstance(content, dict) else range(len(content))
         key = random.choice(keys)
         if not isinstance(content[key], dict | list) or random.random() < 0.1:
-            if random.random() < 0.3 and isinstance(content, dict):
+            if random.random() < 0.3 and isinstance(content, dict) and key != "annotations":
                 del content[key]
             elif isinstance(content[key], str):
                 content[key] = random.choice([7, None, [], {}])
@@ -132,12 +132,16 @@ def spoil_json(content: Any, random: Random) -> None:
 
 
 def spoil(root: Path, random: Random) -> None:
-    """Spoil one value, name or file. Labels may lack, a photo without labels may go or change its
-    name, and a class may have any name: these are no faults.
+    """Spoil one value, name or file. YOLO's labels and their photos may lack or change names, and a
+    class may have any name: these are no faults.
     """
     paths = sorted(path for path in root.rglob("*.*") if path.is_file() and path.stem != "c")
+    if any(root.rglob("labels")):
+        paths = [path for path in paths if path.suffix != ".jpg"]
     path = random.choice(paths)
-    way = random.choice(["value", "name", "file"])
+    way = random.choice(["value", "name"])
+    if path.suffix in (".txt", ".yaml") and "labels" in path.parts:
+        way = "value"
     if way == "name":
         path.rename(path.with_stem(f"{path.stem}x"))
     elif path.suffix in (".jpg", ".png"):

@@ -2,7 +2,7 @@
 
 from .coco import CocoFile
 from .dataset import IGNORED, Dataset
-from .reading import Source, read_dataset, suggest_files
+from .reading import Source, read_dataset
 from .writing import write_dataset
 
 __all__ = [
@@ -11,6 +11,5 @@ __all__ = [
     "Dataset",
     "Source",
     "read_dataset",
-    "suggest_files",
     "write_dataset",
 ]

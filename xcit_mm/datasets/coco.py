@@ -71,7 +71,7 @@ class CocoFile(Struct):
 
 
 class ImageList(Struct):
-    """The content of a json of images to predict, which may lack all else."""
+    """The content of a json of images to predict."""
 
     images: list[NamedImage]
     categories: list[Category] = []
@@ -85,11 +85,8 @@ def read_coco(path: Path) -> CocoFile:
             twice, or an annotation belongs to none of them. The message names the place.
     """
     coco = _decode(path, CocoFile)
-    _check_names(path, coco)
-    image_ids = {image.id for image in coco.images}
-    category_ids = check_unique(
-        (category.id for category in coco.categories), f"{path}: two categories have the id"
-    )
+    image_ids = _check_names(path, coco)
+    category_ids = {category.id for category in coco.categories}
     for number, annotation in enumerate(coco.annotations):
         if annotation.image_id not in image_ids:
             problem = f"no image has the id {annotation.image_id}"
@@ -108,29 +105,19 @@ def read_images(path: Path) -> ImageList:
     return listed
 
 
-def _check_names(path: Path, content: CocoFile | ImageList) -> None:
-    """Raise ValueError if two images have one id or name, or two categories have one name."""
-    check_unique((image.id for image in content.images), f"{path}: two images have the id")
+def _check_names(path: Path, content: CocoFile | ImageList) -> set[int]:
+    """Return the ids of images. Raise ValueError if two images or categories have an id or name."""
     check_unique((image.file_name for image in content.images), f"{path}: two images are named")
     check_unique((part.name for part in content.categories), f"{path}: two categories are named")
+    check_unique((part.id for part in content.categories), f"{path}: two categories have the id")
+    return check_unique((image.id for image in content.images), f"{path}: two images have the id")
 
 
 def _decode(path: Path, schema: type[_Content]) -> _Content:
-    encoded = path.read_bytes()
     try:
-        return msgspec.json.decode(encoded, type=schema)
+        return msgspec.json.decode(path.read_bytes(), type=schema)
     except ValueError as error:  # of the schema, of json, or of UTF-8
-        raise ValueError(f"{path}: {error}{_find_id(encoded, str(error))}") from None
-
-
-def _find_id(encoded: bytes, message: str) -> str:
-    """Return the id of the entry of a json in which msgspec found an error, as ' (id 3)', or ''."""
-    place = re.search(r"\$\.(images|categories|annotations)\[(\d+)\]", message)
-    if place is None:
-        return ""
-    entries = msgspec.json.decode(encoded, type=dict[str, Raw])[place[1]]
-    entry = msgspec.json.decode(msgspec.json.decode(entries, type=list[Raw])[int(place[2])])
-    return f" (id {entry['id']})" if isinstance(entry, dict) and "id" in entry else ""
+        raise ValueError(f"{path}: {error}") from None
 
 
 def check_unique(values: Iterable[_Value], problem: str) -> set[_Value]:

@@ -1,6 +1,5 @@
 """A data set as it is trained on: its classes, and of each split the images with their labels."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,7 @@ IGNORED = 255
 class Maps:
     """A split whose images have segmentation maps, PNGs of the same names in another folder.
 
-    Attributes:
-        suffix: That of all images, such as '.jpg'.
-        images: Names of the images without it.
+    `images` are their names without `suffix`, such as '.jpg'.
     """
 
     image_folder: Path
@@ -33,10 +30,7 @@ class Dataset:
     names of images.
 
     Attributes:
-        classes: Names of the labels 0, 1, ... of a model.
-        train: What is trained on.
-        val: What is held out, or None.
-        note: Which objects are left out, or ''.
+        note: How many objects are left out, or ''.
     """
 
     classes: tuple[str, ...]
@@ -70,32 +64,27 @@ def make_dataset(
     if set(classes) == set(order):
         classes = list(order)
     _number_classes(train, classes)
-    if val is None:
-        return Dataset(tuple(classes), train)
-    lacking = set(classes).difference(category.name for category in val.categories)
-    if lacking:
-        raise ValueError(f"{path}: --val has no category {preview(sorted(lacking))}")
     note = ""
-    left_out = _number_classes(val, classes)
-    if left_out:
-        objects = counted(left_out.total(), "object")
-        note = f"; left out {objects} of no class of the training: {preview(left_out)}"
+    if val is not None:
+        lacking = set(classes).difference(category.name for category in val.categories)
+        if lacking:
+            raise ValueError(f"{path}: --val has no category {preview(sorted(lacking))}")
+        left_out = _number_classes(val, classes)
+        if left_out:
+            note = f"; left out {counted(left_out, 'object')} of no class of the training"
     return Dataset(tuple(classes), train, val, note)
 
 
-def _number_classes(content: CocoFile, classes: Sequence[str]) -> Counter[str]:
-    """Give objects the numbers of classes. Remove and count those of other categories."""
-    names = {category.id: category.name for category in content.categories}
+def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
+    """Give objects the numbers of classes. Remove those of other categories, and return how many
+    they are.
+    """
     numbers = {name: number for number, name in enumerate(classes, start=1)}
-    left_out = Counter[str]()
-    kept = []
-    for annotation in content.annotations:
-        name = names[annotation.category_id]
-        if name in numbers:
-            annotation.category_id = numbers[name]
-            kept.append(annotation)
-        else:
-            left_out[name] += 1
+    new_ids = {part.id: numbers[part.name] for part in content.categories if part.name in numbers}
+    kept = [part for part in content.annotations if part.category_id in new_ids]
+    left_out = len(content.annotations) - len(kept)
+    for annotation in kept:
+        annotation.category_id = new_ids[annotation.category_id]
     content.annotations = kept
     return left_out
 

@@ -25,7 +25,6 @@ class Header(NamedTuple):
         width: In pixels as mmcv loads the image, after EXIF's orientation. So is the height.
         channels: Number of channels, 1 with a palette.
         bits: Bits of a channel.
-        raster_bands: As `count_raster_bands`.
         problem: Why the file cannot be read, or ''.
     """
 
@@ -66,11 +65,9 @@ def _read_header(path: str | Path) -> Header:
                 width, height = image.size
                 if read_orientation(image) >= 5:
                     width, height = height, width
-                bits = 8
+                bits = png_bits[0] if image.format == "PNG" else 8  # Pillow does not tell them
                 if isinstance(image, TiffImageFile):
                     bits = max(image.tag_v2.get(ExifTags.Base.BitsPerSample, (1,)))
-                elif image.format == "PNG":  # Pillow does not tell its bits
-                    bits = png_bits[0]
                 return Header(width, height, len(image.getbands()), bits, bands)
     except Exception as error:  # every decoder has its own exceptions
         return Header(raster_bands=bands, problem=reason(error))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -44,24 +44,21 @@ def write_coco(
         annotations: With the ids of their images and the numbers of their categories.
     """
     numbers = {image.id: number for number, image in enumerate(images, start=1)}
-    with atomic_write(path) as file:
-        file.write(b'{"categories": ')
-        _write_list(file, (Category(number, name) for number, name in enumerate(classes, start=1)))
-        file.write(b',\n"images": ')
-        _write_list(file, (replace(image, id=numbers[image.id]) for image in images))
-        file.write(b',\n"annotations": ')
-        numbered = (
+    lists: dict[str, Iterable[Any]] = dict(
+        categories=(Category(number, name) for number, name in enumerate(classes, start=1)),
+        images=(replace(image, id=numbers[image.id]) for image in images),
+        annotations=(
             replace(annotation, id=number, image_id=numbers[annotation.image_id])
             for number, annotation in enumerate(annotations, start=1)
-        )
-        _write_list(file, numbered)
-        file.write(b"}")
-
-
-def _write_list(file: IO[bytes], entries: Iterable[Any]) -> None:
-    """Write a list entry by entry, as its text would take as much memory again."""
-    separator = b"["
-    for entry in entries:
-        file.write(separator + msgspec.json.encode(entry))
-        separator = b",\n"
-    file.write(b"[]" if separator == b"[" else b"]")
+        ),
+    )
+    with atomic_write(path) as file:
+        start = "{"
+        for name, entries in lists.items():
+            file.write(f'{start}"{name}": ['.encode())
+            separator = b"\n"
+            for entry in entries:  # one by one: the whole text would take as much memory again
+                file.write(separator + msgspec.json.encode(entry))
+                separator = b",\n"
+            start = "],\n"
+        file.write(b"]}")

@@ -3,7 +3,6 @@
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 import yaml
 from msgspec import Raw, Struct
 
-from ..utils.errors import preview
 from ..utils.images import PHOTO_SUFFIXES
 from .coco import Annotation, Category, CocoFile, CocoImage, check_unique
 from .dataset import Dataset, make_dataset, read_text
@@ -54,8 +52,7 @@ def read(path: Path, order: Sequence[str] = ()) -> Dataset:
         for source in filter(None, [sources] if isinstance(sources, str) else sources):
             photos += _list_photos(_find_source(path, description.path, source))
         splits.append(_read_split(photos, names))
-    train, val = splits
-    return make_dataset(path, train, val if val.images else None, order)
+    return make_dataset(path, splits[0], splits[1] if description.val else None, order)
 
 
 def _find_source(path: Path, root: str, source: str) -> Path:
@@ -95,31 +92,16 @@ def _label_path(photo: Path) -> Path:
 def _read_split(photos: Sequence[Path], names: dict[int, str]) -> CocoFile:
     labels = [_label_path(photo) for photo in photos]
     check_unique(labels, "two images have the labels")
-    _check_all_have_photos(photos, labels)
     images = []
     annotations: list[Annotation] = []
     for number, header in enumerate(read_headers(photos)):
         if header.problem:
             raise ValueError(f"{photos[number]} cannot be read: {header.problem}")
-        image = CocoImage(number, str(photos[number]), header.width, header.height)
-        images.append(image)
+        images.append(CocoImage(number, str(photos[number]), header.width, header.height))
         if labels[number].exists():
-            annotations += _read_labels(labels[number], image, names)
+            annotations += _read_labels(labels[number], images[-1], names)
     categories = [Category(number, name) for number, name in names.items()]
     return CocoFile(images, categories, annotations)
-
-
-def _check_all_have_photos(photos: Sequence[Path], labels: Sequence[Path]) -> None:
-    """Raise ValueError if labels have no image, used or not, as after a renaming."""
-    known = set()
-    for folder in {photo.parent for photo in photos}:
-        known.add(_label_path(folder / "classes"))  # the names, which some tools write there
-        paths = (folder / name for name in os.listdir(folder))
-        known |= {_label_path(path) for path in paths if path.suffix.lower() in PHOTO_SUFFIXES}
-    texts = {path for folder in {label.parent for label in labels} for path in folder.glob("*.txt")}
-    alone = sorted(texts - known)
-    if alone:
-        raise ValueError(f"{len(alone)} files of labels have no image: {preview(alone)}")
 
 
 def _read_labels(path: Path, image: CocoImage, names: dict[int, str]) -> Iterator[Annotation]:
@@ -133,9 +115,8 @@ def _read_labels(path: Path, image: CocoImage, names: dict[int, str]) -> Iterato
             category = -1
             values = []
         is_shape = len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0)
-        is_inside = is_shape and min(values) >= -_ROUNDING and max(values) <= 1 + _ROUNDING
-        # `min` and `max` may skip a nan.
-        if category not in names or not is_inside or isnan(sum(values)):
+        are_parts = all(-_ROUNDING <= value <= 1 + _ROUNDING for value in values)
+        if category not in names or not is_shape or not are_parts:
             expected = "the number of a class and a box or a polygon in parts of the image"
             raise ValueError(f"{path}, line {number}: {line[:80]!r} is not {expected}")
         xs = [x * image.width for x in values[::2]]
