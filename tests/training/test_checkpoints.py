@@ -1,7 +1,6 @@
 """Checkpoints are complete and finite, replace each other in time, and tell the next batch."""
 
 import itertools
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,6 @@ def train(
     work_dir: Path,
     iterations: int = 3,
     scores: Iterable[float] = (1, 2, 3, 4),
-    load_from: Path | None = None,
     model: type[Line] = Line,
     **hook: Any,
 ) -> None:
@@ -85,7 +83,6 @@ def train(
         val_dataloader=batches,
         val_cfg=dict(),
         val_evaluator=Evaluator(Scores(scores)),
-        load_from=load_from and str(load_from),
     )
     runner.train()
 
@@ -99,43 +96,24 @@ def test_the_last_checkpoint_and_the_best_of_each_score_are_kept(tmp_path):
 BEST = dict(save_best="score", rule="greater", max_keep_ckpts=2)
 
 
-def kill_after_best(work_dir: Path, iteration: int, monkeypatch, **run) -> None:
-    """Train until the best checkpoint of an iteration is saved, but not yet the last again."""
+def test_after_a_kill_the_best_checkpoint_is_the_one_that_the_last_names(tmp_path, monkeypatch):
+    """The run dies when it has saved a better checkpoint, and not yet the last that names it."""
     save = Runner.save_checkpoint
 
     def save_and_stop(runner, out_dir, filename, *args, **options) -> None:
         save(runner, out_dir, filename, *args, **options)
-        if filename.startswith("best_score") and runner.iter == iteration:
+        if filename.startswith("best_score") and runner.iter == 2:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(Runner, "save_checkpoint", save_and_stop)
         with pytest.raises(KeyboardInterrupt):
-            train(work_dir, **run)
-
-
-def best_files(work_dir: Path) -> list[str]:
-    return sorted(path.name for path in work_dir.glob("best_*"))
-
-
-def test_after_a_kill_the_best_checkpoint_is_the_one_that_the_last_names(tmp_path, monkeypatch):
-    """The run dies when it has saved a better checkpoint, and not yet the last that names it."""
-    kill_after_best(tmp_path, 2, monkeypatch, scores=[40, 90], **BEST)
-    assert best_files(tmp_path) == ["best_score_iter_1.pth", "best_score_iter_2.pth"]
+            train(tmp_path, scores=[40, 90], **BEST)
+    best = sorted(path.name for path in tmp_path.glob("best_*"))
+    assert best == ["best_score_iter_1.pth", "best_score_iter_2.pth"]
     assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_1.pth")
     train(tmp_path, 4, scores=[50, 60], **BEST)
     assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_4.pth")
-    assert "best_score_iter_1.pth" not in best_files(tmp_path)
-
-
-def test_a_copied_folder_resumes_without_the_original(tmp_path):
-    first = tmp_path / "first"
-    copy = tmp_path / "copy"
-    train(first, 2, scores=[40, 50], **BEST)
-    shutil.copytree(first, copy)
-    train(copy, 3, scores=[60], load_from=copy / "iter_2.pth", **BEST)
-    assert best_files(first) == ["best_score_iter_2.pth"]
-    assert best_files(copy) == ["best_score_iter_3.pth"]
 
 
 def test_weights_that_are_not_finite_replace_no_checkpoint(tmp_path):

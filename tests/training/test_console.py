@@ -21,8 +21,7 @@ END = 10
 
 @pytest.fixture(scope="module")
 def options(shapes) -> list[str]:
-    best = "default_hooks.checkpoint.save_best=mIoU"
-    return [*cfg_options(SEG, shapes, END), "train_cfg.val_interval=5", best]
+    return [*cfg_options(SEG, shapes, END), "train_cfg.val_interval=5"]
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +37,7 @@ def test_without_a_terminal_a_training_prints_tenths_scores_and_the_log(trained)
     folder, run = trained
     assert run.stdout == ""
     lines = run.stderr.splitlines()
-    start = f"EncoderDecoder with XCiT-N12/16, {END} iterations from the config's initial weights"
-    assert f"{start}, in w" in lines
+    assert "EncoderDecoder from the config's initial weights, in w" in lines
     sizes = "8 images for training, 4 for validation; log: "
     (log,) = [line.partition("log: ")[2] for line in lines if line.startswith(sizes)]
     tenths = [line for line in lines if re.match(r"\d+/10  loss ", line)]
@@ -47,12 +45,11 @@ def test_without_a_terminal_a_training_prints_tenths_scores_and_the_log(trained)
     row = r"10/10  loss [\d.]+  lr [\d.e-]+  [\d.]+ s/it  00:00 left"
     assert re.fullmatch(row, tenths[-1])
     scores = [line for line in lines if line.startswith("validation after iteration ")]
-    assert len(scores) == 2 and "mIoU " in scores[0] and scores[0].endswith(", the best so far")
+    assert len(scores) == 2 and "mIoU " in scores[0]
     assert lines[-1].startswith("weights: w/")
     assert len(lines) <= 24 and "UserWarning" not in run.stderr
     content = (folder / log).read_text()
-    for line in ("Hooks will be executed", "Iter(train) [10/10]", "per class results"):
-        assert line in content, line
+    assert "Iter(train) [10/10]" in content and "per class results" in content
 
 
 def test_a_test_prints_its_scores(trained, options):
@@ -75,19 +72,15 @@ def test_a_folder_whose_run_was_resumed_is_tested_with_its_config(trained, optio
     assert run.returncode == 0 and "mIoU" in run.stdout, run.stderr
 
 
-@pytest.mark.parametrize("tool", ["test", "train"])
-def test_a_test_or_a_refused_training_leaves_the_config_of_the_folder(tool, trained, options):
+def test_a_test_or_a_refused_training_leaves_the_config_of_the_folder(trained, options):
     folder, _ = trained
     path = folder / "w" / CONFIG.name
     config = path.read_text()
-    arguments = ["w", *options, "default_hooks.logger.interval=7"]
-    if tool == "train":
-        edits = ["optim_wrapper.optimizer.lr=0.5", f"train_cfg.max_iters={END + 2}"]
-        arguments = [CONFIG, "--work-dir", "w", "--resume", *arguments[1:], *edits]
-    run = run_tool(tool, *arguments, cwd=folder)
-    assert run.returncode == (tool == "train"), run.stderr
-    assert path.read_text() == config
-    assert f"max_iters={END}" in config
+    assert run_tool("test", "w", *options, "default_hooks.logger.interval=7", cwd=folder)[0] == 0
+    edit = "optim_wrapper.optimizer.lr=0.5"
+    arguments = (CONFIG, "--work-dir", "w", "--resume", *options, edit)
+    assert run_tool("train", *arguments, cwd=folder).returncode == 1
+    assert path.read_text() == config and f"max_iters={END}" in config
 
 
 def test_verbose_prints_the_log_of_the_library(options, tmp_path):

@@ -1,7 +1,6 @@
 """A run that resumes has the schedule of its checkpoint: other edits are allowed."""
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from mmengine.registry import DATASETS, LOOPS, MODELS
 from mmengine.runner import IterBasedTrainLoop, Runner
 
 from xcit_mm.models import Trunk
+from xcit_mm.training.schedule import check_schedule
 
 
 @MODELS.register_module()
@@ -98,17 +98,11 @@ LONGER = {"train_cfg.max_iters": 12, "param_scheduler.1.end": 12}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Callable[..., Path]:
-    """Return the folder of a run with a config, trained once."""
-    folder = tmp_path_factory.mktemp("runs")
-
-    def run(by_epoch: bool = False) -> Path:
-        work_dir = folder / f"by_epoch={by_epoch}"
-        if not work_dir.exists():
-            train(work_dir, config(by_epoch), interval=1)
-        return work_dir
-
-    return run
+def whole(tmp_path_factory) -> Path:
+    """The folder of an undisturbed run."""
+    work_dir = tmp_path_factory.mktemp("whole")
+    train(work_dir, config(), interval=1)
+    return work_dir
 
 
 def log_of(work_dir: Path) -> str:
@@ -131,27 +125,30 @@ def log_of(work_dir: Path) -> str:
     ],
     ids=str,
 )
-def test_another_schedule_is_refused_in_one_line(edit, difference, runs, tmp_path):
+def test_another_schedule_is_refused_in_one_line(edit, difference):
+    checkpoint = dict(meta=dict(cfg=Config(config()).pretty_text))
     with pytest.raises(ValueError) as error:
-        train(tmp_path, edited(config(), edit), runs() / "iter_5.pth")
+        check_schedule(Config(edited(config(), edit)), checkpoint)
     message = str(error.value)
     assert message.startswith(difference) and "\n" not in message
     assert "start another run by load_from, see docs/recipes.md" in message
 
 
-def test_a_run_resumes_with_other_validations_precision_and_model(runs, tmp_path):
+def test_the_scripts_of_the_libraries_refuse_another_schedule_too(whole, tmp_path):
+    with pytest.raises(ValueError, match="a run that resumes keeps its schedule"):
+        train(tmp_path, edited(config(), LONGER), whole / "iter_5.pth")
+
+
+def test_a_run_resumes_with_other_validations_precision_and_model(whole, tmp_path):
     edit = {"train_cfg.val_interval": 5, "optim_wrapper.type": "CPUAmpOptimWrapper"}
     cfg = edited(config(), edit) | dict(model=dict(type="SmallTrunk", classes=2))
-    train(tmp_path, cfg, runs() / "iter_5.pth", interval=8)
+    train(tmp_path, cfg, whole / "iter_5.pth", interval=8)
     assert (tmp_path / "iter_8.pth").is_file()
 
 
-@pytest.mark.parametrize(
-    "by_epoch, loop", [(False, "NumberedIterLoop"), (True, "NumberedEpochLoop")]
-)
-def test_a_config_may_name_the_loop_that_numbers_batches(by_epoch, loop, runs, tmp_path):
-    train(tmp_path, edited(config(by_epoch), {"train_cfg.type": loop}), interval=8)
-    assert_same_state(runs(by_epoch) / "iter_8.pth", tmp_path / "iter_8.pth")
+def test_a_config_may_name_the_loop_that_numbers_batches(whole, tmp_path):
+    train(tmp_path, edited(config(), {"train_cfg.type": "NumberedIterLoop"}), interval=8)
+    assert_same_state(whole / "iter_8.pth", tmp_path / "iter_8.pth")
 
 
 @LOOPS.register_module()
@@ -164,14 +161,18 @@ def test_another_loop_trains_and_says_that_its_batches_have_no_numbers(tmp_path)
     assert "a resumed run starts with other batches" in log_of(tmp_path)
 
 
+def assert_nothing_is_lost(cfg: dict[str, Any], done: int, folder: Path) -> None:
+    train(folder / "whole", cfg, interval=1)
+    train(folder / "resumed", cfg, folder / "whole" / f"iter_{done}.pth", interval=8)
+    assert_same_state(folder / "whole" / "iter_8.pth", folder / "resumed" / "iter_8.pth")
+    assert "gradient of some iterations is lost" not in log_of(folder / "resumed")
+
+
 @pytest.mark.parametrize("by_epoch, done", [(False, 2), (True, 4), (True, 7)])
 def test_gradients_that_accumulate_are_not_lost(by_epoch, done, tmp_path):
     """Neither within an epoch of four iterations nor at its end."""
     cfg = edited(config(by_epoch), {"optim_wrapper.accumulative_counts": 3})
-    train(tmp_path / "whole", cfg, interval=1)
-    train(tmp_path / "resumed", cfg, tmp_path / "whole" / f"iter_{done}.pth", interval=8)
-    assert_same_state(tmp_path / "whole" / "iter_8.pth", tmp_path / "resumed" / "iter_8.pth")
-    assert "gradient of some iterations is lost" not in log_of(tmp_path / "resumed")
+    assert_nothing_is_lost(cfg, done, tmp_path)
 
 
 def test_gradients_of_a_loss_scaler_are_not_lost(tmp_path, monkeypatch):
@@ -181,6 +182,4 @@ def test_gradients_of_a_loss_scaler_are_not_lost(tmp_path, monkeypatch):
     wrapper = dict(type="AmpOptimWrapper", dtype="bfloat16", accumulative_counts=3)
     wrapper["loss_scale"] = dict(init_scale=2.0**10, growth_interval=1)
     cfg = edited(config(), {f"optim_wrapper.{key}": value for key, value in wrapper.items()})
-    train(tmp_path / "whole", cfg, interval=1)
-    train(tmp_path / "resumed", cfg, tmp_path / "whole" / "iter_5.pth", interval=8)
-    assert_same_state(tmp_path / "whole" / "iter_8.pth", tmp_path / "resumed" / "iter_8.pth")
+    assert_nothing_is_lost(cfg, 5, tmp_path)

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any, TextIO
 
-import torch
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from tqdm import tqdm
 
 from ..utils.cli import print_line, progress_bar
-from ..weights.work_dirs import BEST
 
 _WINDOW = 10  # iterations over which loss and time are averaged
 
@@ -32,7 +30,6 @@ class ConsoleHook(Hook):
             sizes += f", {len(runner.val_dataloader.dataset)} for validation"
         _print_start(runner, sizes)
         self._progress = _Progress(runner.max_iters, runner.iter)
-        self._best = _best_checkpoints(runner)
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         self._progress.show(runner.iter + 1, _describe_iteration(runner))
@@ -42,13 +39,10 @@ class ConsoleHook(Hook):
         self._progress.show(runner.iter, f"validation {batch_idx + 1}/{batches}")
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        scores = _list_scores(metrics or {})
+        scores = _list_scores(metrics)
         main_scores = [score for score in scores if score[0].endswith(("mAP", "mAP_50"))]
         line = ", ".join(f"{name} {score:.4g}" for name, score in main_scores or scores[:4])
-        former = self._best
-        self._best = _best_checkpoints(runner)
-        end = ", the best so far" if self._best != former else ""
-        _print_once(f"validation after iteration {runner.iter}: {line or 'no scores'}{end}")
+        _print_once(f"validation after iteration {runner.iter}: {line or 'no scores'}")
 
     def after_train(self, runner: Runner) -> None:
         self._progress.close()
@@ -63,7 +57,7 @@ class ConsoleHook(Hook):
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._progress.close()
         if is_main_process():
-            for name, score in _list_scores(metrics or {}):
+            for name, score in _list_scores(metrics):
                 print(f"{name}  {score:.4g}", file=self._output)
 
 
@@ -102,7 +96,7 @@ def _print_start(runner: Runner, sizes: str) -> None:
 
 
 def _describe_iteration(runner: Runner) -> str:
-    """Describe loss, learning rate and time of the last iterations, and a GPU's memory."""
+    """Describe loss, learning rate and time of the last iterations."""
     scalars = runner.message_hub.log_scalars
     parts = [f"loss {scalars['train/loss'].mean(_WINDOW):.4g}"]
     if "train/lr" in scalars:  # not with several optimizers
@@ -111,20 +105,13 @@ def _describe_iteration(runner: Runner) -> str:
         seconds = scalars["train/time"].mean(_WINDOW)
         time_left = tqdm.format_interval(seconds * (runner.max_iters - runner.iter - 1))
         parts.append(f"{seconds:.3g} s/it  {time_left} left")
-    if torch.cuda.is_available():
-        parts.append(f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
     return "  ".join(parts)
 
 
-def _best_checkpoints(runner: Runner) -> list[Any]:
-    info = runner.message_hub.runtime_info
-    return [value for key, value in info.items() if key.startswith(BEST)]
-
-
-def _list_scores(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
+def _list_scores(metrics: Mapping[str, Any] | None) -> list[tuple[str, float]]:
     """List the scores over all classes: name, without the prefix of the metric, and value."""
     return [
         (name.rpartition("/")[2], float(score))
-        for name, score in metrics.items()
+        for name, score in (metrics or {}).items()
         if isinstance(score, Real) and not name.endswith("_precision")  # of mmdet's single classes
     ]

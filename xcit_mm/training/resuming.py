@@ -12,7 +12,6 @@ from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write
 from ..utils.compat import is_resuming, is_training_run
-from ..weights.work_dirs import best_files
 from .batches import use_numbered_loop
 from .nonfinite import is_finite
 from .schedule import check_schedule
@@ -76,12 +75,6 @@ class ResumableCheckpointHook(CheckpointHook):
         if not (is_resuming(runner) and is_training_run(runner)):
             return
         check_schedule(runner.cfg, checkpoint)
-        if self.out_dir is None:
-            # In a copied folder, a better checkpoint must not remove the original best.
-            for key, name in best_files(checkpoint).items():
-                best = Path(runner.work_dir, name)
-                is_here = best.is_file()
-                checkpoint["message_hub"]["runtime_info"][key] = str(best) if is_here else None
         self._gradients = checkpoint.get("pending_gradients", [])
         if self._gradients:  # mmengine would warn that they are lost
             runner.logger.addFilter(lambda record: "gradient of some" not in record.getMessage())

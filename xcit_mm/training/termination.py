@@ -32,7 +32,7 @@ class TerminationHook(Hook):
         def note_signal(*_: object) -> None:
             self._is_terminated = True
 
-        self._former_handler = signal.signal(signal.SIGTERM, note_signal)
+        signal.signal(signal.SIGTERM, note_signal)  # until the command ends, see `cli_main`
         self._stopped = Path(runner.work_dir, "stopped.pth")
         loops: Any = filter(None, (runner.train_loop, runner.val_loop))
         self._loaders = [loop.dataloader for loop in loops]
@@ -58,7 +58,6 @@ class TerminationHook(Hook):
         sys.exit(128 + signal.SIGTERM)
 
     def after_train(self, runner: Runner) -> None:
-        signal.signal(signal.SIGTERM, self._former_handler)
         for loader in self._loaders:
             stop_workers(loader)
         if is_main_process() and last_checkpoint(self._stopped.parent) != str(self._stopped):
