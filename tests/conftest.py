@@ -83,8 +83,7 @@ def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     import cv2
     import torch
     from demo import save_untrained
-
-    from xcit_mm.prediction.predictor import Predictor
+    from mmseg.apis import inference_model, init_model
 
     folder = tmp_path_factory.mktemp("models")
     detector = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
@@ -95,7 +94,7 @@ def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     file = folder / "seg.pth"
     save_untrained(segmentor, file)
     image = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
-    sample = Predictor.from_config(str(segmentor), str(file)).predict_sample(image)
+    sample = inference_model(init_model(str(segmentor), str(file), device="cpu"), image)
     checkpoint = torch.load(file)
     means = sample.seg_logits.data.mean(dim=(1, 2))
     checkpoint["state_dict"]["decode_head.conv_seg.bias"] -= means

@@ -7,7 +7,7 @@ import pytest
 import supervision as sv
 
 from xcit_mm.prediction import Prediction
-from xcit_mm.prediction.drawing import FONT, class_labels
+from xcit_mm.prediction.drawing import FONT
 from xcit_mm.utils.palettes import make_palette
 
 CLASSES = ("red", "grün", "蓝")
@@ -38,7 +38,7 @@ def squares(
     return Prediction(image, instances, None, CLASSES, PALETTE)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
 @pytest.mark.parametrize("masks", ["arrays", "compact"])
 def test_masks_are_blended_and_other_pixels_unchanged(image, alpha, masks):
     before = image.copy()
@@ -54,12 +54,6 @@ def test_masks_are_blended_and_other_pixels_unchanged(image, alpha, masks):
     assert np.array_equal(drawn[outside], image[outside])
 
 
-@pytest.mark.parametrize("alpha", [-1, 2])
-def test_an_opacity_out_of_range_is_refused(image, alpha):
-    with pytest.raises(ValueError, match=f"alpha={alpha}: give an opacity from 0 to 1"):
-        squares(image, (30, 40)).draw(alpha=alpha)
-
-
 def test_a_detector_without_masks_gets_boxes(image):
     prediction = squares(image, (30, 40), masks=None)
     plain = prediction.draw(labels=False)
@@ -68,13 +62,11 @@ def test_a_detector_without_masks_gets_boxes(image):
     assert np.array_equal(prediction.draw(min_score=2), image)
 
 
-@pytest.mark.parametrize("corner", [(0, 0), (280, 180)])
-def test_a_label_lies_in_the_image_and_one_of_the_user_has_no_score(corner, image):
-    predicted = squares(image, corner, masks=None)
+def test_an_object_that_a_user_labelled_has_a_name_and_no_score(image):
+    predicted = squares(image, (280, 180), masks=None)
     labelled = replace(predicted, instances=replace(predicted.instances, confidence=None))
     assert len(labelled.above(1)) == 1
     plain = labelled.draw(labels=False)
-    assert np.array_equal(plain, predicted.draw(labels=False))
     name, with_score = (
         np.ptp(np.nonzero((drawing.draw() != plain).any(axis=(0, 2))))
         for drawing in (labelled, predicted)
@@ -99,16 +91,7 @@ def test_a_map_is_blended_beside_a_legend_of_its_classes(image):
     assert other.shape == drawn.shape  # whatever the classes in the image
 
 
-NAMES = ("树", "Bäume", "나무", "पेड़", "ต้นไม้", "\N{DECIDUOUS TREE}", "tree")
-
-
-def test_letters_that_the_font_lacks_give_numbers_and_no_empty_boxes():
-    assert class_labels(NAMES, FONT) == ["0", "Bäume", "2", "3", "4", "5", "tree"]
-
-
-def test_a_font_that_is_given_is_used_or_named(image, tmp_path):
+def test_a_font_that_is_given_draws_the_names(image):
     prediction = squares(image, (30, 40))
-    assert np.array_equal(prediction.draw(font=FONT), prediction.draw())
-    (tmp_path / "font.ttf").write_text("no font")
-    with pytest.raises(ValueError, match=r"font\.ttf is not a font"):
-        prediction.draw(font=str(tmp_path / "font.ttf"))
+    other = FONT.replace("DejaVuSans", "DejaVuSerif")
+    assert not np.array_equal(prediction.draw(font=other), prediction.draw())

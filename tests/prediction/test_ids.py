@@ -3,11 +3,10 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 from helpers.runs import read_images, write_json
 
-from xcit_mm.prediction import Prediction, Predictor, find_items, predict_many
+from xcit_mm.prediction import Predictor
 
 
 def test_coco_ids_and_names_are_kept(models, command, photos, call, refusal, tmp_path, out):
@@ -44,25 +43,12 @@ def test_an_id_of_a_json_that_contradicts_earlier_results_is_refused(
     assert f"{name}, its name {name} or its id {id_} otherwise: give another --out" in message
 
 
-def test_ids_stay_when_photos_are_added_after_an_interrupted_command(
-    models, photos, tmp_path, monkeypatch
+def test_ids_stay_when_photos_are_added_and_no_photo_takes_the_name_of_another(
+    command, photos, call, refusal, tmp_path, out
 ):
-    predictor = Predictor.from_config(*models["seg"])
-    results = iter([predictor(photos / "01.png"), KeyboardInterrupt])
-
-    def predict_one(self: Predictor, images: list[np.ndarray]) -> list[Prediction]:
-        result = next(results)
-        if not isinstance(result, Prediction):
-            raise result
-        return [result]
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Predictor, "__call__", predict_one)
-        listing = find_items([photos / "01.png", photos / "02.png"])
-        predict_many(listing, predictor, tmp_path / "out")
-    predict_many(find_items([photos]), predictor, tmp_path / "out")
-    ids = {image["file_name"]: image["id"] for image in read_images(tmp_path / "out")}
+    assert call(*command(photos / "01.png", photos / "02.png"))[0] == 0
+    assert call(*command(photos))[0] == 0
+    ids = {image["file_name"]: image["id"] for image in read_images(out)}
     assert ids["01.png"] == 1 and sorted(ids.values()) == list(range(1, 13))
     another = shutil.copy(photos / "02.png", tmp_path / "00.png")
-    with pytest.raises(ValueError, match=r"know .*, its name 00\.png .* otherwise"):
-        predict_many(find_items([another]), predictor, tmp_path / "out")
+    assert "its name 00.png or its id None otherwise" in refusal(*command(another))

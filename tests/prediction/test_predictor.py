@@ -1,17 +1,14 @@
 """A model by its name in Python: what `xcit-mm predict` finds as arrays."""
 
-import subprocess
-import sys
-
 import cv2
 import numpy as np
 import pytest
+import supervision as sv
 import torch
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.structures import InstanceData
 from PIL import Image
-from torch.nn.utils import prune
 
 from xcit_mm import Predictor
 from xcit_mm.models.build import load_model
@@ -35,6 +32,7 @@ def test_a_detection_is_arrays_by_descending_score(predictors, models, turned):
     count = len(prediction)
     assert prediction.boxes.shape == (count, 4) and prediction.labels.shape == (count,)
     assert prediction.masks.shape == (count, 160, 96) and prediction.masks.dtype == bool
+    assert isinstance(prediction.instances.mask, sv.CompactMask)  # in little memory
     assert (np.diff(prediction.scores) <= 0).all()
     options = dict(device="cpu", min_score=float(prediction.scores[2]))
     assert len(Predictor.from_config(*models["det"], **options)(turned)) == 3
@@ -43,7 +41,7 @@ def test_a_detection_is_arrays_by_descending_score(predictors, models, turned):
 def test_a_segmentation_is_a_map_and_has_no_boxes(predictors, turned):
     prediction = predictors["seg"](turned)
     assert prediction.segmentation.shape == (160, 96) and not hasattr(prediction, "boxes")
-    assert len(prediction) == len(np.unique(prediction.segmentation))
+    assert len(prediction) == len(np.unique(prediction.segmentation)) > 2
 
 
 def test_paths_pillow_and_arrays_give_the_same_prediction(predictors, turned):
@@ -66,7 +64,6 @@ def test_paths_pillow_and_arrays_give_the_same_prediction(predictors, turned):
         ("none.jpg", FileNotFoundError, "none.jpg"),
         ("text.jpg", ValueError, "text.jpg: the file is broken or not an image"),
         (np.zeros((40, 40, 3)), ValueError, r"float64, \(40, 40, 3\)"),
-        (np.zeros((0, 40, 3), np.uint8), ValueError, r"\(0, 40, 3\) has no pixels"),
         (Image.fromarray(np.zeros((40, 40), np.uint16)), ValueError, "I;16"),
         (torch.zeros(3, 40, 40), TypeError, "Tensor"),
     ],
@@ -88,7 +85,7 @@ def test_an_image_of_fewer_bands_than_the_model_takes_is_refused(models):
     cfg.test_dataloader.dataset.pipeline[0].color_type = "unchanged"
     preprocess = Preprocessing(cfg)
     assert preprocess(np.zeros((40, 40, 4), np.uint8))["inputs"].shape[0] == 4
-    with pytest.raises(ValueError, match="image of 1 channel: the model takes 4"):
+    with pytest.raises(ValueError, match="image with 1 of the 4 channels"):
         preprocess(np.zeros((40, 40), np.uint8))
 
 
@@ -102,65 +99,30 @@ def test_a_model_in_memory_predicts_as_one_from_files_and_can_be_trained(
 
     cfg = predictors["det"].cfg
     model = load_model(cfg, models["det"][1]).train()
-    convolution = model.neck.fpn_convs[0].conv
-    prune.identity(convolution, "weight")  # keeps a tensor that cannot be copied
     before = state()
-    predictor = Predictor(model, cfg, dtype=dtype)
-    prediction = predictor(turned)
+    prediction = Predictor(model, cfg, dtype=dtype)(turned)
     assert state() == before
     assert model.training and all(weight.requires_grad for weight in model.parameters())
-    if dtype == "bfloat16":
-        return
-    assert np.allclose(prediction.boxes, predictors["det"](turned).boxes, atol=1e-3)
-    layers = [part.backbone.blocks[0].mlp.fc1 for part in (model, predictor.model)]
-    assert layers[0].weight.data_ptr() == layers[1].weight.data_ptr()
+    if dtype == "float32":
+        assert np.allclose(prediction.boxes, predictors["det"](turned).boxes, atol=1e-3)
 
 
-def test_boxes_of_a_model_without_boxes_enclose_the_masks_and_the_best_comes_first(predictors):
-    """SOLO predicts masks and boxes of zeros. Mask2Former has another order."""
-    masks = torch.zeros(2, 40, 60, dtype=torch.bool)
+@pytest.mark.parametrize("count", [0, 2])
+def test_boxes_of_a_model_without_boxes_enclose_the_masks_and_the_best_comes_first(
+    count, predictors
+):
+    """SOLO predicts boxes of zeros, and floats without objects. Mask2Former has another order."""
+    masks = torch.zeros(2, 40, 60, dtype=torch.bool if count else torch.float)
     masks[0, :5, :5] = masks[1, 10:20, 5:35] = True
-    scores = torch.tensor([0.2, 0.9])
     instances = InstanceData(
-        bboxes=torch.zeros(2, 4), scores=scores, labels=torch.tensor([0, 1]), masks=masks
-    )
-    image = np.zeros((40, 60, 3), np.uint8)
+        bboxes=torch.zeros(2, 4),
+        scores=torch.tensor([0.2, 0.9]),
+        labels=torch.tensor([0, 1], dtype=torch.long if count else torch.float),
+        masks=masks,
+    )[:count]
     sample = DetDataSample(pred_instances=instances)
-    prediction = predictors["det"].to_prediction(image, sample)
-    assert prediction.boxes.tolist() == [[5, 10, 35, 20], [0, 0, 5, 5]]
-    assert prediction.labels.tolist() == [1, 0] and prediction.scores[0] > prediction.scores[1]
-    assert np.array_equal(prediction.masks, masks.flip(0))
-    with pytest.raises(ValueError, match="the model predicts no boxes or masks"):
-        predictors["det"].to_prediction(image, DetDataSample())
-
-
-MEMORY = """
-import resource, sys
-import cv2, numpy as np
-from xcit_mm import Predictor
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3  # MB
-
-predictor = Predictor.from_config(*sys.argv[1:3], device="cpu")
-photo = cv2.resize(cv2.imread(sys.argv[3]), (4000, 3000))
-predictor(photo[:100, :100])
-before = peak()
-prediction = predictor(photo)
-print(len(prediction), peak() - before)
-"""
-
-
-def test_memory_follows_the_boxes_of_masks_not_the_photo(models, photos):
-    """Twenty masks of the photo's size take 240 MB."""
-    command = [sys.executable, "-c", MEMORY, *models["det"], str(photos / "00.png")]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    count, megabytes = ended.stdout.split()
-    assert int(count) == 20 and float(megabytes) < 180, ended.stderr[-2000:]
-
-
-def test_classes_in_groups_give_the_map_of_all_at_once(predictors, turned, monkeypatch):
-    expected = predictors["seg"](turned).segmentation
-    monkeypatch.setattr("xcit_mm.prediction.masks.CLASSES", 3)
-    assert np.array_equal(predictors["seg"](turned).segmentation, expected)
-    assert len(np.unique(expected)) > 2
+    prediction = predictors["det"].to_prediction(np.zeros((40, 60, 3), np.uint8), sample)
+    assert prediction.boxes.tolist() == [[5, 10, 35, 20], [0, 0, 5, 5]][:count]
+    assert prediction.labels.tolist() == [1, 0][:count]
+    assert np.array_equal(prediction.masks, masks[:count].flip(0))
+    assert len(prediction.to_coco()) == count

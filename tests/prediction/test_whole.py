@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo, upernet
 
 from xcit_mm import Predictor
-from xcit_mm.models import Trunk, large
+from xcit_mm.models import large
 from xcit_mm.prediction import whole
 from xcit_mm.prediction.whole import WholeImage
 
@@ -34,36 +34,29 @@ def predictor_of(recipe, scale: int = 128, **options) -> Predictor:
 
 @pytest.fixture(scope="module")
 def photo() -> np.ndarray:
-    return synthetic_photo(650, 410)
+    return synthetic_photo(450, 410)
 
 
 @pytest.fixture(scope="module")
 def valid() -> np.ndarray:
-    mask = np.ones((650, 410), bool)
+    mask = np.ones((450, 410), bool)
     mask[:200, :90] = False
-    mask[500:] = False
+    mask[400:] = False
     return mask
-
-
-def padded(predictor: Predictor, photo: np.ndarray, valid: np.ndarray | None):
-    """Return the inputs of the model in memory, padded to multiples of 32, and their mask."""
-    height, width = photo.shape[:2]
-    batch = {name: [value] for name, value in predictor.preprocess(photo, resizes=False).items()}
-    inputs = predictor.model.data_preprocessor(batch, False)["inputs"][:, :, :height, :width]
-    mask = np.ones((height, width), bool) if valid is None else valid
-    return F.pad(inputs, (0, -width % 32, 0, -height % 32)), [torch.from_numpy(mask)]
 
 
 @pytest.mark.parametrize("has_gaps", [False, True])
 def test_a_map_is_that_of_the_image_in_memory(has_gaps, photo, valid):
     """In each pixel, but where the two best classes are equal to rounding."""
     predictor = predictor_of(semantic_fpn)
-    mask = valid if has_gaps else None
-    inputs, masks = padded(predictor, photo, mask)
+    mask = valid if has_gaps else np.ones_like(valid)
     model = predictor.model
-    with torch.inference_mode(), model.backbone.valid(masks):
+    batch = {name: [value] for name, value in predictor.preprocess(photo, resizes=False).items()}
+    inputs = model.data_preprocessor(batch, False)["inputs"][:, :, :450, :410]
+    inputs = F.pad(inputs, (0, -410 % 32, 0, -450 % 32))
+    with torch.inference_mode(), model.backbone.valid([torch.from_numpy(mask)]):
         metas = [dict(img_shape=inputs.shape[2:], pad_shape=inputs.shape[2:])]
-        logits = model.encode_decode(inputs, metas)[0, :, :650, :410]
+        logits = model.encode_decode(inputs, metas)[0, :, :450, :410]
     labels = predictor(photo, mask).segmentation
     best = logits.topk(2, dim=0).values
     is_tie = (best[0] - best[1] < 1e-4 * logits.abs().max()).numpy()
@@ -71,57 +64,31 @@ def test_a_map_is_that_of_the_image_in_memory(has_gaps, photo, valid):
     assert np.array_equal(labels[~is_tie], logits.argmax(dim=0).numpy()[~is_tie])
 
 
-def test_objects_are_those_of_windows_on_the_taps_in_memory(photo, valid, monkeypatch):
-    predictor = predictor_of(mask_rcnn)
-    result = predictor(photo, valid)
-    inputs, masks = padded(predictor, photo, valid)
-    backbone = predictor.model.backbone
-
-    def taps_in_memory(*args, **options) -> large.Taps:
-        with torch.no_grad(), backbone.valid(masks):
-            maps = Trunk.forward(backbone, inputs)
-            tokens = backbone.valid_cells(inputs, 16)[0, 0]
-        stores = [large.TokensInMemory((1, 1, 1), torch.device("cpu")) for _ in maps]
-        for store, tap in zip(stores, maps, strict=True):
-            store.tokens = tap[0].permute(1, 2, 0)
-        return large.Taps(stores, tokens)
-
-    monkeypatch.setattr(whole, "large_taps", taps_in_memory)
-    expected = predictor(photo, valid)
-    assert len(result) == len(expected) > 5
-    np.testing.assert_allclose(result.boxes, expected.boxes, atol=0.1)
-    np.testing.assert_array_equal(result.labels, expected.labels)
-    assert (result.masks != expected.masks).mean() < 1e-4
-
-
 @pytest.mark.parametrize("recipe", [semantic_fpn, mask_rcnn])
 def test_the_scale_is_that_of_a_tile_and_results_are_in_pixels_of_the_photo(recipe, photo):
     """A tile of 128 pixels becomes 192."""
     prediction = predictor_of(recipe, 192)(photo)
-    resized = cv2.resize(photo, (615, 975))
-    of_resized = predictor_of(recipe, 192, tile=192)(resized)
-    assert prediction.image is photo
+    of_resized = predictor_of(recipe, 192, tile=192)(cv2.resize(photo, (615, 675)))
     if recipe is semantic_fpn:
-        rows = ((np.arange(650) + 0.5) * 1.5).astype(int)
+        rows = ((np.arange(450) + 0.5) * 1.5).astype(int)
         columns = ((np.arange(410) + 0.5) * 1.5).astype(int)
         assert np.array_equal(prediction.segmentation, of_resized.segmentation[rows][:, columns])
         return
     assert len(prediction) > 5
     np.testing.assert_allclose(prediction.boxes, of_resized.boxes / 1.5, atol=1e-3)
-    assert prediction.masks.shape[1:] == (650, 410)
+    assert prediction.masks.shape[1:] == (450, 410)
     areas = prediction.masks.sum(axis=(1, 2))
     difference = np.abs(areas - of_resized.masks.sum(axis=(1, 2)) / 1.5**2)
     assert difference.mean() < 0.02 * areas.mean()  # pixels along the edges
 
 
-@pytest.mark.parametrize("size", [(20, 30), (128, 129), (300, 1300)])
+@pytest.mark.parametrize("size", [(20, 30), (300, 1300)])
 def test_windows_have_margins_and_cover_each_pixel_once(size):
     image = WholeImage(predictor_of(semantic_fpn), *size, tile=128, overlap=64)
     for spread, length in zip((image.rows, image.columns), size, strict=True):
         seams = [window.inside.start for window in spread] + [length]
         assert seams[0] == 0 and [window.inside.stop for window in spread] == seams[1:]
         for window in spread:
-            assert window.start % 128 == 0
             assert window.start == 0 or window.inside.start - window.start >= 128
             assert window.stop == length or window.stop - window.inside.stop >= 128
 
@@ -132,9 +99,8 @@ def test_the_default_tile_is_the_side_of_the_tested_images():
 
 def test_a_head_that_sees_windows_is_named(capsys):
     predictor_of(upernet)
-    assert (
-        "UPerHead pools, attends or norms over a window, not the image" in capsys.readouterr().err
-    )
+    line = "UPerHead pools, attends or norms over a window, not the image\n"
+    assert line in capsys.readouterr().err
     whole.check_whole(build(semantic_fpn()))
     assert capsys.readouterr().err == ""
 

@@ -1,21 +1,31 @@
 """Items to records: a process reads and predicts items, and appends records to its journal."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import cv2
+import numpy as np
+from torch.utils.data import DataLoader
+
+from ..utils.atomic import atomic_write
 from ..utils.errors import reason
 from .journal import Journal
 from .listing import Item
 from .prediction import Prediction
 from .predictor import Predictor
-from .reading import ReadImage, is_death_of_reader, read_images
-from .results import result_paths, write_drawing, write_map
+from .preprocessing import Preprocessing
+from .results import result_paths, write_drawing
 
 MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tried again
 CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
+TIMEOUT = 600  # seconds without images from the processes that read
+
+# An item with its pixels (H, W, C), or with the reason why it cannot be read.
+ReadImage: TypeAlias = tuple[Item, np.ndarray | str]
 
 
 @dataclass
@@ -59,13 +69,34 @@ class Engine:
 
     def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
         """Predict and record images in batches, and yield their items."""
-        predictor = self.predictor
-        batch_size = predictor.batch_size if predictor.tile is None else 1
-        start = self.journal.start
-        for batch in read_images(predictor.preprocess, items, batch_size, self.workers, start):
+        for batch in self._read(items):
             for (item, _), result in zip(batch, self._predict_batch(batch), strict=True):
                 self._record(item, result)
                 yield item
+
+    def _read(self, items: Sequence[Item]) -> Iterable[list[ReadImage]]:
+        """Read images in order and in batches, each after its start is in the journal.
+
+        If a process that reads dies or hangs, torch raises a RuntimeError wherever this process is.
+        """
+
+        def iter_started() -> Iterator[int]:
+            for number, item in enumerate(items):
+                self.journal.start(item)
+                yield number
+
+        workers = min(self.workers, len(items))
+        dataset: Any = items
+        return DataLoader(
+            dataset,
+            batch_size=self.predictor.batch_size if self.predictor.tile is None else 1,
+            sampler=iter_started(),
+            num_workers=workers,
+            prefetch_factor=1 if workers == 1 else None,  # so an image that hangs is read alone
+            collate_fn=partial(_read_batch, self.predictor.preprocess),
+            timeout=TIMEOUT if workers else 0,
+            worker_init_fn=_stop_threads,
+        )
 
     def _predict_batch(self, batch: Sequence[ReadImage]) -> list[Prediction | str]:
         """Return the prediction of each image, or the reason of its failure."""
@@ -73,7 +104,7 @@ class Engine:
         try:
             predictions = iter(self.predictor(arrays))
         except Exception as error:  # models and pipelines raise many types
-            if is_death_of_reader(error):
+            if "DataLoader worker" in str(error):  # a process that reads
                 raise
             if len(batch) == 1:
                 return [reason(error)]
@@ -93,6 +124,21 @@ class Engine:
         if result.segmentation is None:
             fields["objects"] = result.to_coco(item.id, self.category_ids)
         else:
-            unfinished = self.journal.path.with_suffix(".unfinished")
-            write_map(map_path, result.segmentation, unfinished)
+            png = cv2.imencode(".png", result.segmentation)[1]
+            with atomic_write(map_path, self.journal.path.with_suffix(".unfinished")) as file:
+                file.write(png.tobytes())
         self.journal.add(item, **fields)
+
+
+def _read_batch(preprocess: Preprocessing, items: Sequence[Item]) -> list[ReadImage]:
+    images: list[ReadImage] = []
+    for item in items:
+        try:
+            images.append((item, preprocess.read(item.path)))
+        except Exception as error:  # decoders raise many types
+            images.append((item, reason(error)))
+    return images
+
+
+def _stop_threads(worker: int) -> None:
+    cv2.setNumThreads(0)  # OpenCV's threads do not survive the fork

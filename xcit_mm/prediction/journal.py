@@ -6,18 +6,16 @@ Each process appends lines of JSON to a file of its own, and nothing is ever rem
 - a record with `"path"` after the item is predicted, its drawing and map written before it,
 - `{"end": true}` if the process ends by a stop or an error that no item has caused.
 
-Journals are read in the order in which they were begun. An item is done if it has a record, and its
-last record counts. A process that died leaves starts without records, and perhaps an incomplete
-last line.
+Journals are read in the order in which they were begun, and the last record of an item counts. A
+process that died leaves starts without records, and perhaps an incomplete last line.
 """
 
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from .listing import Item
@@ -26,8 +24,7 @@ JOURNAL = "journal"
 """Folder of the journals in a folder of predictions."""
 
 
-@dataclass
-class Progress:
+class Progress(NamedTuple):
     """What journals say.
 
     Attributes:
@@ -36,96 +33,86 @@ class Progress:
             in which no other item was in flight. The item's next record removes it.
     """
 
-    journals: list[Path]
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)
-    deaths: dict[str, int] = field(default_factory=dict)
+    records: dict[str, dict[str, Any]]
+    deaths: dict[str, int]
 
-    def list_pending(self, items: Sequence[Item], retry_failed: bool) -> list[Item]:
-        """Return the items without a record, and with `retry_failed` the failed ones.
 
-        Items without an id get the next free numbers from 1, whoever is recorded first.
-
-        Raises:
-            ValueError: If an item has the name or id of another one with a record, or another id.
-        """
-        owners = {}  # paths by name and by id
-        for path, record in self.records.items():
-            owners[record["name"]] = path
-            owners[record["id"]] = path
-        new = []
-        failed = []
-        for item in items:
-            record = self.records.get(item.path, {})
-            is_same_id = not record or item.id in (None, record["id"])
-            if not is_same_id or {owners.get(key, item.path) for key in item[1:]} != {item.path}:
-                problem = f"{item.path}, its name {item.name} or its id {item.id}"
-                raise ValueError(f"earlier results know {problem} otherwise: give another --out")
-            if not record:
-                new.append(item)
-            elif "error" in record and retry_failed:
-                failed.append(item._replace(id=record["id"]))
-        taken = {*owners, *(item.id for item in new)}
-        free_ids = (number for number in count(1) if number not in taken)
-        numbered = [
-            item if item.id is not None else item._replace(id=next(free_ids)) for item in new
-        ]
-        return numbered + failed
-
-    def iter_objects(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects of all items."""
-        done = set()
-        for journal in self.journals:
-            for line in _iter_lines(journal):
-                if "objects" in line and line["path"] not in done:
-                    done.add(line["path"])
-                    yield from line["objects"]
-
-    def read(self, journal: Path) -> None:
-        """Add the records of a journal, and the deaths of items that its process left in flight."""
+def read_journals(folder: Path, prefix: str = "") -> Progress:
+    """Read all journals of a folder of predictions, or those whose file names have a prefix."""
+    records = {}
+    deaths: dict[str, int] = {}
+    for journal in _list_journals(folder, prefix):
         started: set[str] = set()
         for line in _iter_lines(journal):
             if "start" in line:
                 started.add(line["start"])
             elif "path" in line:
-                line.pop("objects", None)
                 path = line["path"]
-                self.records[path] = line
+                line.pop("objects", None)
+                records[path] = line
                 started.discard(path)
-                self.deaths.pop(path, None)
+                deaths.pop(path, None)
             elif "end" in line:
                 started.clear()
         is_alone = len(started) == 1  # else any may be the cause
         for path in started:
-            self.deaths.setdefault(path, 0)
-            if is_alone:
-                self.deaths[path] += 1
+            deaths[path] = deaths.get(path, 0) + (1 if is_alone else 0)
+    return Progress(records, deaths)
+
+
+def iter_objects(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of all items of a folder of predictions."""
+    done = set()
+    for journal in _list_journals(folder):
+        for line in _iter_lines(journal):
+            if "objects" in line and line["path"] not in done:
+                done.add(line["path"])
+                yield from line["objects"]
+
+
+def _list_journals(folder: Path, prefix: str = "") -> list[Path]:
+    return sorted((folder / JOURNAL).glob(f"{prefix}*.jsonl"))
 
 
 def _iter_lines(journal: Path) -> Iterator[dict[str, Any]]:
-    """Yield the content of each line. A damaged one before the last is a ValueError."""
+    """Yield the content of each line. The last may be incomplete: its process died."""
     with journal.open("rb") as file:
-        for number, encoded in enumerate(file, start=1):
-            if not encoded.endswith(b"\n"):  # the process died while it wrote
-                return
-            try:
-                line = json.loads(encoded)
-            except ValueError:
-                fix = "remove the file to predict its images again"
-                raise ValueError(f"{journal}, line {number} is damaged: {fix}") from None
-            yield line
+        yield from (json.loads(line) for line in file if line.endswith(b"\n"))
 
 
-def read_journals(folder: Path, prefix: str = "") -> Progress:
-    """Read all journals of a folder of predictions, or those whose file names have a prefix."""
-    progress = Progress(sorted((folder / JOURNAL).glob(f"{prefix}*.jsonl")))
-    for journal in progress.journals:
-        progress.read(journal)
-    return progress
+def list_pending(
+    items: Sequence[Item], records: dict[str, dict[str, Any]], retry_failed: bool
+) -> list[Item]:
+    """Return the items without a record, and with `retry_failed` the failed ones.
+
+    Items without an id get the next free numbers from 1, whoever is recorded first.
+
+    Raises:
+        ValueError: If an item has the name or id of another one with a record, or another id.
+    """
+    owners = {}  # paths by name and by id
+    for path, record in records.items():
+        owners[record["name"]] = path
+        owners[record["id"]] = path
+    taken = {*owners, *(item.id for item in items)}
+    free_ids = (number for number in count(1) if number not in taken)
+    new = []
+    failed = []
+    for item in items:
+        record = records.get(item.path, dict(id=item.id))
+        is_other = item.id is not None and item.id != record["id"]
+        if is_other or {owners.get(key, item.path) for key in item[1:]} != {item.path}:
+            problem = f"{item.path}, its name {item.name} or its id {item.id}"
+            raise ValueError(f"earlier results know {problem} otherwise: give another --out")
+        if item.path not in records:
+            new.append(item if item.id is not None else item._replace(id=next(free_ids)))
+        elif "error" in record and retry_failed:
+            failed.append(item._replace(id=record["id"]))
+    return new + failed
 
 
 class Journal:
-    """The journal of this process, of whose lines the module tells. Its file exists from the first
-    line on.
+    """The journal of this process, a new file from the first line on.
 
     Args:
         folder: Folder of predictions.

@@ -41,10 +41,10 @@ class Listing(NamedTuple):
 
 
 def find_items(sources: Sequence[str | Path], root: str | Path | None = None) -> Listing:
-    """List images and the images below folders, or the images of a COCO json.
+    """List images and the images below folders, or the images of a COCO json, of which some may be
+    missing.
 
-    Hidden files, and other files, links to folders and folders of results, which are counted, are
-    left out. Images of a json may be missing, but not all.
+    Hidden files, links to folders, folders of results and other files are left out.
 
     Args:
         root: Folder of the paths in a json. Default: that of the json.
@@ -78,8 +78,6 @@ def _list_source(source: str, left_out: Counter[str]) -> list[Item]:
         if _suffix(source) not in PHOTO_SUFFIXES:
             raise ValueError(f"{source} is not in a format that is predicted: {FIX}")
         return [Item(os.path.abspath(source), os.path.basename(source))]
-    if not os.path.isdir(source):
-        raise FileNotFoundError(f"no file or folder at {source}: {FIX}")
     items = []
     for folder, subfolders, files in os.walk(source, onerror=_raise):
         if SETTINGS in files:

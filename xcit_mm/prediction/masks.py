@@ -1,7 +1,6 @@
-"""Masks in their boxes and maps by groups of classes, in less memory than the libraries need.
+"""mmdet's instances as supervision's detections, with masks in the memory of their boxes.
 
-mmdet pastes each mask into an image of its own: 100 objects of 8000 x 6000 pixels take 4.8 GB.
-mmseg resizes the logits of all classes: 150 classes of 4000 x 3000 pixels take 7.2 GB.
+mmdet's masks are as large as the image: 100 objects of 8000 x 6000 pixels take 4.8 GB.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,9 +11,6 @@ import numpy as np
 import supervision as sv
 import torch
 from mmengine.structures import InstanceData
-
-CLASSES = 16  # whose logits are resized together
-LESS_MEMORY = "less_memory"  # in the metainfo of an image that asks for it
 
 
 class Crop(NamedTuple):
@@ -50,52 +46,39 @@ def to_compact(crops: Iterable[Crop], size: tuple[int, int]) -> sv.CompactMask:
     return sv.CompactMask.merge(masks)
 
 
-def prepare_for_less_memory(model: Any, min_score: float | None) -> None:
-    """Let the mask heads of a Mask R-CNN return a `Crop` of each object instead of a mask, and a
-    segmentor return labels without logits, for images with `LESS_MEMORY` in their metainfo.
+def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detections:
+    """Return instances in descending order of scores, which not all heads ensure.
 
     Args:
-        min_score: Score below which objects get no mask, or None for the model's own.
+        instances: Their masks are a tensor (n, H, W) or a list of `Crop`.
+        size: Height and width of the image.
     """
-    if hasattr(model, "postprocess_result"):
-        model.postprocess_result = partial(_predict_labels, model.postprocess_result)
+    from mmdet.structures.mask import mask2bbox
+
+    instances = instances.cpu()
+    masks = instances.get("masks")
+    if isinstance(masks, torch.Tensor) and not instances.bboxes.any():  # SOLO predicts no boxes
+        instances.bboxes = mask2bbox(masks)
+    arrays = instances.numpy()
+    arrays = arrays[np.argsort(-arrays.scores, kind="stable")]
+    masks = arrays.get("masks")
+    if isinstance(masks, list):
+        masks = to_compact(masks, size)
+    elif masks is not None:  # without objects, SOLO's masks and labels are floats
+        masks = masks.astype(bool, copy=False)
+    return sv.Detections(arrays.bboxes, masks, arrays.scores, arrays.labels.astype(int))
+
+
+def return_crops(model: Any) -> None:
+    """Let the mask heads of a Mask R-CNN return a `Crop` of each object instead of a mask."""
     if not hasattr(model, "roi_head"):
         return
     from mmdet.models.roi_heads.mask_heads import FCNMaskHead
 
-    test_cfg = getattr(model.roi_head, "test_cfg", None)
-    if test_cfg is not None and min_score is not None:
-        # NMS never lets an object change one of a higher score. mmdet keeps scores above the
-        # threshold, `min_score` those equal to it too.
-        just_below = float(np.nextafter(np.float32(min_score), -1))
-        test_cfg.score_thr = max(test_cfg.score_thr, just_below)
     for module in model.modules():
         # Subclasses with a method of their own stay.
         if getattr(type(module), "predict_by_feat", None) is FCNMaskHead.predict_by_feat:
             module.predict_by_feat = partial(_predict_crops, module.predict_by_feat)
-
-
-def _predict_labels(postprocess: Any, logits: torch.Tensor, samples: list[Any]) -> list[Any]:
-    """Call mmseg's `postprocess_result` for groups of classes, and keep each pixel's best class."""
-    classes = logits.shape[1]
-    if classes == 1 or not all(LESS_MEMORY in sample for sample in samples):
-        return postprocess(logits, samples)
-    # Of about equal size: mmseg takes a group of one class for a model of two.
-    groups = logits.tensor_split(-(-classes // CLASSES), dim=1)
-    for number, sample in enumerate(samples):
-        best_scores = torch.tensor(-torch.inf, device=logits.device)
-        best_labels = torch.tensor(0, device=logits.device)
-        first = 0
-        for group in groups:
-            postprocess(group[number : number + 1], [sample])
-            scores = sample.seg_logits.data.amax(dim=0, keepdim=True)
-            labels = sample.pred_sem_seg.data + first
-            best_labels = torch.where(scores > best_scores, labels, best_labels)
-            best_scores = torch.maximum(scores, best_scores)
-            first += group.shape[1]
-        sample.pred_sem_seg.data = best_labels
-        del sample.seg_logits
-    return samples
 
 
 def _predict_crops(
@@ -103,16 +86,11 @@ def _predict_crops(
     mask_preds: Sequence[torch.Tensor],
     results_list: list[InstanceData],
     batch_img_metas: list[dict],
-    rcnn_test_cfg: Any,
-    rescale: bool = False,
-    activate_map: bool = False,
+    **options: Any,
 ) -> list[InstanceData]:
     """Call `FCNMaskHead.predict_by_feat` (`predict`) for each object, as if the image were its box,
     and set `results.masks` to crops.
     """
-    options = dict(rescale=rescale, activate_map=activate_map)
-    if not rescale or not all(LESS_MEMORY in meta for meta in batch_img_metas):
-        return predict(mask_preds, results_list, batch_img_metas, rcnn_test_cfg, **options)
     for scores, results, meta in zip(mask_preds, results_list, batch_img_metas, strict=True):
         boxes = results.bboxes
         boxes /= boxes.new_tensor(meta["scale_factor"]).repeat((1, 2))
@@ -126,7 +104,7 @@ def _predict_crops(
             moved = InstanceData(bboxes=boxes[only] - corner.repeat(2), labels=results.labels[only])
             width, height = size.int().tolist()
             crop_meta = dict(ori_shape=(height, width), scale_factor=(1.0, 1.0))
-            (pasted,) = predict([scores[only]], [moved], [crop_meta], rcnn_test_cfg, **options)
+            (pasted,) = predict([scores[only]], [moved], [crop_meta], **options)
             left, top = corner.int().tolist()
             crops.append(Crop(left, top, pasted.masks[0].cpu().numpy()))
         results.masks = crops

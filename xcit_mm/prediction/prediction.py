@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
 from typing import Any
 
 import cv2
@@ -13,15 +12,12 @@ from PIL import Image
 
 from ..utils.coco import encode_mask, from_corners
 from ..utils.palettes import Palette
-from .drawing import FONT, class_labels, draw_instances, draw_segmentation_map
-from .masks import crop_of
-
-MAX_SHOWN = 1280  # pixels of a side of the image that a notebook shows
+from .drawing import FONT, draw_instances, draw_segmentation_map
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
-    """A model's prediction for an image, as NumPy arrays. A notebook shows it as its drawing.
+    """A model's prediction for an image, as NumPy arrays.
 
     `len` is the number of objects, or of classes in a segmentor's map.
 
@@ -86,8 +82,7 @@ class Prediction:
             min_score: Score above which objects are drawn.
             alpha: Opacity of masks and segmentation maps, from 0 to 1.
             labels: Whether to draw names and scores, or the legend of a segmentation map.
-            font: Path of the font of the names. Default: DejaVu Sans. A name with letters that the
-                font lacks is drawn as its number.
+            font: Path of the font of the names. Default: DejaVu Sans, which has European letters.
 
         Raises:
             ValueError: If the image has bands other than BGR of 8 bits, or an argument is wrong.
@@ -96,17 +91,15 @@ class Prediction:
             raise ValueError(f"{alpha=}: give an opacity from 0 to 1")
         image = cv2.cvtColor(self.image, cv2.COLOR_GRAY2BGR) if self.image.ndim == 2 else self.image
         if image.shape[2] != 3 or image.dtype != np.uint8:
-            raise ValueError(
-                f"image of {image.dtype}, {image.shape}: only (H, W, 3), BGR, uint8 is drawn"
-            )
-        font = font or FONT
-        style = class_labels(tuple(self.names), font), font, self.palette, alpha, labels
+            given = f"image of {image.dtype}, {image.shape}"
+            raise ValueError(f"{given}: only (H, W, 3), BGR, uint8 is drawn")
+        style = self.names, font or FONT, self.palette, alpha, labels
         if self.segmentation is not None:
             return draw_segmentation_map(image, self.segmentation, *style)
         return draw_instances(image, self.above(min_score)._objects, *style)
 
     def plot(self, *options: Any, **named_options: Any) -> Image.Image:
-        """Return the drawing of `draw`, whose options it takes, as an image of Pillow, in RGB."""
+        """Return the drawing of `draw`, whose options it takes, as an RGB image of Pillow."""
         return Image.fromarray(self.draw(*options, **named_options)[..., ::-1])
 
     def to_coco(
@@ -120,14 +113,9 @@ class Prediction:
             dict(image_id=image_id, category_id=int(ids[label]), bbox=box, score=score)
             for label, box, score in objects
         ]
-        if self._objects.mask is None:
-            return results
-        for number, result in enumerate(results):
-            left, top, crop = crop_of(self._objects.mask, number)
-            height, width = crop.shape
-            mask = np.zeros(self._objects.mask.shape[1:], np.uint8, order="F")  # as pycocotools'
-            mask[top : top + height, left : left + width] = crop
-            result["segmentation"] = encode_mask(mask)
+        if self._objects.mask is not None:
+            for result, mask in zip(results, self._objects.mask, strict=True):
+                result["segmentation"] = encode_mask(mask)
         return results
 
     def to_supervision(self) -> sv.Detections:
@@ -145,14 +133,3 @@ class Prediction:
         counts = Counter(self.names[label] for label in self.labels)
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
         return f"Prediction of {size}: {listed or 'no objects'}"
-
-    def _repr_png_(self) -> bytes | None:
-        """Return the drawing for a notebook, or None for images of other bands."""
-        try:
-            drawn = self.plot()
-        except ValueError:
-            return None
-        png = BytesIO()
-        drawn.thumbnail((MAX_SHOWN, MAX_SHOWN))
-        drawn.save(png, "PNG")
-        return png.getvalue()

@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any, overload
@@ -24,10 +23,8 @@ from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
 from ..utils.configs import ModelInput, read_config, tested_metainfo
 from ..version import __version__
-from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_model
-from .detections import to_detections
-from .masks import LESS_MEMORY, prepare_for_less_memory
+from .masks import return_crops, to_detections
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import overlap_of_tiles, predict_tiled
@@ -79,15 +76,12 @@ class Predictor:
             raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
         if overlap is not None and tile is None:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
-        if dtype not in (*DTYPES, "auto"):
-            raise ValueError(f"{dtype=}: give {', '.join(DTYPES)} or auto")
         if batch_size < 1:
             raise ValueError(f"{batch_size=}: must be positive")
         if whole and tile is None:
             tile = ModelInput(cfg).side
             if tile is None:
                 raise ValueError("the config says no size of images: give tile too")
-        torch.empty(0, device=device)  # raises now what a wrong device would raise later
         self.tile = tile
         self.whole = whole
         self.overlap = 0 if tile is None else overlap_of_tiles(tile, overlap)
@@ -101,15 +95,15 @@ class Predictor:
         self.preprocess = Preprocessing(cfg)
         # Weights are read, and perhaps downloaded, once all options are known to be valid.
         loaded = model if isinstance(model, nn.Module) else load_model(cfg, model)
-        own_model = copy_sharing_weights(loaded)
-        if device is None:
-            device = next((str(weight.device) for weight in loaded.parameters()), "cpu")
-        self.device = device
-        self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
+        self.device = device or next((str(part.device) for part in loaded.parameters()), "cpu")
+        self.dtype = DTYPES[fast_dtype(self.device) if dtype == "auto" else dtype]
         self._checksum = _checksum(loaded)  # of the weights before they are folded
-        own_model = revert_sync_batchnorm(own_model).eval().to(device)
+        own_model = revert_sync_batchnorm(copy_sharing_weights(loaded)).eval().to(self.device)
         self.model = prepare_for_inference(own_model)
-        prepare_for_less_memory(self.model, min_score)
+        backbone: Any = getattr(self.model, "backbone", None)
+        is_slide = (cfg.model.get("test_cfg") or {}).get("mode") == "slide"
+        self._leaves_out_pixels = getattr(backbone, "can_leave_out_pixels", False) and not is_slide
+        return_crops(self.model)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
         if whole:
@@ -117,11 +111,7 @@ class Predictor:
 
     @classmethod
     def from_config(
-        cls,
-        config: str | Path,
-        checkpoint: str | Path,
-        device: str | None = None,
-        **options: Any,
+        cls, config: str | Path, checkpoint: str | Path, device: str | None = None, **options: Any
     ) -> "Predictor":
         """Build the predictor of a config and a checkpoint, which must have all of its weights.
 
@@ -129,13 +119,14 @@ class Predictor:
             checkpoint: A path, a URL or `xcit://NAME`.
             options: Other arguments of the class, such as `tile` and `dtype`.
         """
+        # Tasks of Ray have another current folder.
+        config = os.path.abspath(config)
+        if "://" not in str(checkpoint):
+            checkpoint = os.path.abspath(checkpoint)
         cfg = read_config(config)
-        check_checkpoint(checkpoint)
         check_backbone(cfg)
         predictor = cls(checkpoint, cfg, device or get_device(), **options)
-        is_url = "://" in str(checkpoint)
-        path = str(checkpoint) if is_url else os.path.abspath(checkpoint)
-        predictor.arguments = dict(config=os.path.abspath(config), checkpoint=path) | options
+        predictor.arguments = dict(config=config, checkpoint=checkpoint) | options
         return predictor
 
     @classmethod
@@ -153,23 +144,18 @@ class Predictor:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What determines the predictions, except for rounding: config, weights, options and
-        versions, as plain values.
-        """
+        """What determines the predictions, except for rounding, as plain values."""
         config = crc32(repr(self.cfg.to_dict()).encode())
-        library = import_module("mmdet" if self.is_detector else "mmseg")
-        return {
-            "config": f"{Path(self.cfg.filename or '').name} ({config:08x})".strip(),
-            "weights": f"{self._checksum:08x}",
-            "tile": self.tile,
-            "overlap": self.overlap,
-            "whole": self.whole,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "min_score": self.min_score,
-            "xcit_mm": __version__,
-            "torch": str(torch.__version__),
-            library.__name__: library.__version__,
-        }
+        return dict(
+            config=f"{Path(self.cfg.filename or '').name} ({config:08x})".strip(),
+            weights=f"{self._checksum:08x}",
+            tile=self.tile,
+            overlap=self.overlap,
+            whole=self.whole,
+            dtype=str(self.dtype).removeprefix("torch."),
+            min_score=self.min_score,
+            xcit_mm=__version__,
+        )
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -184,7 +170,7 @@ class Predictor:
         images: ImageLike | Sequence[ImageLike],
         valid: np.ndarray | Sequence[np.ndarray] | None = None,
     ) -> Prediction | list[Prediction]:
-        """Predict an image, or a sequence of images, `batch_size` images of one size at a time.
+        """Predict an image, or a sequence of images, `batch_size` neighbours of one size at a time.
 
         Args:
             images: Paths of images; images of Pillow, also for users whose arrays are RGB,
@@ -204,16 +190,12 @@ class Predictor:
             raise ValueError(f"valid with tile={self.tile}: give whole=True, or no tile")
         predictions: list[Prediction] = []
         for start in range(0, len(images), self.batch_size):
-            batch = images[start : start + self.batch_size]
-            arrays = [self.preprocess.read(image) for image in batch]
-            for array in arrays:
-                if not array.size:
-                    raise ValueError(f"image of shape {array.shape} has no pixels: leave it out")
-            batch_masks = masks[start : start + self.batch_size]
+            batch = slice(start, start + self.batch_size)
+            arrays = [self.preprocess.read(image) for image in images[batch]]
             if self.tile is None:
-                predictions += self._predict(arrays, batch_masks)
+                predictions += self._predict(arrays, masks[batch])
             elif self.whole:
-                predictions += map(partial(predict_whole, self), arrays, batch_masks)
+                predictions += map(partial(predict_whole, self), arrays, masks[batch])
             else:
                 options = self.tile, self.overlap, self.batch_size
                 predictions += [predict_tiled(self._predict, array, *options) for array in arrays]
@@ -223,35 +205,14 @@ class Predictor:
         self, images: list[np.ndarray], masks: Sequence[np.ndarray | None] | None = None
     ) -> list[Prediction]:
         """Predict whole arrays, as the loading step of the config returns them."""
-        inputs = [
-            self.preprocess(image, mask if self._leaves_out(mask) else None)
-            for image, mask in zip(images, masks or [None] * len(images), strict=True)
-        ]
-        for data in inputs:
-            data["data_samples"].set_metainfo({LESS_MEMORY: True})
+        inputs = []
+        for image, mask in zip(images, masks or [None] * len(images), strict=True):
+            has_gaps = self._leaves_out_pixels and mask is not None and not mask.all()
+            inputs.append(self.preprocess(image, mask if has_gaps else None))
         samples: list[BaseDataElement] = []
         for _, batch in groupby(inputs, lambda data: data["inputs"].shape):
             samples += self._forward(list(batch))
         return list(map(self.to_prediction, images, samples))
-
-    def predict_sample(self, image: np.ndarray) -> BaseDataElement:
-        """Predict a whole array, and return mmdet's DetDataSample or mmseg's SegDataSample, in
-        pixels of the image.
-        """
-        return self._forward([self.preprocess(image)])[0]
-
-    def _leaves_out(self, mask: np.ndarray | None) -> bool:
-        """Return whether the model leaves pixels out of an image with this mask."""
-        if mask is None or mask.all():
-            return False
-        is_slide = (self.cfg.model.get("test_cfg") or {}).get("mode") == "slide"
-        backbone: Any = getattr(self.model, "backbone", None)
-        return getattr(backbone, "can_leave_out_pixels", False) and not is_slide
-
-    def autocast(self) -> AbstractContextManager:
-        """Return the context in which the model predicts in `dtype`."""
-        device = torch.device(self.device).type
-        return torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32)
 
     @torch.no_grad()
     def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement]:
@@ -262,6 +223,11 @@ class Predictor:
         with leave_out, self.autocast():
             return self.model.test_step(pseudo_collate(batch))
 
+    def autocast(self) -> AbstractContextManager:
+        """Return the context in which the model predicts in `dtype`."""
+        device = torch.device(self.device).type
+        return torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32)
+
     def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
         """Convert the library's data sample of an image to NumPy arrays."""
         palette = self.metainfo.get("palette")
@@ -269,8 +235,6 @@ class Predictor:
             labels = sample.pred_sem_seg.data[0].cpu().numpy()
             labels = labels.astype(np.uint8 if len(self.names) <= 256 else np.uint16)
             return Prediction(image, None, labels, self.names, palette)
-        if "pred_instances" not in sample:
-            raise ValueError("the model predicts no boxes or masks: only such detectors work")
         instances = sample.pred_instances
         if self.min_score is not None:
             instances = instances[instances.scores >= self.min_score]

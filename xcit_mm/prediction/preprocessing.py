@@ -1,10 +1,8 @@
 """Images from files, Pillow and arrays, and their preprocessing by a config's test pipeline."""
 
-import os
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import mmcv
 import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import Compose
@@ -12,7 +10,6 @@ from mmengine.registry import TRANSFORMS, init_default_scope
 from PIL import Image, ImageOps
 
 from ..utils.configs import ModelInput, type_name
-from ..utils.errors import counted
 from ..utils.images import read_image
 
 ImageLike: TypeAlias = str | Path | Image.Image | np.ndarray
@@ -31,7 +28,6 @@ class Preprocessing:
     def __init__(self, cfg: Config) -> None:
         init_default_scope(cfg.default_scope)
         inputs = ModelInput(cfg)
-        self._bands = inputs.bands  # None unless the config loads rasters
         self.channels = inputs.channels
         load = inputs.loading
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
@@ -40,13 +36,13 @@ class Preprocessing:
             )
         options = ("color_type", "imdecode_backend")
         self._decoding = {name: load[name] for name in options if name in load}
-        self._is_grey = self._decoding.get("color_type", "").startswith("grayscale")
-        to_float32 = load.get("to_float32", self._bands is not None)
+        self._load_raster = TRANSFORMS.build(load) if inputs.raster_step else None
         # Images come as arrays, without labels.
-        from_array = dict(type="LoadImageFromNDArray", to_float32=to_float32)
-        steps = [step for step in inputs.pipeline if "Annotation" not in type_name(step)]
-        self._load_raster = None if self._bands is None else TRANSFORMS.build(load)
-        steps = [from_array if step is load else step for step in steps]
+        to_float32 = load.get("to_float32", self._load_raster is not None)
+        steps = [dict(type="LoadImageFromNDArray", to_float32=to_float32)]
+        for step in inputs.pipeline:
+            if step is not load and "Annotation" not in type_name(step):
+                steps.append(step)
         self._pipeline = Compose(steps)
         sizing = ("Resize", "Pad")
         kept = [step for step in steps if not any(name in type_name(step) for name in sizing)]
@@ -57,25 +53,18 @@ class Preprocessing:
         if isinstance(image, np.ndarray):
             is_bgr = image.dtype == np.uint8 and image.shape[2:] == (3,)
             # Without bands and options, the config loads BGR of 8 bits.
-            if self._bands is None and not self._decoding and not is_bgr:
+            if self._load_raster is None and not self._decoding and not is_bgr:
                 expected = "(H, W, 3), BGR, uint8 from 0 to 255"
                 raise ValueError(f"image of {image.dtype}, {image.shape}: give {expected}")
             return image
         if isinstance(image, Image.Image):
-            has_8_bits = image.mode not in ("I", "F") and ";" not in image.mode
-            if self._bands is not None or not has_8_bits:
-                problem = f"Pillow's image of mode {image.mode}"
-                raise ValueError(f"{problem}: give a path or an array, as the config loads it")
+            if image.mode.startswith(("I", "F")):  # Pillow would clip them to 8 bits
+                raise ValueError(f"Pillow's image of mode {image.mode}: give a path or an array")
             rgb = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
             return np.ascontiguousarray(rgb[..., ::-1])
-        if not isinstance(image, str | Path):
-            expected = "a path, Pillow's image or an array (H, W, 3)"
-            raise TypeError(f"image of type {type(image).__name__}: give {expected}")
-        if os.path.exists(image) and not os.path.isfile(image):  # a pipe is never read to its end
-            raise ValueError(f"{image} is not a regular file")
+        if self._load_raster is not None:
+            return self._load_raster(dict(img_path=str(image)))["img"]
         try:
-            if self._load_raster is not None:
-                return self._load_raster(dict(img_path=str(image)))["img"]
             return read_image(image, **self._decoding)
         except ValueError as error:
             raise ValueError(f"{image}: {error}") from None
@@ -89,25 +78,18 @@ class Preprocessing:
             valid: Which pixels of the image have data, (H, W), bool. The result then has a `valid`
                 of the inputs, (h, w).
             resizes: Whether the steps that resize and pad run.
-
-        Raises:
-            ValueError: If the image has other channels than the model takes, or another size than
-                `valid`, or a step moves pixels but not `valid`.
         """
-        if self._is_grey and image.shape[2:] == (3,):
-            image = mmcv.bgr2gray(image)
         results: dict[str, Any] = dict(img=image)
         if valid is not None:
             if valid.shape != image.shape[:2]:
-                shapes = f"a mask of {valid.shape} for an image of {image.shape[:2]}"
-                raise ValueError(f"{shapes}: give one for each pixel")
+                problem = f"a mask of {valid.shape} for an image of {image.shape[:2]}"
+                raise ValueError(f"{problem}: give one value for each pixel")
             # It moves as a map of classes does.
             results |= dict(gt_seg_map=valid.astype(np.uint8), seg_fields=["gt_seg_map"])
         sample = (self._pipeline if resizes else self._without_resize)(results)
         channels = len(sample["inputs"])
         if channels != self.channels:  # the mean of the preprocessing would give as many
-            problem = f"image of {counted(channels, 'channel')}"
-            raise ValueError(f"{problem}: the model takes {self.channels}, give as many")
+            raise ValueError(f"image with {channels} of the {self.channels} channels of the model")
         if valid is not None:
             (labels,) = sample["data_samples"].gt_sem_seg.values()
             del sample["data_samples"].gt_sem_seg

@@ -1,16 +1,15 @@
 """The files of a folder of predictions: drawings, maps, and COCO jsons of all images."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
 
 from ..utils.atomic import atomic_write
 from ..utils.cli import print_line
-from .journal import JOURNAL, Progress
+from .journal import JOURNAL, iter_objects
 from .prediction import Prediction
 
 LABELS = "labels"
@@ -24,52 +23,38 @@ def result_paths(out: Path, name: str) -> tuple[Path, Path]:
     return out / VISUALIZATIONS / f"{name}.jpg", out / LABELS / f"{name}.png"
 
 
-def write_map(path: Path, segmentation: np.ndarray, unfinished: Path) -> None:
-    png = cv2.imencode(".png", segmentation)[1]
-    with atomic_write(path, unfinished) as file:
-        file.write(png.tobytes())
-
-
 def write_drawing(path: Path, prediction: Prediction, drawing: Mapping[str, Any]) -> None:
     """Draw a prediction by these arguments. A line says so if it cannot be drawn."""
     try:
         is_encoded, jpeg = cv2.imencode(".jpg", prediction.draw(**drawing))
-        problem = "" if is_encoded else "too large for JPEG"
     except ValueError as error:  # the image has bands other than BGR
-        problem = str(error)
-    if problem:
-        print_line(f"not drawn: {path}: {problem}")
+        print_line(f"not drawn: {path}: {error}")
+        return
+    if not is_encoded:
+        print_line(f"not drawn: {path}: too large for JPEG")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(jpeg.tobytes())
 
 
-def write_images(out: Path, progress: Progress, categories: Sequence[Mapping[str, Any]]) -> None:
-    """Write images.json with all images that are predicted.
-
-    Args:
-        categories: COCO's `id` and `name` of each class.
+def write_jsons(
+    out: Path, records: Iterable[Mapping[str, Any]], categories: list[Any], is_detector: bool
+) -> None:
+    """Write images.json, and of a detector predictions.json, from all records and COCO's `id` and
+    `name` of each class.
     """
-    images = [
-        dict(
-            id=record["id"],
-            file_name=record["name"],
-            height=record["height"],
-            width=record["width"],
-        )
-        for record in progress.records.values()
-        if "error" not in record
-    ]
+    images = []
+    for record in records:
+        if "error" not in record:
+            size = dict(height=record["height"], width=record["width"])
+            images.append(dict(id=record["id"], file_name=record["name"], **size))
     coco = dict(images=images, categories=categories, annotations=[])
     with atomic_write(out / IMAGES, out / JOURNAL / f"{IMAGES}.unfinished") as file:
         file.write(json.dumps(coco).encode())
-
-
-def write_predictions(out: Path, progress: Progress) -> None:
-    """Write the objects of all images to predictions.json, one by one, to save memory."""
-    with atomic_write(out / PREDICTIONS, out / JOURNAL / f"{PREDICTIONS}.unfinished") as file:
-        separator = b"["
-        for result in progress.iter_objects():
-            file.write(separator + json.dumps(result).encode())
-            separator = b",\n"
-        file.write(b"[]" if separator == b"[" else b"]")
+    if is_detector:
+        with atomic_write(out / PREDICTIONS, out / JOURNAL / f"{PREDICTIONS}.unfinished") as file:
+            separator = b"["
+            for result in iter_objects(out):  # one by one, to save memory
+                file.write(separator + json.dumps(result).encode())
+                separator = b",\n"
+            file.write(b"[]" if separator == b"[" else b"]")

@@ -14,19 +14,11 @@ from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, open_folder
 from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
 from .engine import Engine
-from .journal import JOURNAL, Journal, read_journals
+from .journal import JOURNAL, Journal, list_pending, read_journals
 from .listing import Listing
 from .prediction import Prediction
 from .predictor import Predictor
-from .results import (
-    IMAGES,
-    LABELS,
-    PREDICTIONS,
-    VISUALIZATIONS,
-    result_paths,
-    write_images,
-    write_predictions,
-)
+from .results import IMAGES, LABELS, PREDICTIONS, VISUALIZATIONS, result_paths, write_jsons
 
 
 class RunReport(NamedTuple):
@@ -77,7 +69,7 @@ def predict_many(
 
     Raises:
         TypeError, ValueError: If an argument is invalid, or the folder holds an input, or results
-            of another model, options or versions.
+            of another model or option.
         OSError: If the folder is not of a run, is in use, or cannot be written.
         RuntimeError: If a process that reads images died. Another call finds the image.
     """
@@ -95,7 +87,7 @@ def predict_many(
     with nullcontext() if rank else _open_results(engine, listing, overwrite):
         wait_for_ranks()
         progress = read_journals(out)
-        pending = progress.list_pending(listing.items, retry_failed)
+        pending = list_pending(listing.items, progress.records, retry_failed)
         is_new = bool(pending)
         predicted: Iterator[object]
         if ray is None:
@@ -134,15 +126,14 @@ def _open_results(engine: Engine, listing: Listing, overwrite: bool) -> Iterator
     for path in (out / JOURNAL, out / VISUALIZATIONS, out / LABELS, *jsons):
         if path.exists() and not (out / SETTINGS).exists():
             raise FileExistsError(f"{path} is not of a run: give another --out, or remove it")
-    settings = engine.predictor.settings
-    settings |= dict(category_ids=engine.category_ids, drawing=engine.drawing)
 
     def list_results() -> Iterator[Path]:
         for record in read_journals(out).records.values():
             yield from result_paths(out, record["name"])
         yield from (*(out / JOURNAL).glob("*"), *jsons)
 
-    with open_folder(out, settings, overwrite, list_results):
+    settings = dict(category_ids=engine.category_ids, drawing=engine.drawing)
+    with open_folder(out, engine.predictor.settings | settings, overwrite, list_results):
         for path in (out / JOURNAL).glob("*.unfinished"):
             path.unlink()
         yield
@@ -150,14 +141,11 @@ def _open_results(engine: Engine, listing: Listing, overwrite: bool) -> Iterator
 
 def _report(engine: Engine, is_new: bool) -> RunReport:
     """Write the jsons of all records, and return the report."""
-    progress = read_journals(engine.out)
-    classes = zip(engine.category_ids, engine.predictor.names, strict=True)
-    write_images(engine.out, progress, [dict(id=id_, name=name) for id_, name in classes])
-    if engine.predictor.is_detector:
-        write_predictions(engine.out, progress)
-    failures = [
-        f"{path}: {record['error']}"
-        for path, record in progress.records.items()
-        if "error" in record
-    ]
-    return RunReport(engine.out, len(progress.records) - len(failures), failures, is_new)
+    records = read_journals(engine.out).records
+    predictor = engine.predictor
+    classes = zip(engine.category_ids, predictor.names, strict=True)
+    categories = [dict(id=id_, name=name) for id_, name in classes]
+    write_jsons(engine.out, records.values(), categories, predictor.is_detector)
+    failed = [record for record in records.values() if "error" in record]
+    failures = [f"{record['path']}: {record['error']}" for record in failed]
+    return RunReport(engine.out, len(records) - len(failures), failures, is_new)

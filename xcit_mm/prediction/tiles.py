@@ -60,13 +60,9 @@ def windows(length: int, tile: int, overlap: int) -> list[Window]:
 
 
 def overlap_of_tiles(tile: int, overlap: int | None) -> int:
-    """Return the minimum overlap of tiles in pixels, by default a quarter of a tile.
-
-    Raises:
-        ValueError: If not 0 <= overlap < tile.
-    """
+    """Return the minimum overlap of tiles, by default a quarter, or raise as `windows` does."""
     overlap = tile // 4 if overlap is None else overlap
-    windows(tile, tile, overlap)  # only for its error
+    windows(tile, tile, overlap)
     return overlap
 
 
@@ -135,7 +131,7 @@ def predict_tiled(
     row_windows, column_windows = (windows(length, tile, overlap) for length in image.shape[:2])
     tiles = list(product(row_windows, column_windows))
 
-    def predictions() -> Iterator[tuple[Window, Window, Prediction]]:
+    def iter_predictions() -> Iterator[tuple[Window, Window, Prediction]]:
         for start in range(0, len(tiles), batch_size):
             batch = tiles[start : start + batch_size]
             crops = [
@@ -145,7 +141,7 @@ def predict_tiled(
             for (rows, columns), prediction in zip(batch, predict(crops), strict=True):
                 yield rows, columns, prediction
 
-    return join_tiles(image, predictions())
+    return join_tiles(image, iter_predictions())
 
 
 def join_tiles(
@@ -153,33 +149,28 @@ def join_tiles(
     predictions: Iterable[tuple[Window, Window, Prediction]],
     scale: tuple[float, float] = (1.0, 1.0),
 ) -> Prediction:
-    """Join the predictions of tiles, given with their rows and columns, to that of the image.
-
-    A map consists of the interiors of the tiles. Masks are compact.
-
-    Args:
-        scale: As of `interior`.
+    """Join the predictions of tiles, given with their rows and columns, to that of the image, with
+    `scale` as of `interior`.
     """
-    shape = image.shape[:2]
     labels = None
     reported = []
-    has_masks = False
     for rows, columns, prediction in predictions:
         if prediction.segmentation is None:
-            instances: Any = prediction.instances
-            has_masks = instances.mask is not None
             reported.append(reported_objects(prediction, rows, columns))
             continue
         (top, left), inside = interior(prediction.segmentation, rows, columns, scale)
         if labels is None:
-            labels = np.zeros(shape, inside.dtype)
+            labels = np.zeros(image.shape[:2], inside.dtype)
         height, width = inside.shape
         labels[top : top + height, left : left + width] = inside
     whole = replace(prediction, image=image)  # with the names of the last tile's prediction
     if labels is not None:
         return replace(whole, segmentation=labels)
     merged = merge_objects(to_image(concatenate(reported), scale))
-    masks = to_compact(map(_rasterize, merged.shapes), shape) if has_masks else None
+    last: Any = prediction.instances
+    masks = None
+    if last.mask is not None:
+        masks = to_compact(map(_rasterize, merged.shapes), image.shape[:2])
     detections = sv.Detections(merged.boxes, masks, merged.scores, merged.labels)
     return replace(whole, instances=detections)
 

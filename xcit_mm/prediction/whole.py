@@ -1,8 +1,7 @@
 """Images of any size whose trunk runs once: neck and heads read its taps window by window."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 from ..models.large import Taps, check_trunk, large_taps, pyramid_of
 from ..models.xcit import STRIDES
 from ..utils.cli import print_line
-from .masks import LESS_MEMORY
 from .prediction import Prediction
 from .tiles import Window, join_tiles, windows
 
@@ -35,8 +33,8 @@ ReadPixels = Callable[[int, int], tuple[np.ndarray, np.ndarray | None]]
 
 
 def check_whole(model: Any) -> None:
-    """Raise ValueError if a model cannot predict whole images. Print a line if its heads see
-    windows where they would see the whole image.
+    """Raise ValueError if a model cannot predict whole images. A line names heads that see windows
+    where they would see the image.
     """
     check_trunk(model.backbone)
     if (getattr(model, "test_cfg", None) or {}).get("mode") == "slide":
@@ -46,9 +44,8 @@ def check_whole(model: Any) -> None:
         if name in ("backbone", "roi_head", "auxiliary_head"):
             continue
         if any(isinstance(layer, _GLOBAL_LAYERS) for layer in part.modules()):
-            print_line(
-                f"{type(part).__name__} pools, attends or norms over a window, not the image"
-            )
+            name = type(part).__name__
+            print_line(f"{name} pools, attends or norms over a window, not the image")
 
 
 class WholeImage:
@@ -88,7 +85,7 @@ class WholeImage:
         folder: Path,
         progress: Callable[[int, int], None] = lambda done, passes: None,
     ) -> None:
-        """Compute the taps, in memory or in files of a folder, as `large_taps` describes."""
+        """Compute the taps as `large_taps` does."""
         model: Any = self._predictor.model
 
         def read_rows(first: int, last: int) -> tuple[Tensor, Tensor | None]:
@@ -102,10 +99,9 @@ class WholeImage:
             has_data = None if valid is None else torch.from_numpy(valid)
             return inputs[:, : last - first, : self.size[1]], has_data
 
+        backbone = model.backbone
         with self._predictor.autocast():
-            self._taps = large_taps(
-                model.backbone, read_rows, *self.size, folder, progress=progress
-            )
+            self._taps = large_taps(backbone, read_rows, *self.size, folder, progress=progress)
 
     @torch.no_grad()
     def predict(self, row: Window, column: Window) -> Prediction:
@@ -113,30 +109,38 @@ class WholeImage:
         model: Any = self._predictor.model
         height = row.stop - row.start
         width = column.stop - column.start
-        canvas = tuple(math.ceil(side / STRIDES[-1]) * STRIDES[-1] for side in (height, width))
-        starts = (row.start, column.start)
-        places = (slice(start, start + side) for start, side in zip(starts, canvas, strict=True))
+        padded_height = math.ceil(height / STRIDES[-1]) * STRIDES[-1]
+        padded_width = math.ceil(width / STRIDES[-1]) * STRIDES[-1]
+        rows = slice(row.start, row.start + padded_height)
+        columns = slice(column.start, column.start + padded_width)
         sample = self._sample.clone()
-        shapes = dict(img_shape=(height, width), ori_shape=(height, width), pad_shape=canvas)
-        # Of left, right, top and bottom: mmseg cuts it off, where it would stretch logits else.
-        padding = [0, canvas[1] - width, 0, canvas[0] - height]
-        sample.set_metainfo(dict(shapes, batch_input_shape=canvas, padding_size=padding))
-        sample.set_metainfo({"scale_factor": (1.0, 1.0), LESS_MEMORY: True})
+        sample.set_metainfo(
+            dict(
+                img_shape=(height, width),
+                ori_shape=(height, width),
+                pad_shape=(padded_height, padded_width),
+                batch_input_shape=(padded_height, padded_width),
+                # Of left, right, top and bottom: mmseg would stretch logits otherwise.
+                padding_size=[0, padded_width - width, 0, padded_height - height],
+                scale_factor=(1.0, 1.0),
+            )
+        )
         with self._predictor.autocast():
-            maps = pyramid_of(model.backbone, self._taps, *places)
+            maps = pyramid_of(model.backbone, self._taps, rows, columns)
             # Heads take the size of a batch from its images, and no pixels.
-            images = maps[0].new_empty(()).expand(1, model.backbone.in_channels, *canvas)
-            with _given_maps(model, maps):
-                (predicted,) = model.predict(images, [sample])
+            size = (1, model.backbone.in_channels, padded_height, padded_width)
+            model.backbone.forward = lambda images: maps
+            try:
+                (predicted,) = model.predict(maps[0].new_empty(()).expand(size), [sample])
+            finally:
+                del model.backbone.forward
         no_image = np.broadcast_to(np.uint8(0), (height, width, 3))
         return self._predictor.to_prediction(no_image, predicted)
 
 
 def predict_whole(predictor: Any, image: np.ndarray, valid: np.ndarray | None) -> Prediction:
-    """Predict an image in memory (H, W, C), as the loading step of the config returns it.
-
-    Args:
-        valid: Which pixels have data, (H, W), or None if all have.
+    """Predict an image in memory (H, W, C), of which pixels have data where `valid` (H, W) says so,
+    by default everywhere.
     """
     height, width = image.shape[:2]
     whole = WholeImage(predictor, height, width, predictor.tile, predictor.overlap)
@@ -145,8 +149,7 @@ def predict_whole(predictor: Any, image: np.ndarray, valid: np.ndarray | None) -
         pixels = cv2.resize(image, whole.size[::-1])
         if valid is not None:
             has_data = valid.astype(np.uint8)
-            nearest = cv2.INTER_NEAREST
-            valid = cv2.resize(has_data, whole.size[::-1], interpolation=nearest) > 0
+            valid = cv2.resize(has_data, whole.size[::-1], interpolation=cv2.INTER_NEAREST) > 0
 
     def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray | None]:
         return pixels[first:last], None if valid is None else valid[first:last]
@@ -170,25 +173,3 @@ def _windows_in_cells(length: int, tile: int, overlap: int) -> list[Window]:
         start = window.start * CELL
         spread.append(Window(start, stop, inside, window.margin * CELL, window.edges))
     return spread
-
-
-class _GivenMaps(nn.Module):
-    """Stands for a backbone whose maps are known."""
-
-    def __init__(self, maps: tuple[Tensor, ...]) -> None:
-        super().__init__()
-        self.maps = maps
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return self.maps
-
-
-@contextmanager
-def _given_maps(model: Any, maps: tuple[Tensor, ...]) -> Iterator[None]:
-    """Let the backbone of a model return these maps in the block."""
-    backbone = model.backbone
-    model.backbone = _GivenMaps(maps)
-    try:
-        yield
-    finally:
-        model.backbone = backbone
