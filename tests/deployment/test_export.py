@@ -1,7 +1,6 @@
 """Exported files agree with torch at any size, with operators of every runtime."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,8 @@ pytest.importorskip("onnxscript")
 
 @pytest.fixture(scope="module")
 def small(write_trained):
-    """A backbone of a detector, whose levels upsample and keep."""
-    backbone = dict(arch=dict(depth=2), out_indices=(0, 1), patch_size=8)
+    """A backbone of a detector, whose level upsamples."""
+    backbone = dict(arch=dict(depth=1), out_indices=(0,), strides=(8,))
     return write_trained(small_models.mask_rcnn(backbone=backbone), part="backbone")
 
 
@@ -39,7 +38,7 @@ def test_segmentor_is_one_portable_file_that_describes_itself(segmentor_file):
     facts = metadata(file)
     expected = dict(
         task="semantic segmentation",
-        arch="32x2x4/16",
+        config="config.py",
         channel_order="RGB",
         mean=[123.675, 116.28, 103.53],
         resize=dict(scale=[200, 120], keep_ratio=True),
@@ -57,21 +56,16 @@ def test_metadata_describe_other_bands_and_both_labels_of_one_class(segmentor):
     loss = dict(type="CrossEntropyLoss", use_sigmoid=True)
     cfg.model.decode_head.update(num_classes=1, threshold=0.5, loss_decode=loss)
     dataset = cfg.test_dataloader.dataset
-    dataset.metainfo = dict(classes=("shape",), palette=[(230, 60, 50)])
+    dataset.metainfo = dict(classes=("shape",))
     normalize = dict(type="Normalize", mean=[5.5, 6.5], std=[1, 2], to_rgb=False)
     dataset.pipeline = [dict(type="LoadRasterFromFile", bands=(4, 1)), normalize]
     written = model_metadata(cfg, small_models.build(cfg), ["logits"])
     facts = {name: json.loads(value) for name, value in written.items()}
-    expected = dict(
-        channel_order="as LoadRasterFromFile(bands=(4, 1)) gives them",
-        mean=[5.5, 6.5],
-        std=[1, 2],
-        classes=["background", "shape"],
-        threshold=0.5,
-        unsupported="LoadRasterFromFile in the test pipeline",
-        raster=dict(bands=[4, 1]),
-    )
-    assert {name: facts[name] for name in expected} == expected
+    assert facts["channel_order"] == "as LoadRasterFromFile(bands=(4, 1)) gives them"
+    assert (facts["mean"], facts["std"]) == ([5.5, 6.5], [1, 2])
+    assert (facts["classes"], facts["threshold"]) == (["background", "shape"], 0.5)
+    assert facts["unsupported"] == "LoadRasterFromFile in the test pipeline"
+    assert facts["raster"] == dict(bands=[4, 1])
 
 
 def test_command_exports_the_pyramid_of_a_detector_s_backbone(small, call, tmp_path):
@@ -82,7 +76,7 @@ def test_command_exports_the_pyramid_of_a_detector_s_backbone(small, call, tmp_p
     assert "compare ..." in progress
     facts = metadata(load_standard(out))
     assert facts["task"] == "backbone"
-    assert facts["outputs"] == ["stride4", "stride8"]
+    assert facts["outputs"] == ["stride8"]
 
 
 @pytest.mark.parametrize("fixture", ["segmentor", "mask_rcnn"])
@@ -94,7 +88,7 @@ def test_file_that_deviates_from_the_library_s_prediction_is_refused(fixture, re
     weight.CopyFrom(onnx.numpy_helper.from_array(other, weight.name))
     onnx.save(file, tmp_path / "other.onnx")
     model = request.getfixturevalue(fixture).load()[1]
-    with pytest.raises(RuntimeError, match=r"deviates|have no match"), torch.no_grad():
+    with pytest.raises(RuntimeError, match=r"deviate|have no match"), torch.no_grad():
         compare(tmp_path / "other.onnx", model, outputs, channels=3)
 
 
@@ -129,12 +123,11 @@ def test_plain_transformer_of_timm_is_exported(tmp_path, export, write_trained):
     )
     cfg.model.backbone = dict(type="TimmPyramid", model="test_vit", norm_cfg=dict(type="BN"))
     file = load_standard(export(write_trained(cfg)))  # the export compares it with mmseg
-    assert metadata(file)["arch"] == "test_vit"
+    assert metadata(file)["outputs"] == ["logits"]
 
 
 RESNET = "_base_ = 'mmdet::_base_/models/faster-rcnn_r50_fpn.py'; default_scope = 'mmdet'"
 UNNAMED = "test_dataloader = dict(dataset=dict(metainfo=dict(classes=('one', 'two', 'three'))))"
-UNTESTED = "test_dataloader = test_evaluator = test_cfg = None"
 MASKS = "model = dict(decode_head=dict(type='Mask2FormerHead'))"
 BACKBONE = dict(part="backbone")
 
@@ -143,14 +136,11 @@ BACKBONE = dict(part="backbone")
     "fixture, setting, options, error, named",
     [
         ("small", RESNET, {}, ValueError, "ResNet"),
-        ("small", UNTESTED, BACKBONE, ValueError, "no test_dataloader"),
         ("small", "", dict(part="head"), ValueError, "part='head'"),
-        ("segmentor", MASKS, {}, ValueError, "type='Mask2FormerHead'"),
+        ("segmentor", MASKS, {}, ValueError, "Mask2FormerHead classifies masks"),
         ("small", "", dict(BACKBONE, checkpoint="none.pth"), FileNotFoundError, "none.pth"),
         ("small", "", dict(BACKBONE, checkpoint="classifier.pth"), ValueError, "pyramid"),
         ("segmentor", UNNAMED, {}, ValueError, r"^3 names \(one, \.\.\.\) for the 5"),
-        ("small", "", dict(out=Path("model.pth")), ValueError, r"model\.pth"),
-        ("small", "", dict(out=Path("no/model.onnx")), FileNotFoundError, "no folder no"),
         ("small", "", dict(out=Path("text.onnx")), FileExistsError, r"text\.onnx exists: remove"),
     ],
 )
@@ -172,20 +162,12 @@ def test_export_that_cannot_succeed_ends_in_one_line(
     assert {path: path.read_bytes() for path in Path().rglob("*.*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_an_export_that_ends_early_leaves_no_file(failure, small, tmp_path, monkeypatch):
+def test_an_export_that_is_interrupted_leaves_no_file(small, tmp_path, monkeypatch):
     def write_a_part(module: nn.Module, path: Path, *_: object) -> None:
         path.write_bytes(b"a part")
-        raise failure
+        raise KeyboardInterrupt
 
-    out = tmp_path / "model.onnx"
     monkeypatch.setattr("xcit_mm.deployment.export._write_onnx", write_a_part)
-    with pytest.raises((KeyboardInterrupt, RuntimeError)):
-        export_model(*small, out, part="backbone")
+    with pytest.raises(KeyboardInterrupt):
+        export_model(*small, tmp_path / "model.onnx", part="backbone")
     assert not list(tmp_path.iterdir())
-
-
-def test_missing_packages_are_named(small, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ModuleNotFoundError, match=r"^onnxruntime not.*xcit_mm\[export\]"):
-        export_model(*small, tmp_path / "model.onnx")

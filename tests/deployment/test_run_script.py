@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -46,14 +45,6 @@ def test_a_copy_runs_without_torch_and_draws(fixture, request, tmp_path):
     assert len(ended.stdout.splitlines()) == len(rows) > 1
 
 
-def test_script_ends_in_one_line_without_a_model(tmp_path):
-    command = [sys.executable, run.__file__, "none.onnx", "photo.png"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert "none.onnx" in ended.stderr
-    assert ended.stderr.count("\n") == 1
-
-
 @pytest.fixture
 def main(monkeypatch, tmp_path) -> Callable[..., int]:
     """Runs the script in this process, in a folder with photos/a.png, the only photo."""
@@ -73,7 +64,6 @@ def main(monkeypatch, tmp_path) -> Callable[..., int]:
     [
         ("photos/a.png photos/a.png", ValueError, "a.png cannot be run"),
         ("models/foreign.onnx photos/a.png", ValueError, "not of xcit-mm export"),
-        ("{model} photos/a.png --provider TPU", ValueError, "--provider TPU: .* has .*CPU"),
         ("{model} photos/a.png --out photos", FileExistsError, "File exists: 'photos'"),
     ],
 )
@@ -92,35 +82,14 @@ def test_a_wrong_call_is_one_line_and_writes_nothing(
     assert not Path("drawn").exists()
 
 
-@pytest.mark.parametrize("name", ["setLogLevel", "utils"])
-def test_opencv_is_silent_by_the_name_of_each_version(name, main, monkeypatch):
-    """`cv2.setLogLevel` until 4.12, `cv2.utils.logging.setLogLevel` from 4.13 on."""
-    levels = []
-    functions = dict(
-        setLogLevel=levels.append,
-        utils=SimpleNamespace(logging=SimpleNamespace(setLogLevel=levels.append)),
-    )
-    monkeypatch.delattr(cv2, "setLogLevel", raising=False)
-    monkeypatch.setattr(cv2, "utils", SimpleNamespace())
-    monkeypatch.setattr(cv2, name, functions[name], raising=False)
-    with pytest.raises(ValueError, match=r"none\.onnx"):
-        main("none.onnx", "photos/a.png")
-    assert levels == [0]
-
-
-@pytest.mark.parametrize("content", [b"", b"no image", None], ids=["empty", "text", "folder"])
-def test_bad_image_is_one_line_and_the_others_are_predicted(content, main, mask_rcnn_file, capsys):
-    if content is None:
-        os.mkdir("photos/b.png")
-    else:
-        Path("photos/b.png").write_bytes(content)
+def test_bad_image_is_one_line_and_the_others_are_predicted(main, mask_rcnn_file, capsys):
+    Path("photos/b.png").write_bytes(b"no image")
     shutil.copy("photos/a.png", "photos/c.png")
     photos = sorted(Path("photos").iterdir())
     assert main(mask_rcnn_file, *photos, "--out", "drawn", "--score-thr", 0.3) == 3
     printed = capsys.readouterr()
-    provider, error = printed.err.splitlines()
-    assert provider == "provider: CPUExecutionProvider"
-    assert "photos/b.png" in error
+    (error,) = printed.err.splitlines()
+    assert "photos/b.png is missing, broken or not an image" in error
     prediction = run.Model(mask_rcnn_file)(run.read_image("photos/a.png"), min_score=0.3)
     assert printed.out.count("a.png ") == len(prediction["scores"]) > 1
     assert sorted(os.listdir("drawn")) == ["a.png.png", "c.png.png"]
@@ -135,13 +104,6 @@ def test_second_photo_of_a_name_is_one_line_and_replaces_no_drawing(main, segmen
     assert run.read_image("drawn/a.png.png").shape == (203, 330, 3)
 
 
-def test_drawing_of_an_image_whose_name_is_not_utf8(main, segmentor_file, capsys):
-    os.rename("photos/a.png", b"photos/gr\xfcn.png")
-    assert main(segmentor_file, os.fsdecode(b"photos/gr\xfcn.png"), "--out", "drawn") == 0
-    assert "photos/gr\\udcfcn.png" in capsys.readouterr().out
-    assert os.listdir(b"drawn") == [b"gr\xfcn.png.png"]
-
-
 def test_drawing_that_cannot_be_written_is_one_line_and_the_exit_code_3(
     main, segmentor_file, capsys
 ):
@@ -154,12 +116,3 @@ def test_drawing_that_cannot_be_written_is_one_line_and_the_exit_code_3(
     assert code == 3
     error = capsys.readouterr().err.splitlines()[-1]
     assert error == f"photos/a.png: [Errno {errno.EFBIG}] File too large"
-
-
-def test_name_that_opencv_cannot_draw_is_the_number_of_its_class():
-    image = synthetic_photo(60, 90)
-    box = np.array([[10, 10, 40, 40]], np.float32)
-    prediction = dict(boxes=box, scores=np.array([0.5]), labels=np.array([1]))
-    drawn = run.draw(image, prediction, ["dog", "\u732b"])
-    assert np.array_equal(drawn, run.draw(image, prediction, ["dog", "class 1"]))
-    assert [text for _, text, _ in run.list_rows(prediction, ["dog", "\u732b"])] == ["\u732b 0.50"]

@@ -1,6 +1,5 @@
 """Export of trained models to ONNX, for images of any size, checked against torch."""
 
-import importlib.util
 from ast import literal_eval
 from collections import Counter
 from pathlib import Path
@@ -16,7 +15,6 @@ from ..utils.atomic import atomic_path
 from ..utils.cli import print_line, quiet
 from ..utils.configs import read_config
 from ..utils.errors import reason
-from ..weights.reader import check_checkpoint
 from .check import compare
 from .detectors import ExportableDetector
 from .metadata import find_unsupported, model_metadata
@@ -26,16 +24,13 @@ from .traceable import ExportableSegmentor, make_exportable
 
 
 def export_model(
-    config: str | Path,
-    checkpoint: str | Path,
-    out: Path,
-    part: str = "model",
+    config: str | Path, checkpoint: str | Path, out: Path, part: str = "model"
 ) -> list[str]:
     """Export a trained model to an ONNX file for images of any size.
 
     Its input is `image`, normalised (B, C, H, W). A backbone returns `stride4` to `stride32`, a
     segmentor `logits` (B, classes, H, W), and a detector the outputs of `ExportableDetector`. The
-    file is written only if its outputs agree with mmdet's or mmseg's own, as `compare` requires.
+    file is written only if `compare` finds no difference from mmdet or mmseg.
 
     Args:
         checkpoint: A path, a URL or `xcit://NAME`. It must fill the whole exported part.
@@ -46,16 +41,16 @@ def export_model(
 
     Raises:
         FileExistsError: If the file exists.
-        FileNotFoundError: If an input or the folder of the file is missing.
-        ModuleNotFoundError: If packages for ONNX are missing.
+        FileNotFoundError: If an input is missing.
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
-        RuntimeError: If tracing or writing fails, or the file does not agree with torch.
+        RuntimeError: If tracing or writing fails, such as without the packages of xcit_mm[export],
+            or the file does not agree with torch.
     """
-    _check_target(out)
+    if out.exists():
+        raise FileExistsError(f"{out} exists: remove it, or give another --out")
     if part not in ("backbone", "model"):
         raise ValueError(f"{part=}: must be one of backbone, model")
     cfg = read_config(config)
-    check_checkpoint(checkpoint)
     check_model(cfg, part)
     lacking = find_unsupported(cfg) if part == "model" else None
     if lacking:
@@ -72,20 +67,6 @@ def export_model(
                 return compare(path, model, module.outputs, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
-
-
-def _check_target(out: Path) -> None:
-    """Raise if `out` cannot be written or a package for ONNX is missing."""
-    if out.suffix != ".onnx":
-        raise ValueError(f"{out}: name it .onnx")
-    if out.exists():
-        raise FileExistsError(f"{out} exists: remove it, or give another --out")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {out.parent}: make it first")
-    packages = ("onnx", "onnxscript", "onnxruntime")
-    missing = ", ".join(name for name in packages if importlib.util.find_spec(name) is None)
-    if missing:
-        raise ModuleNotFoundError(f"{missing} not installed: pip install xcit_mm[export]")
 
 
 def _make_traceable(cfg: Config, model: nn.Module) -> Any:

@@ -1,12 +1,12 @@
 """Metadata of an exported file, by which `run.py` and other programs run it. Values are JSON."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 
-from ..archs import arch_name
-from ..models import MIN_SIZE, TimmPyramid
+from ..models import MIN_SIZE
 from ..rasters.settings import trained_settings
 from ..utils.configs import ModelInput, find_step, tested_metainfo, type_name
 from ..version import __version__
@@ -45,16 +45,6 @@ def find_unsupported(cfg: Config) -> str | None:
     return "test_cfg.mode='slide'" if is_slide else None
 
 
-def resize_rule(inputs: ModelInput) -> dict[str, Any] | None:
-    """Return `scale`, width and height, and `keep_ratio` of the step that resizes, or None."""
-    step = find_step(inputs.pipeline, "Resize")
-    if step is None:
-        return None
-    scale = step["scale"]
-    sides = [scale, scale] if isinstance(scale, int) else list(scale)
-    return dict(scale=sides, keep_ratio=step.get("keep_ratio", False))
-
-
 def normalisation(inputs: ModelInput) -> tuple[list[float] | None, list[float] | None]:
     """Return mean and std by which the preprocessor or a step normalises."""
     step = inputs.preprocessor
@@ -69,56 +59,50 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
     Raises:
         ValueError: If the config's test set does not name all classes of the model.
     """
-    backbone = getattr(model, "backbone", model)
     inputs = ModelInput(cfg)
     mean, std = normalisation(inputs)
     facts = dict(
         task="backbone",
-        inputs=["image"],
         outputs=outputs,
         min_side=MIN_SIZE,
         channel_order=inputs.channel_order,
         mean=mean,
         std=std,
-        arch=_arch_name(backbone),
+        config=Path(cfg.filename or "").name,
         xcit_mm_version=__version__,
     )
-    if backbone is not model:
+    if hasattr(model, "backbone"):
+        resize = find_step(inputs.pipeline, "Resize")
+        if resize is not None:
+            scale = resize.get("scale")
+            sides = [scale, scale] if isinstance(scale, int) else scale  # width and height
+            resize = dict(scale=sides, keep_ratio=resize.get("keep_ratio", False))
+        facts |= dict(
+            classes=_class_names(cfg, model),
+            resize=resize,
+            raster=trained_settings(cfg) or None,  # how rasters were read for training
+            unsupported=find_unsupported(cfg),
+        )
         facts |= _describe_results(cfg, inputs, model)  # with another task
     return {name: json.dumps(fact) for name, fact in facts.items()}
 
 
 def _describe_results(cfg: Config, inputs: ModelInput, model: Any) -> dict[str, Any]:
-    """Return the facts by which a whole model gets its inputs and its outputs become results."""
-    unsupported = find_unsupported(cfg)
-    facts: dict[str, Any] = dict(
-        classes=_class_names(cfg, model),
-        resize=None if unsupported else resize_rule(inputs),
-        raster=trained_settings(cfg) or None,  # how rasters were read for training
-        unsupported=unsupported,
-    )
+    """Return task and padding of a whole model, and how its outputs become results."""
     if cfg.default_scope == "mmdet":
         task = "instance segmentation" if model.with_mask else "object detection"
         threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
         # The file pads the image itself.
         padding = dict(pad_divisor=1, pad_value=0, min_side=1)
-        return facts | dict(task=task, mask_threshold=threshold) | padding
+        return dict(padding, task=task, mask_threshold=threshold)
     preprocessor = inputs.preprocessor
-    return facts | dict(
+    return dict(
         task="semantic segmentation",
         pad_divisor=(preprocessor.get("test_cfg") or {}).get("size_divisor") or 1,
         pad_value=preprocessor.get("pad_val", 0),
         align_corners=model.align_corners,
         threshold=model.decode_head.threshold if model.out_channels == 1 else None,
     )
-
-
-def _arch_name(backbone: Any) -> str:
-    """Return an architecture, such as 's12/16', or the name of a model of timm."""
-    if isinstance(backbone, TimmPyramid):
-        return backbone.model_name
-    arch = backbone.arch
-    return f"{arch_name(arch.embed_dim, arch.depth, arch.num_heads)}/{backbone.patch_size}"
 
 
 def _class_names(cfg: Config, model: Any) -> list[str]:
@@ -129,8 +113,6 @@ def _class_names(cfg: Config, model: Any) -> list[str]:
         count = list_stages(head)[-1].num_classes
     names = list(tested_metainfo(cfg)["classes"])
     if len(names) != count:
-        fix = "give the data set that the config tests on metainfo=dict(classes=('name', ...))"
-        raise ValueError(
-            f"{len(names)} names ({names[0]}, ...) for the {count} classes of the model: {fix}"
-        )
+        problem = f"{len(names)} names ({names[0]}, ...) for the {count} classes of the model"
+        raise ValueError(f"{problem}: correct metainfo.classes of the data set that is tested")
     return names

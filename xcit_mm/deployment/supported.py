@@ -1,6 +1,5 @@
 """Check of a config for parts that cannot be exported."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from mmengine.config import Config
@@ -27,6 +26,7 @@ TYPES: dict[str, tuple[str, ...]] = dict(
     shared_head=(),
     nms=("nms",),
 )
+FIX = "--part backbone exports the backbone"
 
 
 def check_model(cfg: Config, part: str) -> None:
@@ -39,42 +39,31 @@ def check_model(cfg: Config, part: str) -> None:
         raise ValueError(f"the config's backbone is {name}: only XCiT and TimmPyramid are exported")
     check_backbone(cfg)
     tested_metainfo(cfg)  # which raises if the config tests on nothing
-    if part == "model":
-        check_types(cfg)
+    if part == "model" and library == "mmdet":
+        check_types(cfg.model)
+    elif part == "model":
+        for head in list_stages(cfg.model.decode_head):
+            if type_name(head).startswith("Mask"):
+                raise ValueError(f"{type_name(head)} classifies masks: {FIX}")
 
 
-def check_types(cfg: Config) -> None:
-    """Raise ValueError with the first part of a whole model whose type cannot be exported."""
-    for where, name in _iter_types(cfg):
-        key = where.rpartition(".")[2]
-        supported = TYPES.get(key, ())
-        if name not in supported:
-            fix = f"only {', '.join(supported)}" if supported else "leave it out"
-            backbone = "--part backbone exports the backbone"
-            raise ValueError(f"{where}.type={name!r} cannot be exported: {fix}; {backbone}")
+def check_types(part: Any, where: str = "model") -> None:
+    """Raise ValueError with the first part of a detector whose type cannot be exported.
 
-
-def _iter_types(cfg: Config) -> Iterator[tuple[str, str]]:
-    """Yield dotted key and type of each part of a detector with a row in `TYPES`, or of each head
-    of a segmentor that classifies masks instead of pixels.
+    Args:
+        part: Config of a part, at the dotted key `where`.
     """
-    if cfg.default_scope == "mmdet":
-        yield from _iter_detector("model", cfg.model)
-        return
-    for head in list_stages(cfg.model.decode_head):
-        if type_name(head).startswith("Mask"):
-            yield "model.decode_head", type_name(head)
-
-
-def _iter_detector(where: str, part: Any) -> Iterator[tuple[str, str]]:
-    """Yield dotted key and type of each part within `part`, which is at the dotted key `where`."""
-    if isinstance(part, dict):
-        key = where.rpartition(".")[2]
-        if key in TYPES:
-            yield where, type_name(dict(type=key) | part)  # an nms without a type is 'nms'
-        for name, value in part.items():
-            if name not in ("backbone", "neck", "train_cfg", "data_preprocessor"):
-                yield from _iter_detector(f"{where}.{name}", value)
-    elif isinstance(part, (list, tuple)):
+    if isinstance(part, list | tuple):
         for stage in part:
-            yield from _iter_detector(where, stage)
+            check_types(stage, where)
+    if not isinstance(part, dict):
+        return
+    key = where.rpartition(".")[2]
+    if key in TYPES:
+        name = type_name(dict(type=key) | part)  # an nms without a type is 'nms'
+        if name not in TYPES[key]:
+            supported = f"only {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
+            raise ValueError(f"{where}.type={name!r} cannot be exported: {supported}; {FIX}")
+    for name, value in part.items():
+        if name not in ("backbone", "neck", "train_cfg", "data_preprocessor"):
+            check_types(value, f"{where}.{name}")
