@@ -156,6 +156,7 @@ def test_a_later_call_continues_after_the_last_finished_tap(stop_after, tmp_path
         ("blocks.1.attn.proj", CHANGES["parametrized"]),
         ("blocks.1.drop_path", CHANGES["hook"]),
         ("blocks.1.mlp.drop", nn.Module.train),  # Monte Carlo dropout
+        ("blocks.1.local_mp.conv1", lambda conv: setattr(conv, "dilation", (2, 2))),
         ("patch_embed.proj.0", CHANGES["hook"]),
     ],
 )

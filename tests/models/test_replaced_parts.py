@@ -9,7 +9,6 @@ from torch import nn
 
 from xcit_mm import XCiT
 from xcit_mm.models import XCA
-from xcit_mm.models.xcit import LPI
 
 TINY = dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)
 BN = dict(type="BN")
@@ -52,25 +51,6 @@ def test_changed_layers_of_the_attention_have_the_same_effect_on_large_images(na
     expected = attention(x)
     assert not torch.allclose(expected, unchanged) or change == "no bias"
     torch.testing.assert_close(changed, expected)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda: nn.Conv2d(8, 8, 5, padding=2, groups=8),
-        lambda: nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=8),
-        lambda: nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular", groups=8),
-    ],
-    ids=["kernel", "dilation", "padding_mode"],
-)
-def test_other_convolutions_of_the_lpi_act_on_large_maps(change):
-    layer = LPI(8, BN)
-    layer.conv1 = change()
-    layer.eval()
-    x = torch.randn(1, 6400, 8)
-    with torch.no_grad():
-        without_grad = layer(x, 80, 80)
-    torch.testing.assert_close(without_grad, layer(x, 80, 80).detach())
 
 
 class OwnAttention(nn.Module):

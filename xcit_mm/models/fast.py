@@ -3,16 +3,11 @@
 Each function takes a layer of `xcit` and returns what its plain code returns:
 
 - `covariance_attention`: XCA from the covariance of the tokens, without queries, keys and values.
-- `in_rows`: LPI and MLP in inference, a few rows of a large map at a time, so that their wide
-  intermediate maps stay in the cache and are never in memory as a whole.
-- `upsample`: a transposed convolution as one matrix product.
+- `upsample`: a transposed convolution as a matrix product.
 
 `is_unmodified` decides where they are allowed.
 """
 
-import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,18 +16,7 @@ from torch import Tensor, nn
 
 from ..utils.compat import BatchNorm, has_hooks
 from .base import keep_valid
-from .products import (
-    FastLinear,
-    conv_gelu,
-    is_traced,
-    linear,
-    linear_add,
-    linear_by_image,
-    linear_gelu,
-    order_weight,
-    product_dtype,
-    uses_onednn,
-)
+from .products import FastLinear, is_traced, linear_by_image, product_dtype
 
 IMPLEMENTATIONS = ("auto", "plain", "covariance")  # of the attention
 # Tokens per channel from which the covariance is faster, measured on CPUs by MKL and by oneDNN, C
@@ -42,9 +26,9 @@ BFLOAT16_RATIO = 3
 # Values of the tokens from which it is faster on an H100, C from 128 to 768: its small products
 # take as long for fewer.
 GPU_VALUES = 5_000_000
-# Positions of a map that `in_rows` computes at a time, measured.
-CPU_POSITIONS = 1024
-GPU_POSITIONS = 65536
+# Positions of a map that `upsample` computes at a time.
+CPU_POSITIONS = 512
+GPU_POSITIONS = 32768
 PLAIN_TYPES = (nn.Linear, FastLinear, nn.Conv2d, nn.GELU, nn.Dropout)
 
 
@@ -59,7 +43,7 @@ def is_unmodified(layer: nn.Module) -> bool:
             return False
         if type(part) is nn.GELU and part.approximate != "none":
             return False
-        if type(part) is nn.Conv2d:  # the halo of `in_rows` is that of two 3x3 convolutions
+        if type(part) is nn.Conv2d:  # `large` reads two rows to each side of LPI
             options = part.kernel_size, part.dilation, part.padding, part.padding_mode
             if options != ((3, 3), (1, 1), (1, 1), "zeros"):
                 return False
@@ -101,10 +85,8 @@ class Moments(NamedTuple):
     products: Tensor  # S, (B, C, C)
 
 
-def covariance_attention(
-    attention: Any, x: Tensor, residual: Tensor | None = None, valid: Tensor | None = None
-) -> Tensor:
-    """Compute XCA of tokens (B, N, C) from their covariance, plus a residual of this shape.
+def covariance_attention(attention: Any, x: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Compute XCA of tokens (B, N, C) from their covariance.
 
     It takes 2 N C^2 + O(C^3) multiplications, instead of 4 N C^2 + 2 N C^2 / heads.
 
@@ -129,7 +111,7 @@ def covariance_attention(
     with torch.autocast("cpu", enabled=False):
         y, moments = centre(x, dtype, valid)
         matrix, offset = attention_matrix(attention, moments)
-        out = linear_by_image(y, matrix, offset, residual)
+        out = linear_by_image(y, matrix, offset)
     return attention.proj_drop(out)
 
 
@@ -185,158 +167,34 @@ def attention_matrix(attention: Any, moments: Moments) -> tuple[Tensor, Tensor]:
     return matrix, offset
 
 
-def uses_rows(layer: nn.Module, x: Tensor) -> bool:
-    """Return whether to compute a layer a few rows at a time: in inference, not in half precision,
-    in which it takes longer.
+def upsample(conv: Any, x: Tensor) -> Tensor:
+    """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w) by products.
+
+    Without gradients it computes a few rows at a time, so that the values before their ordering by
+    place take little memory.
     """
-    if torch.is_grad_enabled() or is_traced() or product_dtype(x).itemsize < 4:
-        return False
-    return is_local(layer)
-
-
-def is_local(layer: nn.Module) -> bool:
-    """Return whether each row of a layer's result depends on a few rows alone, as in the paper.
-
-    In training mode, and without running statistics, it depends on all rows.
-    """
-    for part in layer.modules():
-        if part.training or (isinstance(part, BatchNorm) and part.running_mean is None):
-            return False
-    return is_unmodified(layer)
-
-
-def lpi(layer: Any, x: Tensor) -> Tensor:
-    """Compute LPI of a grid (B, rows, width, C); a row depends on two to each side."""
-    return in_rows(partial(_interact, layer), x, halo=2)
-
-
-def add_lpi(layer: Any, norm: nn.Module, x: Tensor) -> Tensor:
-    """Compute `x` plus LPI of the normalised grid (B, rows, width, C)."""
-    return in_rows(lambda rows: rows + _interact(layer, norm(rows)), x, halo=2)
-
-
-def _interact(layer: Any, rows: Tensor) -> Tensor:
-    rows = conv_gelu(rows.permute(0, 3, 1, 2), layer.conv1)
-    return layer.conv2(layer.bn(rows)).permute(0, 2, 3, 1)
-
-
-def mlp(layer: Any, x: Tensor) -> Tensor:
-    """Compute MLP of tokens (B, N, C), each by itself."""
-    weight1 = order_weight(layer.fc1.weight, x)
-    # Where MKL is fast, `linear` calls torch's own product, which reads the plain weight alone.
-    weight2 = order_weight(layer.fc2.weight, x) if uses_onednn(x) else layer.fc2.weight
-
-    def project(rows: Tensor) -> Tensor:
-        hidden = linear_gelu(rows, weight1, layer.fc1.bias)
-        return linear(hidden, weight2, layer.fc2.bias)
-
-    return in_rows(project, x)
-
-
-def add_mlp(layer: Any, norm: nn.Module, x: Tensor) -> Tensor:
-    """Compute `x` plus MLP of the normalised tokens (B, N, C)."""
-    weight1 = order_weight(layer.fc1.weight, x)
-    weight2 = order_weight(layer.fc2.weight, x)
-
-    def project(rows: Tensor) -> Tensor:
-        hidden = linear_gelu(norm(rows), weight1, layer.fc1.bias)
-        return linear_add(hidden, weight2, layer.fc2.bias, rows)
-
-    return in_rows(project, x)
-
-
-def upsample(conv: Any, x: Tensor, gelu: bool = False) -> Tensor:
-    """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w) by one product.
-
-    The result has channels last in memory if the weight has.
-
-    Args:
-        gelu: Whether to compute the exact GELU of the result.
-    """
-    if is_traced() or not is_unmodified(conv):
-        out = nn.ConvTranspose2d.forward(conv, x)
-        return F.gelu(out) if gelu else out
+    is_channels_last = conv.weight.is_contiguous(memory_format=torch.channels_last)
+    if is_traced() or is_channels_last or not is_unmodified(conv):
+        return nn.ConvTranspose2d.forward(conv, x)
     dtype = product_dtype(x)
     x = x.to(dtype)
-    weight = conv.weight.to(dtype)
-    bias = conv.bias.to(dtype)
-    if weight.is_contiguous(memory_format=torch.channels_last):
-        return _upsample_channels_last(x, weight, bias, gelu)
-    return _upsample_channels_first(x, weight, bias, gelu)
-
-
-def _upsample_channels_last(x: Tensor, weight: Tensor, bias: Tensor, gelu: bool) -> Tensor:
     batch, _, height, width = x.shape
-    channels = weight.shape[1]
-    x = x.permute(0, 2, 3, 1)
-    multiply = linear_gelu if gelu else linear
-    matrix = weight.permute(2, 3, 1, 0).flatten(0, 2)  # (2 * 2 * channels, C)
-    if gelu or uses_onednn(x):
-        matrix = order_weight(matrix, x)
-
-    def upsample_rows(rows: Tensor) -> Tensor:
-        """Map rows (B, n, w, C) to the four values of each cell, (B, n, 2, w, 2, channels)."""
-        product = multiply(rows, matrix, bias.repeat(4))
-        return product.unflatten(3, (2, 2, channels)).transpose(2, 3)
-
-    out = upsample_rows(x) if torch.is_grad_enabled() else in_rows(upsample_rows, x)
-    return out.reshape(batch, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
-
-
-def _upsample_channels_first(x: Tensor, weight: Tensor, bias: Tensor, gelu: bool) -> Tensor:
-    batch, _, height, width = x.shape
-    channels = weight.shape[1]
-    matrix = weight.flatten(1).T.expand(batch, -1, -1)  # (B, channels * 2 * 2, C)
-    offset = bias.repeat_interleave(4)[:, None]
+    channels = conv.weight.shape[1]
+    matrix = conv.weight.to(dtype).flatten(1).T.expand(batch, -1, -1)  # (B, channels * 2 * 2, C)
+    offset = conv.bias.to(dtype).repeat_interleave(4)[:, None]
 
     def upsample_rows(rows: Tensor) -> Tensor:
         """Map rows (B, C, n, w) to the four values of each cell, (B, channels, n, 2, w, 2)."""
         product = torch.baddbmm(offset, matrix, rows.flatten(2))
-        product = F.gelu(product) if gelu else product
         cells = product.view(batch, channels, 2, 2, rows.shape[2], width)
-        return _interleave(cells)
-
-    out = upsample_rows(x) if torch.is_grad_enabled() else in_rows(upsample_rows, x, dim=2)
-    return out.reshape(batch, channels, 2 * height, 2 * width)
-
-
-def _interleave(cells: Tensor) -> Tensor:
-    """Order the four values of each cell (B, C, 2, 2, n, w) by place, (B, C, n, 2, w, 2)."""
-    if torch.is_grad_enabled() or cells.dtype != torch.float32 or not cells.is_cpu:
         return cells.permute(0, 1, 4, 2, 5, 3)
-    # A complex tensor stores pairs. It is written much faster than two values at a time are copied.
-    pairs = torch.complex(cells[:, :, :, 0], cells[:, :, :, 1])
-    return torch.view_as_real(pairs).transpose(2, 3)
 
-
-def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, halo: int = 0, dim: int = 1) -> Tensor:
-    """Compute `function(x)` a few rows at a time, so that its intermediate maps stay in cache.
-
-    Args:
-        function: Maps any number of rows to as many rows.
-        x: (B, rows, ..., C), or (B, C, rows, width) with `dim=2`.
-        halo: Number of rows to each side on which a row of the result depends.
-    """
-    total = x.shape[dim]
-    channels = x.shape[1] if dim == 2 else x.shape[-1]
-    positions_of_row = max(1, x.numel() // (total * channels))
-    limit = CPU_POSITIONS if x.device.type == "cpu" else GPU_POSITIONS
-    if dim == 2:
-        limit //= 2  # `_interleave` holds the values of a piece twice
-    # Long enough that the halo, which is computed twice, is the smaller part.
-    longest = max(1, 8 * halo, limit // positions_of_row)
-    length = math.ceil(total / max(1, round(total / longest)))  # pieces of about the same length
-    if total <= length:
-        return function(x)
-    out = x.new_empty(0)
-    for start in range(0, total, length):
-        count = min(length, total - start)
-        first = max(start - halo, 0)
-        last = min(start + count + halo, total)
-        piece = function(x.narrow(dim, first, last - first)).narrow(dim, start - first, count)
-        if start == 0:
-            shape = [*piece.shape]
-            shape[dim] = total
-            out = piece.new_empty(shape)
-        out.narrow(dim, start, count).copy_(piece)
-    return out
+    if torch.is_grad_enabled():
+        out = upsample_rows(x)
+    else:
+        positions = CPU_POSITIONS if x.is_cpu else GPU_POSITIONS
+        length = max(1, positions // width)
+        out = x.new_empty(batch, channels, height, 2, width, 2)
+        for rows, values in zip(x.split(length, 2), out.split(length, 2), strict=True):
+            values.copy_(upsample_rows(rows))
+    return out.reshape(batch, channels, 2 * height, 2 * width)

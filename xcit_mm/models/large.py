@@ -30,7 +30,7 @@ from ..utils.compat import has_hooks
 from . import fast
 from .base import cells_with_data, keep_valid
 from .products import linear_by_image
-from .xcit import STEMS, STRIDES, Block, Trunk, XCiT
+from .xcit import LPI, MLP, STEMS, STRIDES, XCA, Block, Trunk, XCiT
 
 # Tokens of a band. Of a wide image it has 8 rows: LPI computes 4 more.
 CPU_TOKENS = 8192
@@ -194,21 +194,23 @@ def check_trunk(trunk: nn.Module) -> None:
         raise ValueError(f"{name} sees only whole images: predict a large image in tiles")
     if trunk.training:
         raise ValueError(f"{name} is in training mode: call eval()")
-    # BatchNorm is that of LPI in the stem too.
     is_plain = {"patch_embed": type(trunk.patch_embed) in STEMS.values()}
-    blocks: Any = trunk.blocks
-    for number, block in enumerate(blocks):
-        is_plain[f"blocks.{number}"] = (
-            type(block).forward is Block.forward
-            and fast.is_unmodified(block.attn)
-            and fast.is_local(block.local_mp)
-            and fast.is_local(block.mlp)
-            and not any(layer.training for layer in block.modules())
-        )
+    for number, block in enumerate(trunk.blocks):
+        is_plain[f"blocks.{number}"] = _is_of_the_paper(block)
     for part, plain in is_plain.items():
         if not plain or has_hooks(trunk.get_submodule(part)):
             problem = "has hooks, adapters, dropout or other layers than the paper's"
             raise ValueError(f"{part} {problem}: merge or remove them, or predict in tiles")
+
+
+def _is_of_the_paper(block: Any) -> bool:
+    """Return whether a token of a block depends on moments and on two rows to each side alone."""
+    branches = [block.attn, block.local_mp, block.mlp]
+    has_own_types = [type(part) for part in (block, *branches)] == [Block, XCA, LPI, MLP]
+    if not has_own_types or any(layer.training for layer in block.modules()):
+        return False
+    # Without running statistics, BatchNorm sees all rows.
+    return all(map(fast.is_unmodified, branches)) and block.local_mp.bn.running_mean is not None
 
 
 class _Image:
@@ -317,9 +319,6 @@ class _Image:
         block = self.trunk.blocks[number]
         mean = self.moments.mean.float()
         matrix, offset = fast.attention_matrix(block.attn, self.moments)
-        if hasattr(block, "gamma1"):  # in a folded block it is a part of the weights
-            matrix = block.gamma1[:, None] * matrix
-            offset = block.gamma1 * offset
         matrix = matrix.float()
         offset = offset.float()
         self.forget_moments()
@@ -330,7 +329,8 @@ class _Image:
             stop = min(rows.stop + HALO, self.height)
             x = source.read(slice(done, stop)).flatten(0, 1)[None]
             done = stop
-            x = linear_by_image(block.norm1(x) - mean, matrix, offset, residual=x)
+            branch = linear_by_image(block.norm1(x) - mean, matrix, offset)
+            x = torch.addcmul(x, block.gamma1, branch)
             attended = torch.cat((attended, x), dim=1)
             valid = self.mask(slice(start, done))
             x = block.add_interaction(attended, done - start, self.width, valid)

@@ -5,7 +5,7 @@ H / P x W / P, plus a positional encoding. 12 or 24 blocks of XCA, LPI and MLP f
 after four of the blocks become the feature maps of a pyramid, of strides 4, 8, 16 and 32.
 
 Modules have the names of the published checkpoints, so that these load as they are. `fast` computes
-XCA, LPI, MLP and the transposed convolutions in another way, with the same results to rounding.
+XCA and the transposed convolutions in another way, with the same results to rounding.
 
 `valid`, of shape (B, 1, h, w), says which pixels or tokens have data (see `Backbone.valid`). By
 default all have.
@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from ..archs import check_patch_size, default_out_indices, resolve_arch
 from . import fast
 from .base import MIN_SIZE, Backbone, cells_with_data, keep_valid, mask_option, to_increasing
+from .products import FastLinear
 
 STRIDES = (4, 8, 16, 32)  # of the pyramid
 
@@ -201,10 +202,8 @@ class LPI(nn.Module):
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
     def forward(self, x: Tensor, height: int, width: int, valid: Tensor | None = None) -> Tensor:
-        x = x.unflatten(1, (height, width))
-        if valid is None and fast.uses_rows(self, x):
-            return fast.lpi(self, x).flatten(1, 2)
-        x = self.conv1(keep_valid(x.permute(0, 3, 1, 2), valid))
+        x = x.unflatten(1, (height, width)).permute(0, 3, 1, 2)
+        x = self.conv1(keep_valid(x, valid))
         x = self.conv2(keep_valid(self.bn(self.act(x)), valid))
         return x.permute(0, 2, 3, 1).flatten(1, 2)
 
@@ -217,14 +216,12 @@ class MLP(nn.Module):
 
     def __init__(self, dim: int, drop: float = 0.0) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, 4 * dim)
+        self.fc1 = FastLinear(dim, 4 * dim)
         self.act = nn.GELU()
-        self.fc2 = nn.Linear(4 * dim, dim)
+        self.fc2 = FastLinear(4 * dim, dim)
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        if fast.uses_rows(self, x):
-            return fast.mlp(self, x)
         return self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
 
 
@@ -348,8 +345,7 @@ class Trunk(Backbone):
         """Compute the maps after each of `out_indices`, of stride `patch_size`, without a norm.
 
         Raises:
-            ValueError: If the image has other channels than `in_channels` or a side below 32
-                pixels.
+            ValueError: If the image has other channels than `in_channels`.
         """
         self.check_image(x)
         valid = self.valid_cells(x, self.patch_size)

@@ -42,48 +42,13 @@ def has_hooks(module: nn.Module) -> bool:
     return bool(hooked) or any(map(has_hooks, module.children()))
 
 
-def onednn_linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str = "none",
-    residual: torch.Tensor | None = None,
-) -> torch.Tensor:
+def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Compute `F.linear` of float32 on a CPU by oneDNN, without a gradient.
 
-    torch (2.13) takes MKL, which multiplies at half speed on AMD's processors with AVX512, has no
-    option for float32, and applies an activation or a sum only after the product.
-
-    Args:
-        activation: 'none' or 'gelu', of the product.
-        residual: Tensor of the result's shape that is added to the product.
+    torch (2.13) takes MKL, which multiplies at half speed on AMD's processors with AVX512, and has
+    no option for float32.
     """
-    if residual is not None:
-        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, weight, bias, "add")
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "none")
-
-
-def onednn_order(weight: torch.Tensor) -> torch.Tensor:
-    """Order a weight of `onednn_linear` as oneDNN multiplies fastest."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight)
-
-
-def onednn_conv(conv: torch.nn.Conv2d, x: torch.Tensor, activation: str = "none") -> torch.Tensor:
-    """Compute a convolution of float32 on a CPU by oneDNN, without a gradient.
-
-    Args:
-        activation: 'none' or 'gelu', of the convolution.
-    """
-    options = conv.padding, conv.stride, conv.dilation, conv.groups
-    return torch.ops.mkldnn._convolution_pointwise(
-        x,
-        conv.weight,
-        conv.bias,
-        *options,
-        activation,
-        [],
-        "none",  # no parameters, exact GELU
-    )
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "none")
 
 
 @contextmanager
