@@ -38,7 +38,7 @@ def test_parts_in_frames_have_the_maps_of_the_parts_alone(
     frames = torch.full((2, 3, 192, 224), torch.nan)
     masks = [torch.zeros(192, 224, dtype=torch.bool), torch.zeros(192, 96, dtype=torch.bool)]
     for frame, mask, part in zip(frames, masks, parts, strict=True):
-        frame[:, *part] = image(192, 224)[0, :, *part]
+        frame[:, part[0], part[1]] = image(192, 224)[0, :, part[0], part[1]]
         mask[part] = True
     with torch.inference_mode():
         with model.valid(masks):

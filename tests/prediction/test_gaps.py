@@ -60,7 +60,7 @@ def test_the_collar_of_a_raster_changes_nothing_inside(photo, valid, tmp_path):
     bands = black[..., ::-1].transpose(2, 0, 1)
     predictor = predictor_of(semantic_fpn)
     raster = save(tmp_path / "a.tif", bands, nodata=0, **UTM)
-    cropped = save(tmp_path / "b.tif", bands[:, *INSIDE], **UTM)
+    cropped = save(tmp_path / "b.tif", bands[:, INSIDE[0], INSIDE[1]], **UTM)
     maps = []
     for path in (raster, cropped):
         out = predict_raster(path, predictor, path.with_suffix(".map.tif"), tile=416)

@@ -3,7 +3,13 @@ anything.
 """
 
 import argparse
+import copyreg
+import io
 import os
+import pickle
+import sys
+import tarfile
+import zipfile
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +24,8 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader
 from safetensors.torch import save_file
 
+from xcit_mm.utils.compat import TORCH, load_files_by
+from xcit_mm.weights.plain_pickle import load_file
 from xcit_mm.weights.reader import load_from_file
 
 pytestmark = pytest.mark.forks
@@ -64,10 +72,119 @@ REFUSED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch) -> Path:
+@pytest.fixture(autouse=True, params=["torch", "plain_pickle"])
+def reader(tmp_path, monkeypatch, request) -> str:
+    """Who reads files, here in an empty folder. torch has a reader from 2.6 on."""
+    if request.param == "plain_pickle":
+        monkeypatch.setattr("xcit_mm.weights.reader.TORCH", (2, 1))
+    elif TORCH < (2, 6):
+        pytest.skip("torch 2.6 or newer")
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return request.param
+
+
+def archive(pickled: bytes) -> bytes:
+    """A file of torch whose content is `pickled`, by protocol 2."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as members:
+        members.writestr("archive/version", "3")
+        members.writestr("archive/data.pkl", b"\x80\x02" + pickled)
+    return file.getvalue()
+
+
+def old_file(pickled: bytes) -> bytes:
+    """A file as before torch 1.6 whose content is `pickled`."""
+    whole = saved(0, **OLD)
+    return whole[: whole.index(b"\x80\x02K\x00.")] + b"\x80\x02" + pickled
+
+
+def tar_with_a_link() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as members:
+        link = tarfile.TarInfo("storages")
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/etc/passwd"
+        members.addfile(link)
+    return file.getvalue()
+
+
+BUFFER = b"cmmengine.logging.history_buffer\nHistoryBuffer\n"
+NAMESPACE = b"cargparse\nNamespace\n)\x81"
+ATTACKS = {
+    "call of a result": b"c__builtin__\ngetattr\n(" + BUFFER + b"X\x03\0\0\0mintRK\x01\x85R.",
+    "call of a value": b"ctorch\nfloat32\n)R.",
+    "call of a storage": b"ctorch\nFloatStorage\nK\x01\x85R.",
+    "state of a class": BUFFER + b"}X\x03\0\0\0minK\x01sb.",
+    "state of a list": b"](K\x01K\x02e}b.",
+    "state of a tensor's type": b"ctorch\nfloat32\n}b.",
+    "new object of a result": NAMESPACE + b")\x81.",
+    "new object of a type of torch": b"ctorch._C\n_TensorBase\n)\x81.",
+    "name with dots": b"cargparse\nNamespace.__init__\n)R.",
+    "name of a module that runs": b"cthis\ns\n.",
+    "encoding that is imported": b"c_codecs\nencode\nX\x01\0\0\0aX\x09\0\0\0bz2_codec\x86R.",
+    "pickle in a pickle": b"ctorch.storage\n_load_from_bytes\nU\x02..\x85R.",
+    "function of a subclass": b"ctorch._tensor\n_rebuild_from_type_v2\n)R.",
+    "memo that is empty": b"h\x05.",
+    "memo of a refused call": b"cposix\nsystem\nq\x000h\x00U\x09touch ran\x85R.",
+    "persistent id of text": b"Pstorage\n.",
+    "persistent id of a number": b"K\x01Q.",
+    "operation INST": b"(U\x09touch ranios\nsystem\n.",
+    "operation OBJ": b"(cos\nsystem\nU\x09touch rano.",
+    "operation STACK_GLOBAL": b"U\x02osU\x06system\x93U\x09touch ran\x85R.",
+    "operation EXT1": b"\x82\xf0U\x09touch ran\x85R.",
+    "operation NEWOBJ_EX": b"cargparse\nNamespace\n)}\x92.",
+}
+
+
+@pytest.mark.parametrize("reader", ["plain_pickle"], indirect=True)
+@pytest.mark.parametrize("pickled", ATTACKS.values(), ids=ATTACKS)
+def test_a_written_pickle_runs_and_imports_nothing(pickled, reader, monkeypatch):
+    """In both formats of files."""
+    monkeypatch.setitem(copyreg._inverted_registry, 240, ("posix", "system"))
+    for content in (archive(pickled), old_file(pickled)):
+        Path("file.pth").write_bytes(content)
+        for name in ("this", "encodings.bz2_codec"):
+            sys.modules.pop(name, None)
+        with pytest.raises((pickle.UnpicklingError, AssertionError, LookupError, TypeError)):
+            load_file(Path("file.pth"), "cpu", content.startswith(b"PK"))
+        assert not {"this", "encodings.bz2_codec"} & set(sys.modules)
+        assert os.listdir() == ["file.pth"]
+    assert HistoryBuffer([1], [1]).min() == 1
+
+
+@pytest.mark.parametrize("reader", ["plain_pickle"], indirect=True)
+def test_a_state_that_the_file_chooses_is_not_called(reader):
+    state = b"}X\x0c\0\0\0__setstate__cargparse\nNamespace\nsb"
+    Path("file.pth").write_bytes(archive(NAMESPACE + state + b"}X\x01\0\0\0aK\x01sb."))
+    assert load_file(Path("file.pth"), "cpu", is_zip=True).a == 1
+
+
+def test_the_source_of_a_class_is_not_compared_and_patched():
+    module = b"(U\x06module" + BUFFER + b"X\x01\0\0\0aX\x01\0\0\0btQ."
+    Path("file.pth").write_bytes(old_file(module))
+    with pytest.raises(ValueError, match=r"outside of the file|Only persistent_load of storage"):
+        load_from_file("file.pth")
+
+
+def test_an_archive_of_tar_is_not_unpacked(monkeypatch):
+    Path("file.pth").write_bytes(tar_with_a_link())
+    monkeypatch.setattr(tarfile.TarFile, "extract", lambda *_, **__: 1 / 0)
+    with pytest.raises(ValueError, match=r"file\.pth"):
+        load_from_file("file.pth")
+
+
+def test_a_link_in_an_archive_is_not_followed():
+    Path("secret").write_bytes(b"1234")
+    saved(dict(a=torch.ones(1)))
+    with zipfile.ZipFile("file.pth") as members, zipfile.ZipFile("link.pth", "w") as linked:
+        for member in members.infolist():
+            content = members.read(member)
+            if member.filename.endswith("data/0"):
+                member.create_system = 3
+                member.external_attr = 0o120777 << 16
+                content = os.fsencode(Path("secret").absolute())[-4:]
+            linked.writestr(member, content)
+    assert load_from_file("link.pth")["a"].numpy().tobytes() != b"1234"
 
 
 @pytest.mark.parametrize("content, message", REFUSED.values(), ids=REFUSED)
@@ -92,9 +209,10 @@ def test_a_damaged_byte_gives_one_line():
 
 
 @pytest.mark.parametrize("written", [{}, OLD])
-def test_what_training_files_hold_is_read_as_it_is(written):
+def test_what_training_files_hold_is_read_as_it_is(written, reader):
     types = [torch.float32, torch.bfloat16, torch.int8]
-    types += [torch.uint16, torch.float8_e4m3fn] if not written else []
+    if reader == "torch" and not written:
+        types += [torch.uint16, torch.float8_e4m3fn]
     weights = OrderedDict((str(dtype), torch.ones(3).to(dtype)) for dtype in types)
     held = dict(
         numbers=[np.float32(1.5), np.int64(3), np.bool_(True), 2**70, 1j],
@@ -150,3 +268,13 @@ def test_threads_read_at_once():
     with ThreadPoolExecutor(8) as pool:
         contents = list(pool.map(load_from_file, ["file.pth"] * 100))
     assert {content["args"].lr for content in contents} == {0.1}
+
+
+@pytest.mark.parametrize("reader", ["plain_pickle"], indirect=True)
+def test_mmengine_reads_local_files_in_it_too(reader, monkeypatch):
+    """`load_from` and `resume` of a training, which mmengine reads by plain `torch.load`."""
+    monkeypatch.setattr("xcit_mm.utils.compat.TORCH", (2, 1))
+    saved(Calls(os.system, "touch ran"))
+    with load_files_by(load_from_file), pytest.raises(ValueError, match="names posix"):
+        CheckpointLoader.load_checkpoint("file.pth", "cpu")
+    assert not Path("ran").exists()

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..deployment import export_model
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, ignore_broken_pipe
 from ..weights.zoo import find_model
@@ -33,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     def work() -> None:
+        from ..deployment import export_model  # which an older torch cannot import
+
         config, checkpoint = find_model(args.config, args.checkpoint)
         lines = export_model(config, checkpoint, args.out, args.part)
         with ignore_broken_pipe():

@@ -14,7 +14,7 @@ from functools import partial
 from importlib.metadata import packages_distributions
 
 # Modules of the stack, and the versions that xcit_mm needs; those that may lack, and a model each.
-NEEDED = dict(mmengine="0.10", torch="2.6", cv2="4", mmcv="2.0", mmdet="3.3", mmseg="1.2")
+NEEDED = dict(mmengine="0.10", torch="2.1", cv2="4", mmcv="2.0", mmdet="3.3", mmseg="1.2")
 OPTIONAL = dict(mmdet="maskrcnn_xcit_tiny_12_p16", mmseg="sem_fpn_xcit_tiny_12_p16")
 FIX = "install one stack in an environment of its own, see docs/install.md"
 
@@ -69,7 +69,10 @@ def check_version(name: str) -> str:
     # By three numbers, 2.1.0a0 of NVIDIA's containers counts as 2.1.0.
     if digit_version(version)[:3] < digit_version(NEEDED[name])[:3]:
         raise ImportError(f"{name} {version} is installed, and xcit_mm needs >= {NEEDED[name]}")
-    return f"{name} {version}"
+    risk = ""
+    if name == "torch" and digit_version(version)[:2] < (2, 6):
+        risk = ": scripts of mmdet and mmseg run what a .pth contains, load files that you trust"
+    return f"{name} {version}{risk}"
 
 
 def check_package() -> str:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, ignore_broken_pipe
-from ..utils.compat import find_bases_by_package
+from ..utils.compat import find_bases_by_package, load_files_by
 from ..utils.scripts import list_scripts
+from ..weights.zoo import load_checkpoint
 
 CALLS = """
 xcit-mm tool                                            # lists the scripts
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         sys.argv = [str(scripts[args.path]), *args.arguments]
-        with find_bases_by_package():
+        with find_bases_by_package(), load_files_by(load_checkpoint):
             runpy.run_path(sys.argv[0], run_name="__main__")
 
     return cli_main(work, "the script is stopped")

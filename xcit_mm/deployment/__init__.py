@@ -1,5 +1,13 @@
 """Export of trained models to ONNX, and `run.py`, which runs them without torch."""
 
+import torch
+
+from ..utils.compat import TORCH
+
+if TORCH < (2, 6):
+    problem = f"torch {torch.__version__} is installed"
+    raise ModuleNotFoundError(f"{problem}: export needs torch 2.6 or newer")
+
 from .export import export_model
 
 __all__ = ["export_model"]

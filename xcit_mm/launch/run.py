@@ -19,7 +19,7 @@ from ..training.console import ConsoleHook
 from ..training.termination import TerminationHook
 from ..utils.atomic import removed_on_error
 from ..utils.cli import cli_main, parse_cfg_options, quiet
-from ..utils.compat import load_urls_by
+from ..utils.compat import load_files_by
 from ..utils.configs import read_config, type_name
 from ..utils.folders import lock_folder
 from ..utils.scripts import check_library
@@ -169,7 +169,7 @@ def _build_runner(cfg: Config, is_verbose: bool) -> Runner:
 def _run(runner: Runner, run: Callable[[], object], options: argparse.Namespace) -> None:
     """Train or test by a runner."""
     into_log = nullcontext() if options.verbose else print_into_log(runner)
-    with into_log, load_urls_by(load_checkpoint):
+    with into_log, load_files_by(load_checkpoint):
         run()
 
 

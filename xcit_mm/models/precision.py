@@ -18,7 +18,7 @@ def fast_dtype(device: str) -> str:
     """
     is_fast = False
     if device.startswith("cuda"):
-        is_fast = torch.cuda.is_bf16_supported(including_emulation=False)
+        is_fast = torch.cuda.get_device_capability(device) >= (8, 0)
     elif device == "cpu" and hasattr(torch.cpu, "get_capabilities"):
         capabilities = torch.cpu.get_capabilities()
         is_fast = any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16"))

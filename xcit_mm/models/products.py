@@ -11,20 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import onednn_linear
+from ..utils.compat import autocast_dtype, is_compiling, onednn_linear
 
 
 def is_traced() -> bool:
     """Return whether torch compiles, exports or traces: the graph must serve other sizes too."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return is_compiling() or torch.jit.is_tracing()
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
     """Return the type in which torch multiplies a tensor by a weight, which autocast may lower."""
     device = x.device.type
-    if device != "meta" and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return x.dtype
+    return x.dtype if device == "meta" else autocast_dtype(device) or x.dtype
 
 
 @cache

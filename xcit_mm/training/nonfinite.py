@@ -12,8 +12,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
-from torch.nn.utils import get_total_norm
 
+from ..utils.compat import keeps_step_hooks, total_norm
 from ..utils.errors import preview
 
 
@@ -38,6 +38,9 @@ class NonFiniteHook(Hook):
     priority = "HIGH"  # before other hooks save or log the iteration
 
     def before_train(self, runner: Runner) -> None:
+        if runner.cfg.get("compile") and not keeps_step_hooks():
+            problem = f"torch {torch.__version__} lets compile switch off the check of gradients"
+            raise ValueError(f"{problem}: set compile=False, or take torch 2.3 or newer")
         self._runner: Any = runner
         runner.optim_wrapper.optimizer.register_step_pre_hook(self._check_gradients)
 
@@ -55,8 +58,8 @@ class NonFiniteHook(Hook):
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             gradients = [p.grad for p in parameters if p.grad is not None]
             # The norm takes a tenth of the time of the maximum, but its squares may overflow.
-            norm = get_total_norm(gradients)
-            self._check(norm if norm.isfinite() else get_total_norm(gradients, torch.inf))
+            norm = total_norm(gradients)
+            self._check(norm if norm.isfinite() else total_norm(gradients, torch.inf))
 
     def _check(self, value: Tensor) -> None:
         """Raise FloatingPointError if a loss or a gradient is not finite in any process."""

@@ -15,6 +15,7 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.runner import BaseLoop, CheckpointLoader, Runner
+from mmengine.utils import digit_version
 from torch import nn
 from torch.nn.modules import module as _all_modules
 
@@ -24,6 +25,47 @@ BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 
 # mmcv 2.1: the module of the compiled operators, which xcit_mm.ops replaces. mmcv.ops imports it.
 MMCV_OPERATORS = "mmcv._ext"
+
+TORCH = digit_version(torch.__version__)[:2]
+"""Version of torch, such as (2, 1)."""
+
+
+def is_compiling() -> bool:
+    """Return whether torch compiles or exports. It has a public function from 2.3 on."""
+    if TORCH < (2, 3):
+        return torch._utils.is_compiling()
+    return torch.compiler.is_compiling()
+
+
+def autocast_dtype(device: str) -> torch.dtype | None:
+    """Return the type of autocast on a type of device, or None where it is off. torch has functions
+    that take the device from 2.4 on.
+    """
+    if TORCH >= (2, 4):
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if device == "cpu":
+        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+    return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+
+
+def can_autocast(device: str, dtype: torch.dtype) -> bool:
+    """Return whether autocast on a type of device takes a type: on a CPU, float16 from torch 2.2
+    on.
+    """
+    return device != "cpu" or dtype != torch.float16 or TORCH >= (2, 2)
+
+
+def keeps_step_hooks() -> bool:
+    """Return whether an optimizer calls its hooks after `torch.compile`, as from torch 2.3 on."""
+    return TORCH >= (2, 3)
+
+
+def total_norm(tensors: list[torch.Tensor], order: float = 2.0) -> torch.Tensor:
+    """Return the norm of all values of tensors. torch has a function from 2.6 on."""
+    if TORCH >= (2, 6):
+        return nn.utils.get_total_norm(tensors, order)
+    norms = [torch.linalg.vector_norm(tensor, order) for tensor in tensors]
+    return torch.linalg.vector_norm(torch.stack(norms), order) if norms else torch.tensor(0.0)
 
 
 def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.Tensor]:
@@ -90,12 +132,15 @@ def file_handlers(logger: MMLogger) -> list[FileHandler]:
 
 
 @contextmanager
-def load_urls_by(loader: Callable[..., Any]) -> Iterator[None]:
-    """Make mmengine (0.10.7) load checkpoints of the web by another function, in this block.
+def load_files_by(loader: Callable[..., Any]) -> Iterator[None]:
+    """Make mmengine (0.10.7) load checkpoints of the web, and below torch 2.6 local ones, by
+    another function, in this block.
 
     Its own runs what a file contains. mmengine has no public way to ask for a registered loader.
     """
-    schemes = ("http://", "https://")
+    schemes = ["http://", "https://"]
+    if TORCH < (2, 6):
+        schemes.append("")
     former = [CheckpointLoader._get_checkpoint_loader(scheme) for scheme in schemes]
     CheckpointLoader.register_scheme(schemes, loader, force=True)
     try:

@@ -1,97 +1,27 @@
 """Reads checkpoint files with torch and safetensors. Nothing in a file runs.
 
-torch loads only types on its allow-list and on the two lists here. None of them opens a file,
-imports a module or calls what the file chooses.
+torch loads only types on its allow-list and on the two lists of `allowed`.
 """
 
-import argparse
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from pickle import UnpicklingError
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from mmengine.config import ConfigDict
-from mmengine.logging import HistoryBuffer
-from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from safetensors.torch import load_file
-from torch.serialization import add_safe_globals, safe_globals
 
-_PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
-_PURE = ("", "Pure")
+from ..utils.compat import TORCH
+from . import plain_pickle
+from .allowed import CHECKPOINT_TYPES, SUBSTITUTES
 
-# Functions that checkpoints of mmengine name through `getattr`: statistics of a log, and the shape
-# of a schedule.
-_FUNCTIONS: dict[type, tuple[str, ...]] = {
-    HistoryBuffer: ("min", "max", "mean", "current"),
-    OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear"),
-}
+if TORCH >= (2, 6):
+    from torch.serialization import add_safe_globals, safe_globals
 
-
-def _get_function(owner: Any, name: str) -> Callable:
-    if not isinstance(owner, type) or name not in _FUNCTIONS.get(owner, ()):
-        raise UnpicklingError(f"it asks for the attribute {name} of {owner}")
-    return getattr(owner, name)
-
-
-class _ConfigValues(dict):
-    """The values of an mmengine `Config`, whose own class opens files."""
-
-    def __setstate__(self, state: tuple) -> None:
-        self.update(state[0])
-
-
-def _make_dict(factory: object = None) -> dict:
-    return {}
-
-
-def _make_list(items: Iterable = (), length: int | None = None) -> list:
-    return list(items)
-
-
-# The functions by which pickle rebuilds arrays and scalars of numpy.
-_NUMPY_FUNCTIONS: list[Any] = [np.ndarray(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
-
-CHECKPOINT_TYPES: list[Any] = [
-    HistoryBuffer,
-    OneCycleParamScheduler,
-    ConfigDict,
-    (_get_function, "builtins.getattr"),
-    (frozenset, "builtins.frozenset"),
-    (bytes, "builtins.bytes"),  # b"" is pickled as a call of it
-    np.ndarray,
-    np.dtype,
-    *{type(np.dtype(code)) for code in np.typecodes["All"] if code not in "OV"},  # numbers and text
-    *((make, f"numpy.core.multiarray.{make.__name__}") for make in _NUMPY_FUNCTIONS),  # numpy 1
-    *((make, f"numpy._core.multiarray.{make.__name__}") for make in _NUMPY_FUNCTIONS),
-]
-"""Types that a checkpoint of mmengine may hold, and functions that rebuild them."""
-
-SUBSTITUTES: list[Any] = [
-    (argparse.Namespace, "argparse.Namespace"),
-    (_ConfigValues, "mmengine.config.config.Config"),
-    # torch fills only plain dicts and plain lists.
-    (_make_dict, "collections.defaultdict"),
-    (_make_list, "collections.deque"),
-    *(
-        (type_, f"builtins.{type_.__name__}")
-        for type_ in (bool, dict, float, int, list, str, tuple)
-    ),
-    *((PurePosixPath, f"{module}.{prefix}PosixPath") for module in _PATHLIB for prefix in _PURE),
-    *(
-        (PureWindowsPath, f"{module}.{prefix}WindowsPath")
-        for module in _PATHLIB
-        for prefix in _PURE
-    ),
-]
-"""Types in other training files by their names there. Some are read as a simpler type."""
-
-# mmengine reads its checkpoints by `torch.load`, which would reject their message hub.
-add_safe_globals(CHECKPOINT_TYPES)
+    # mmengine reads its checkpoints by `torch.load`, which would reject their message hub.
+    add_safe_globals(CHECKPOINT_TYPES)
 
 _lock = threading.Lock()  # the substitutes apply to all threads
 
@@ -115,14 +45,17 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
         raise FileNotFoundError(f"no checkpoint at {filename}: check the path")
     with path.open("rb") as file:
         start = file.read(16)
+    is_zip = start[:2] == b"PK"
     try:
         if start[8:9] == b"{":  # a header after its length
             return load_file(path)
+        if TORCH < (2, 6):
+            return plain_pickle.load_file(path, map_location, is_zip)
         # Allowed again, because OneDL's mmengine (0.10.12) forbids some after it loads a file.
         add_safe_globals(CHECKPOINT_TYPES)
         with _lock, safe_globals(SUBSTITUTES), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an error follows the warning of TorchScript
-            return torch.load(path, map_location, weights_only=True, mmap=start[:2] == b"PK")
+            return torch.load(path, map_location, weights_only=True, mmap=is_zip)
     except Exception as error:  # a damaged file may raise nearly anything
         raise ValueError(f"cannot read {path} as a checkpoint: {_explain(error)}") from error
 

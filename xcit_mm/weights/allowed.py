@@ -1,0 +1,84 @@
+"""Types that a checkpoint may hold besides tensors and plain values, by their names in a file.
+
+None of them opens a file, imports a module or calls what the file chooses.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import PurePosixPath, PureWindowsPath
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+from mmengine.config import ConfigDict
+from mmengine.logging import HistoryBuffer
+from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
+
+_PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
+_PURE = ("", "Pure")
+
+# Functions that checkpoints of mmengine name through `getattr`: statistics of a log, and the shape
+# of a schedule.
+_FUNCTIONS: dict[type, tuple[str, ...]] = {
+    HistoryBuffer: ("min", "max", "mean", "current"),
+    OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear"),
+}
+
+
+def _get_function(owner: Any, name: str) -> Callable:
+    if not isinstance(owner, type) or name not in _FUNCTIONS.get(owner, ()):
+        raise UnpicklingError(f"it asks for the attribute {name} of {owner}")
+    return getattr(owner, name)
+
+
+class _ConfigValues(dict):
+    """The values of an mmengine `Config`, whose own class opens files."""
+
+    def __setstate__(self, state: tuple) -> None:
+        self.update(state[0])
+
+
+def _make_dict(factory: object = None) -> dict:
+    return {}
+
+
+def _make_list(items: Iterable = (), length: int | None = None) -> list:
+    return list(items)
+
+
+# The functions by which pickle rebuilds arrays and scalars of numpy.
+_NUMPY_FUNCTIONS: list[Any] = [np.ndarray(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
+
+CHECKPOINT_TYPES: list[Any] = [
+    HistoryBuffer,
+    OneCycleParamScheduler,
+    ConfigDict,
+    (_get_function, "builtins.getattr"),
+    (frozenset, "builtins.frozenset"),
+    (bytes, "builtins.bytes"),  # b"" is pickled as a call of it
+    np.ndarray,
+    np.dtype,
+    *{type(np.dtype(code)) for code in np.typecodes["All"] if code not in "OV"},  # numbers and text
+    *((make, f"numpy.core.multiarray.{make.__name__}") for make in _NUMPY_FUNCTIONS),  # numpy 1
+    *((make, f"numpy._core.multiarray.{make.__name__}") for make in _NUMPY_FUNCTIONS),
+]
+"""Types that a checkpoint of mmengine may hold, and functions that rebuild them."""
+
+SUBSTITUTES: list[Any] = [
+    (argparse.Namespace, "argparse.Namespace"),
+    (_ConfigValues, "mmengine.config.config.Config"),
+    # torch fills only plain dicts and plain lists.
+    (_make_dict, "collections.defaultdict"),
+    (_make_list, "collections.deque"),
+    *(
+        (type_, f"builtins.{type_.__name__}")
+        for type_ in (bool, dict, float, int, list, str, tuple)
+    ),
+    *((PurePosixPath, f"{module}.{prefix}PosixPath") for module in _PATHLIB for prefix in _PURE),
+    *(
+        (PureWindowsPath, f"{module}.{prefix}WindowsPath")
+        for module in _PATHLIB
+        for prefix in _PURE
+    ),
+]
+"""Types in other training files by their names there. Some are read as a simpler type."""

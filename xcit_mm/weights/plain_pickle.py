@@ -1,0 +1,126 @@
+"""`pickle` for `torch.load` before 2.6: builds tensors, plain values and the types of `allowed`.
+
+`weights_only` takes no other types there, and runs TorchScript archives (CVE-2025-32434). This one
+imports nothing, and calls only what a file finds by a name on its list.
+"""
+
+import pickle
+import sys
+import tarfile
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import _utils, serialization
+
+from .allowed import CHECKPOINT_TYPES, SUBSTITUTES
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """Return bytes, which protocol 2 writes as text. Other encodings would import their modules."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"bytes of the encoding {encoding}")
+    return text.encode("latin1")
+
+
+# Functions, types and data types by their names in a file.
+_NAMES: dict[str, Any] = {
+    "_codecs.encode": _encode,
+    **{str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)},
+}
+for _entry in (
+    *(_utils._rebuild_tensor, _utils._rebuild_tensor_v2, _utils._rebuild_parameter),
+    *(OrderedDict, Counter, torch.Size, torch.device, set, bytearray, complex),
+    *CHECKPOINT_TYPES,
+    *SUBSTITUTES,
+):
+    if isinstance(_entry, tuple):
+        _NAMES[_entry[1]] = _entry[0]
+    else:
+        _NAMES[f"{_entry.__module__}.{_entry.__qualname__}"] = _entry
+_CALLABLE = {id(value) for value in _NAMES.values()}
+# What protocol 2, that of `torch.save`, writes, as torch 2.6 reads it.
+_OPERATIONS = """
+    PROTO STOP MARK GLOBAL BINGET LONG_BINGET BINPUT LONG_BINPUT NONE NEWTRUE NEWFALSE
+    BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE BINSTRING SHORT_BINSTRING
+    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS
+"""
+_CODES = [getattr(pickle, name)[0] for name in _OPERATIONS.split()]
+
+
+_PythonUnpickler: Any = pickle._Unpickler  # its operations can be replaced
+
+
+class Unpickler(_PythonUnpickler):
+    """Reads what `_OPERATIONS` and `_NAMES` list, and raises UnpicklingError for the rest."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if self.proto < 3:  # it has the names of Python 2
+            module, name = NAME_MAPPING.get((module, name), (module, name))
+            module = IMPORT_MAPPING.get(module, module)
+        if f"{module}.{name}" not in _NAMES:
+            raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is not allowed")
+        return _NAMES[f"{module}.{name}"]
+
+    def load_reduce(self) -> None:
+        function = self.stack[-2]
+        _check(id(function) in _CALLABLE, f"a call of {type(function)}")
+        super().load_reduce()
+
+    def load_newobj(self) -> None:
+        type_ = self.stack[-2]
+        _check(isinstance(type_, type) and id(type_) in _CALLABLE, f"an object of {type(type_)}")
+        super().load_newobj()
+
+    def load_build(self) -> None:
+        # That of `pickle` takes `__setstate__` of the instance, where the file can put it.
+        state = self.stack.pop()
+        instance = self.stack[-1]
+        type_ = type(instance)
+        _check(id(type_) in _CALLABLE, f"a state of {type_}")
+        if hasattr(type_, "__setstate__"):
+            type_.__setstate__(instance, state)
+        else:
+            vars(instance).update(state)
+
+    def load_binpersid(self) -> None:
+        # Of a 'module', torch would compare the source, and could write a patch.
+        _check(self.stack[-1][0] == "storage", "an object outside of the file")
+        super().load_binpersid()
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **{code: _PythonUnpickler.dispatch[code] for code in _CODES},
+        pickle.REDUCE[0]: load_reduce,
+        pickle.NEWOBJ[0]: load_newobj,
+        pickle.BUILD[0]: load_build,
+        pickle.BINPERSID[0]: load_binpersid,
+    }
+
+
+def _check(is_allowed: bool, operation: str) -> None:
+    if not is_allowed:
+        raise pickle.UnpicklingError(f"{operation} is not allowed")
+
+
+def load(file: Any, **options: Any) -> Any:
+    """Read an open file as `pickle.load`."""
+    return Unpickler(file, **options).load()
+
+
+def load_file(path: Path, map_location: Any, is_zip: bool) -> Any:
+    """Read a file of `torch.save`, of a zip archive only the tensors that are used.
+
+    Raises:
+        UnpicklingError: If the file holds other objects, or is an archive that torch would run or
+            unpack.
+    """
+    if is_zip:
+        with serialization._open_zipfile_reader(str(path)) as archive:
+            is_script = serialization._is_torchscript_zip(archive)
+        _check(not is_script, "a TorchScript archive")
+    else:
+        _check(not tarfile.is_tarfile(path), "a tar archive, as of torch 0.1,")
+    own = sys.modules[__name__]
+    return torch.load(str(path), map_location, own, weights_only=False, mmap=is_zip)
