@@ -2,11 +2,10 @@
 
     python benchmarks/benchmark.py --models xcit-auto timm-xcit --sizes 512 800x1344 --out name
 
-Runs of the models alternate, so that a machine that slows down slows all models alike. The table
-shows median and range. Peak memory excludes model and image. On a GPU it is the peak that torch
-allocated, on a CPU the peak of a fresh process. `saved` is the memory that the forward pass keeps
-for backward. With --limits, a run of more than two minutes or 16 GB on a CPU is stated instead of
-measured, and larger images of that model are not run. Writes OUT.md and OUT.csv.
+Runs of the models alternate, so that a machine that slows down slows all models alike. Peak memory
+excludes model and image. On a GPU it is the peak that torch allocated, on a CPU the peak of a fresh
+process. `saved` is the memory that the forward pass keeps for backward. A run of more than two
+minutes is stated, and larger images of that model are not run. Writes OUT.csv.
 """
 
 import argparse
@@ -15,14 +14,12 @@ import functools
 import multiprocessing
 import platform
 import re
-import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from datetime import date
 from importlib.util import find_spec
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -32,12 +29,9 @@ from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
 Result = dict[str, str | float]
-"""Model, image size and measurements, or the exceeded limit."""
+"""Model, image size and measurements, or the limit that a run exceeded."""
 
 MAX_SECONDS = 120
-MAX_GB = 16
-
-MEMORY = {"peak_mb": "peak memory (MB)", "saved_mb": "saved for backward (MB)"}
 
 
 class Case:
@@ -107,44 +101,6 @@ def peak_bytes(name: str, size: tuple[int, int], args: argparse.Namespace) -> in
     return torch.cuda.max_memory_allocated() - at_rest
 
 
-def find_exceeded_limit(name: str, size: tuple[int, int], args: argparse.Namespace) -> str:
-    """Return the limit that a run in a process of its own exceeds, or ''."""
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("spawn").Process(
-        target=_run_with_limited_memory, args=(sender, name, size, args)
-    )
-    process.start()
-    sender.close()
-    try:
-        receiver.recv()  # the model is built
-        if not receiver.poll(MAX_SECONDS):
-            return f"over {MAX_SECONDS} s"
-        error = receiver.recv()
-    except EOFError:  # Linux ended the process
-        error = "out of memory"
-    finally:
-        process.kill()
-        process.join()
-    if error and "memory" not in error:
-        raise RuntimeError(f"{name} at {name_of(size)}: {error}")
-    return f"over {MAX_GB} GB" if error else ""
-
-
-def _run_with_limited_memory(
-    sender: Connection, name: str, size: tuple[int, int], args: argparse.Namespace
-) -> None:
-    Case(name, (64, 64), args).run()  # initialises libraries and threads
-    case = Case(name, size, args)
-    limit = _memory("VmSize") + MAX_GB * 2**30
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    sender.send("built")
-    try:
-        case.run()
-        sender.send("")
-    except (MemoryError, RuntimeError) as error:
-        sender.send(str(error) or "out of memory")
-
-
 def _peak_of_process(name: str, size: tuple[int, int], args: argparse.Namespace) -> int:
     Case(name, (64, 64), args).run()  # initialises libraries and threads
     case = Case(name, size, args)
@@ -159,48 +115,32 @@ def _memory(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-def measure(
-    size: tuple[int, int], args: argparse.Namespace, exceeded: dict[str, str]
-) -> list[Result]:
-    """Measure each model at one image size, except those that exceed a limit, which are added."""
-    if args.limits:
-        for name in args.models:
-            limit = exceeded.get(name) or find_exceeded_limit(name, size, args)
-            if limit:
-                exceeded[name] = limit
-    measured = [name for name in args.models if name not in exceeded]
-    rows = measure_models(measured, size, args) if measured else []
-    for name in args.models:
-        if name in exceeded:
-            rows.append(dict(model=name, size=name_of(size), limit=exceeded[name]))
-    return rows
-
-
-def measure_models(
-    names: list[str], size: tuple[int, int], args: argparse.Namespace
-) -> list[Result]:
-    """Measure models in alternating runs at one image size."""
-    cases = {name: Case(name, size, args) for name in names}
-    for case in cases.values():
-        case.run()
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in tqdm(range(args.repeats), desc=name_of(size)):
-        for name, case in cases.items():
-            times[name].append(case.time())
-    first = statistics.median(times[names[0]])
-    rows: list[Result] = []
+def measure(size: tuple[int, int], args: argparse.Namespace, slow: set[str]) -> list[Result]:
+    """Measure models in alternating runs at one image size, and add the names of slow models."""
+    cases = {name: Case(name, size, args) for name in args.models if name not in slow}
     for name, case in cases.items():
+        if case.time() * args.batch > 1e3 * MAX_SECONDS:  # the first run also initialises
+            slow.add(name)
+    times: dict[str, list[float]] = {name: [] for name in cases if name not in slow}
+    for _ in tqdm(range(args.repeats), desc=name_of(size)):
+        for name in times:
+            times[name].append(cases[name].time())
+    rows: list[Result] = []
+    for name in times:
         median = statistics.median(times[name])
+        ratio = median / statistics.median(next(iter(times.values())))
         row: Result = dict(model=name, size=name_of(size), median_ms=median)
-        row |= dict(min_ms=min(times[name]), max_ms=max(times[name]), ratio=median / first)
+        row |= dict(min_ms=min(times[name]), max_ms=max(times[name]), ratio=ratio)
         if args.mode == "train":
-            forward = functools.partial(case.model, case.image)
-            row["saved_mb"] = saved_bytes(case.model, forward) / 2**20
+            forward = functools.partial(cases[name].model, cases[name].image)
+            row["saved_mb"] = saved_bytes(cases[name].model, forward) / 2**20
         rows.append(row)
     cases.clear()
     if args.memory:
         for row in rows:
             row["peak_mb"] = peak_bytes(str(row["model"]), size, args) / 2**20
+    for name in slow:
+        rows.append(dict(model=name, size=name_of(size), limit=f"over {MAX_SECONDS} s"))
     return rows
 
 
@@ -220,35 +160,9 @@ def machine(device: str) -> str:
     return f"{processor}, {torch.get_num_threads()} thread(s)"
 
 
-def markdown(rows: list[Result], args: argparse.Namespace) -> str:
-    extra = [key for key in MEMORY if any(key in row for row in rows)]
-    time_header = ["ms per image: median (range)", f"to {args.models[0]}"]
-    header = ["model", "image", *time_header, *(MEMORY[key] for key in extra)]
-    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
-    for row in rows:
-        if "limit" in row:
-            cells = [row["model"], row["size"], row["limit"], *[""] * (1 + len(extra))]
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-            continue
-        time_range = f"{row['median_ms']:.0f} ({row['min_ms']:.0f}-{row['max_ms']:.0f})"
-        cells = [row["model"], row["size"], time_range, f"{row['ratio']:.2f}"]
-        cells += [f"{row[key]:.0f}" for key in extra]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    sizes = "several sizes" if len(args.sizes) > 1 else rows[0]["size"]
-    title = f"## {args.mode.capitalize()}, {sizes}, XCiT {args.arch}/p{args.patch_size}"
-    if args.dtype != "float32":
-        title += f", {args.dtype}"
-    if args.compile:
-        title += ", compiled"
-    runs = f"Batch {args.batch}, {args.dtype}; {args.repeats} alternating runs"
-    where = f"{date.today()}, {machine(args.device)}, torch {torch.__version__}"
-    return "\n".join([title, "", f"{runs}; {where}", "", *lines, "", ""])
-
-
 def write(rows: list[Result], args: argparse.Namespace) -> None:
-    """Write the table as Markdown and csv."""
+    """Write OUT.csv."""
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{args.out}.md").write_text(markdown(rows, args))
     with open(f"{args.out}.csv", "w", newline="") as file:
         columns = dict.fromkeys(column for row in rows for column in row)
         writer = csv.DictWriter(file, columns)
@@ -279,9 +193,8 @@ def parse_args() -> argparse.Namespace:
     add("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     add("--compile", action="store_true", help="torch.compile every model")
     add("--memory", action="store_true", help="also measure peak memory")
-    add("--limits", action="store_true", help="state runs of over two minutes or 16 GB (CPU)")
     add("--repeats", type=int, default=7)
-    add("--out", type=Path, help="path of the written files without suffix")
+    add("--out", type=Path, help="path of the csv without its suffix")
     return parser.parse_args()
 
 
@@ -292,17 +205,17 @@ def main() -> None:
         library = "timm" if name in ("timm-xcit", "convnext-t", "vit-s16") else "mmdet"
         if not name.startswith("xcit") and not find_spec(library):
             problems.append(f"{name} needs {library}: pip install {library}")
-    if args.limits and args.device != "cpu":
-        problems.append("--limits are for a CPU: leave them out")
     if problems:
         sys.exit("; ".join(problems))
     rows: list[Result] = []
-    exceeded: dict[str, str] = {}
+    slow: set[str] = set()
     for size in args.sizes:
-        rows += measure(size, args, exceeded)
+        rows += measure(size, args, slow)
         if args.out:  # after every size, so that an interrupted run keeps its results
             write(rows, args)
-    print(markdown(rows, args))
+    for row in rows:
+        print(row)
+    print(f"{date.today()}, {machine(args.device)}, torch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All measurements of backbones on docs/benchmark.md, with the csv files in docs/benchmark: make bench.
-# With names of measurements only these, as csv: bash benchmarks/run.sh 4-resolution 6-train-sizes
+# All measurements of backbones, as csv files in docs/benchmark, and their tables: make bench.
+# With names of measurements only these: bash benchmarks/run.sh 4-resolution 6-train-sizes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=docs/benchmark
@@ -18,12 +18,7 @@ measure 1c-compiled "${compared[@]}" --compile
 measure 1d-compiled-bfloat16 "${compared[@]}" --compile --dtype bfloat16
 measure 2-forward-p8 --models xcit-auto xcit-plain --patch-size 8 --repeats 3
 measure 3-train --models xcit-auto xcit-plain xcit-auto-cp timm-xcit swin-t --mode train --batch 2 --repeats 3
-measure 4-resolution --models xcit-auto xcit-p8 xcit-plain vit-s16 timm-xcit swin-t resnet-50 --sizes 224 384 512 1024 1536 2048 3072 --repeats 3 --memory --limits
+measure 4-resolution --models xcit-auto xcit-p8 xcit-plain vit-s16 timm-xcit swin-t resnet-50 --sizes 224 384 512 1024 1536 2048 3072 --repeats 3 --memory
 measure 5-huge --models xcit-auto --sizes 4000x6000 --repeats 3 --memory
-measure 6-train-sizes --models xcit-auto xcit-p8 vit-s16 swin-t --mode train --sizes 512 1024 --repeats 3 --memory --limits
-if [[ $wanted == "  " ]]; then
-    sed -i '/^<!-- The rest of this page/q' docs/benchmark.md
-    cat $out/1-*.md >> docs/benchmark.md
-fi
-rm $out/[1-6]*.md
+measure 6-train-sizes --models xcit-auto xcit-p8 vit-s16 swin-t --mode train --sizes 512 1024 --repeats 3 --memory
 "${BENCH_PYTHON:-python}" docs/readme_tables.py

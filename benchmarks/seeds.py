@@ -1,4 +1,4 @@
-"""Train and test a config with several seeds, and report mean and range of its scores.
+"""Train and test a config with several seeds, and report the scores and the memory of training.
 
     python benchmarks/seeds.py CONFIG --work-dir DIR [--seeds 0 1 2] [--cfg-options KEY=VALUE ...]
 
@@ -30,10 +30,12 @@ class Metric(NamedTuple):
     factor: float  # to per cent
 
 
-BOX_AP = Metric("box AP", "coco/bbox_mAP", 100)
-MASK_AP = Metric("mask AP", "coco/segm_mAP", 100)
-MIOU = Metric("mIoU", "mIoU", 1)
-METRICS = (BOX_AP, MASK_AP, MIOU, Metric("pixel accuracy", "aAcc", 1))
+METRICS = (
+    Metric("box AP", "coco/bbox_mAP", 100),
+    Metric("mask AP", "coco/segm_mAP", 100),
+    Metric("mIoU", "mIoU", 1),
+    Metric("pixel accuracy", "aAcc", 1),
+)
 SCORES = "*/2*.json"  # in the folder of a test: mmengine names both by the time
 
 
@@ -66,11 +68,6 @@ def train(config: Path, folder: Path, options: list[str]) -> Path:
     return Path(done.read_text())
 
 
-def read_peak(folder: Path) -> float:
-    """Return the peak memory of a training in GiB, without the processes that load images."""
-    return float((folder / "peak").read_text())
-
-
 def test(config: Path, checkpoint: Path, folder: Path, options: list[str]) -> dict[str, float]:
     """Test in `folder`, if not completed, and return the scores by the names of `METRICS`.
 
@@ -92,10 +89,11 @@ def test(config: Path, checkpoint: Path, folder: Path, options: list[str]) -> di
 
 
 def run_all(args: argparse.Namespace) -> None:
-    """Complete training and tests, write scores.csv and print mean and range of each score."""
+    """Complete training and tests, write scores.csv, print mean and range of scores, and memory."""
     config = read_config(args.config, parse_cfg_options(args.cfg_options))
     check_settings(config.pretty_text, args.work_dir)
     scores = defaultdict(list)
+    peaks = []
     rows = [["config", "seed", "metric", "score"]]
     for seed in args.seeds:
         folder = args.work_dir / f"seed{seed}"
@@ -104,12 +102,15 @@ def run_all(args: argparse.Namespace) -> None:
         for metric, score in test(args.config, checkpoint, folder / "test", options).items():
             scores[metric].append(score)
             rows.append([args.config.stem, str(seed), metric, f"{score:.2f}"])
+        peaks.append(float((folder / "peak").read_text()))
     with (args.work_dir / "scores.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
     for metric, by_seed in scores.items():
         mean = sum(by_seed) / len(by_seed)
         lowest, highest = min(by_seed), max(by_seed)
         print(f"{metric} {mean:.1f} ({lowest:.1f} to {highest:.1f}, {len(by_seed)} seeds)")
+    # Without the processes that load images.
+    print(f"peak memory {max(peaks):.2f} GiB")
 
 
 def main() -> int:

@@ -1,14 +1,12 @@
 """Write measurements of `make bench` and tables of models into README.md and pages of docs/.
 
-    python docs/readme_tables.py            # replaces blocks between comments, draws docs/speed.png
+    python docs/readme_tables.py            # replaces blocks between comments, draws docs/whole.png
     python docs/readme_tables.py --check    # changes nothing, exits with 1 if a block is outdated
 
-Models come from configs/*/metafile.yml, speed and scores of the demos from docs/benchmark/*.csv.
+Models come from configs/*/metafile.yml, measurements from docs/benchmark/*.csv.
 """
 
 import csv
-import math
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,19 +18,21 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "docs" / "benchmark"
 TASKS = {
-    "mask_rcnn": "Mask R-CNN 3x, COCO val2017",
-    "semantic_fpn": "Semantic FPN 80k, ADE20k val, single scale",
-    "upernet": "UperNet 160k, ADE20k val, single scale",
+    "mask_rcnn": "`maskrcnn_xcit_`: box AP, mask AP",
+    "semantic_fpn": "`sem_fpn_xcit_`: mIoU",
+    "upernet": "`upernet_xcit_`: mIoU",
 }
-"""Titles of the folders of published models."""
+"""Columns of the folders of published models."""
 TITLES = {
-    "xcit-auto": "this XCiT",
-    "timm-xcit": "timm's XCiT, without a pyramid",
-    "swin-t": "mmdet's Swin-T",
-    "resnet-50": "mmdet's ResNet-50",
+    "xcit-auto": "XCiT-S12/16",
+    "vit-s16": "ViT-S/16",
+    "swin-t": "Swin-T",
+    "resnet-50": "ResNet-50",
 }
-VIT = "vit-s16"
-"""Names of the models of benchmarks/benchmark.py in the README."""
+"""Titles of the models of benchmarks/benchmark.py in the drawing."""
+WHOLE = {"bands": "whole, in bands", "memory": "whole, in memory", "tiles": "in tiles of 512"}
+"""Titles of the runs of docs/benchmark/7-whole.csv in the drawing."""
+BOLD = (TITLES["xcit-auto"], WHOLE["bands"])
 
 Model = dict[str, Any]
 """A model's entry in a metafile."""
@@ -62,27 +62,24 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def task_table(title: str, models: list[Model]) -> str:
-    """Return a table of a task: config, scores, parameters and weights of its models."""
-    rows = []
-    for model in models:
-        arch, patch = re.findall(r"_xcit-(\w+)-p(\d+)_", model["Config"])[0]
-        config = f"[{arch.upper()}/{patch}](../{model['Config']})"
-        scored = [f"{score:.1f}" for score in scores(model).values()]
-        parameters = f"{model['Metadata']['Parameters'] / 1e6:.1f}"
-        weights = f"[xcit://{Path(model['Weights']).stem}]({model['Weights']})"
-        rows.append([config, *scored, parameters, weights])
-    name, _, tested = title.partition(", ")
-    header = ["XCiT", *scores(models[0]), "parameters, M", "weights"]
-    return f"**{name}**, {tested}\n\n{table(header, rows)}"
+def published_table(zoo: dict[str, list[Model]]) -> str:
+    """Return a table of scores, parameters and weights, with a row for each XCiT."""
+    rows: dict[str, list[str]] = {}
+    for folder in TASKS:
+        for model in zoo[folder]:
+            name = Path(model["Weights"]).stem.partition("_xcit_")[2]
+            scored = ", ".join(f"{score:.1f}" for score in scores(model).values())
+            parameters = f"{model['Metadata']['Parameters'] / 1e6:.1f}M"
+            links = f"[{scored}](../{model['Config']}), [{parameters}]({model['Weights']})"
+            rows.setdefault(name, [f"`{name}`"]).append(links)
+    return table(["XCiT", *TASKS.values()], rows.values())
 
 
 def measured_table(models: list[Model]) -> str:
     """Return a table of the demos' scores: mean, lowest and highest of benchmarks/seeds.py."""
     seeds = defaultdict(list)
-    with (MEASURED / "10-scores.csv").open(newline="") as file:
-        for record in csv.DictReader(file):
-            seeds[record["config"], record["metric"]].append(float(record["score"]))
+    for record in read_csv("10-scores"):
+        seeds[record["config"], record["metric"]].append(float(record["score"]))
     rows = []
     for model in filter(scores, models):
         ranges = []
@@ -92,88 +89,57 @@ def measured_table(models: list[Model]) -> str:
             ranges.append(f"{metric} {mean:.1f} ({min(scored):.1f} to {max(scored):.1f})")
         config = f"[{model['Name']}](../{model['Config']})"
         data = model["Metadata"]["Training Data"]
-        iterations = str(model["Metadata"]["Iterations"])
-        rows.append([config, data, iterations, ", ".join(ranges)])
-    return table(["config", "data", "iterations", "mean of the seeds (lowest to highest)"], rows)
+        rows.append([config, data, ", ".join(ranges)])
+    return table(["config", "data", "mean of the seeds (lowest to highest)"], rows)
 
 
-def measured(name: str, model: str, size: str, key: str = "median_ms") -> float:
-    """Return a measurement of benchmarks/benchmark.py, of docs/benchmark/NAME.csv."""
-    with (MEASURED / f"{name}.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if (row["model"], row["size"]) == (model, size):
-                return float(row[key])
+def measured(name: str, model: str, size: str) -> float:
+    """Return the milliseconds of an image in docs/benchmark/NAME.csv."""
+    for row in read_csv(name):
+        if (row["model"], row["size"]) == (model, size):
+            return float(row["median_ms"])
     raise ValueError(f"docs/benchmark/{name}.csv has no {model} at {size}")
 
 
 def speed() -> str:
-    """Return sentences on time and memory at 800x1344, and on the growth of time with the image."""
+    """Return a sentence on the time at 800x1344, and on that of large images."""
     size = "800x1344"
-    large = "3072x3072"
-    xcit, timm, swin, resnet = (measured("1-forward", model, size) for model in TITLES)
-    saved, saved_with_cp, saved_by_swin = (
-        measured("3-train", model, size, "saved_mb")
-        for model in ("xcit-auto", "xcit-auto-cp", "swin-t")
+    xcit, timm, swin, resnet = (
+        measured("1-forward", model, size)
+        for model in ("xcit-auto", "timm-xcit", "swin-t", "resnet-50")
     )
-    time_of_small = measured("4-resolution", "xcit-auto", "512x512")
-    time_of_large = measured("4-resolution", "xcit-auto", large)
-    power = math.log(time_of_large / time_of_small) / math.log((3072 / 512) ** 2)
-    ratio = measured("4-resolution", "timm-xcit", large) / time_of_large
-    return (
-        f"XCiT-S12/16 takes {xcit:.0f} ms for an image of {size}, pyramid included, "
-        f"timm's XCiT, without a pyramid, {timm:.0f} ms, mmdet's Swin-T {swin:.0f} ms "
-        f"and mmdet's ResNet-50 {resnet:.0f} ms.\n"
-        f"Training keeps {saved:.0f} MB for the backward pass of two images, "
-        f"{saved_with_cp:.0f} MB with `with_cp=True`, Swin-T {saved_by_swin:.0f} MB.\n"
-        f"From 512x512 to {large}, time grows as the number of pixels to the power {power:.2f}. "
-        f"The largest image takes {time_of_large / 1e3:.0f} s, "
-        f"with timm's XCiT {ratio:.1f} times as long.{compare_with_vit()}"
-    )
-
-
-def read_seconds(model: str) -> dict[int, float]:
-    """Return the time of each size, by its side, at which a model was within the limits."""
-    with (MEASURED / "4-resolution.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["model"] == model]
-    return {
-        int(row["size"].partition("x")[0]): float(row["median_ms"]) / 1e3
-        for row in rows
-        if row["median_ms"]
+    ratios = {
+        side: measured("4-resolution", "vit-s16", f"{side}x{side}")
+        / measured("4-resolution", "xcit-auto", f"{side}x{side}")
+        for side in (512, 2048)
     }
-
-
-def compare_with_vit() -> str:
-    """Return a sentence on the size from which XCiT is faster than a ViT, once it is measured."""
-    vit = read_seconds(VIT)
-    if not vit:
-        return ""
-    xcit = read_seconds("xcit-auto")
-    ratios = {side: vit[side] / xcit[side] for side in sorted(vit)}
-    slower = [side for side in ratios if ratios[side] <= 1]
-    faster = [side for side in ratios if side > max(slower, default=0)]
-    if not faster:
-        return f" Up to {max(ratios)} pixels a side, ViT-S/16 with the same pyramid is faster."
-    first = faster[0]
-    last = faster[-1]
     return (
-        f" With the same pyramid, timm's ViT-S/16 takes {ratios[first]:.1f} times as long "
-        f"from {first} pixels a side on, {ratios[last]:.1f} times at {last}."
+        f"At {size}, XCiT-S12/16 takes {xcit:.0f} ms, pyramid included, "
+        f"timm's XCiT, without a pyramid, {timm:.0f} ms, mmdet's Swin-T {swin:.0f} ms "
+        f"and mmdet's ResNet-50 {resnet:.0f} ms. "
+        f"With the same pyramid, timm's ViT-S/16 takes {ratios[512]:.1f} times as long at 512x512, "
+        f"{ratios[2048]:.1f} times at 2048x2048."
     )
+
+
+def read_csv(name: str) -> list[dict[str, str]]:
+    """Return the rows of docs/benchmark/NAME.csv."""
+    with (MEASURED / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def compare_sizes() -> str:
     """Return a table of time and peak memory by size, in inference and in a training step."""
-    models = ("xcit-auto", "xcit-p8", VIT, "swin-t")
+    models = ("xcit-auto", "vit-s16", "swin-t")
     rows = []
     for name, run in (("4-resolution", "inference"), ("6-train-sizes", "training step")):
-        with (MEASURED / f"{name}.csv").open(newline="") as file:
-            records = list(csv.DictReader(file))
+        records = read_csv(name)
         for size in dict.fromkeys(record["size"] for record in records):
             measured_models = {
                 record["model"]: format_cost(record) for record in records if record["size"] == size
             }
             rows.append([f"{run}, {size}", *(measured_models[model] for model in models)])
-    return table(["seconds, GiB", "XCiT-S12/16", "XCiT-S12/8", "ViT-S/16", "Swin-T"], rows)
+    return table(["seconds, GiB", "XCiT-S12/16", "ViT-S/16", "Swin-T, no pyramid"], rows)
 
 
 def format_cost(record: dict[str, str]) -> str:
@@ -183,30 +149,58 @@ def format_cost(record: dict[str, str]) -> str:
     return f"{float(record['median_ms']) / 1e3:.2f}, {float(record['peak_mb']) / 1024:.2f}"
 
 
-def draw_speed(path: Path) -> None:
-    """Plot time per megapixel against the image's size, level if time is linear in the pixels."""
+def compare_backbones() -> str:
+    """Return a table of the time of backbones at 800x1344."""
+    rows = [[row["model"], f"{float(row['median_ms']):.0f}"] for row in read_csv("1-forward")]
+    return table(["model", "ms"], rows)
+
+
+def compare_whole() -> str:
+    """Return a table of time and memory of the trunk over a whole image, by its side."""
+    cells: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in read_csv("7-whole"):
+        cells[row["side"]][row["run"]] = f"{row['cpu_seconds']} s, {row['peak_mb']} MB"
+    runs = ("bands", "memory", "tiles")
+    rows = [[side, *(cells[side].get(run, "") for run in runs)] for side in cells]
+    return table(["side in pixels", "in bands", "in memory", "in tiles of 512"], rows)
+
+
+def draw_whole(path: Path) -> None:
+    """Plot time per megapixel, level if linear, and memory against the side of the image."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    sides = sorted(read_seconds("xcit-auto"))
-    pixels = [side**2 / 1e6 for side in sides]
-    figure, axis = plt.subplots(figsize=(6.4, 3), layout="constrained")
-    for model, title in {**TITLES, VIT: "timm's ViT-S/16 with this pyramid"}.items():
-        seconds = read_seconds(model)
-        megapixels = [side**2 / 1e6 for side in seconds]
-        costs = [second / size for second, size in zip(seconds.values(), megapixels, strict=True)]
-        if costs:
-            width = 2.5 if model == "xcit-auto" else 1.5
-            axis.plot(megapixels, costs, "o-", markersize=4, linewidth=width, label=title)
-    axis.set(xlabel="image, pixels", ylabel="seconds per megapixel", xscale="log", ylim=(0, None))
-    axis.set_xticks(pixels, [f"{side}²" for side in sides])
-    axis.minorticks_off()
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    figure, (time, memory) = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
+    for model, title in TITLES.items():
+        rows = [row for row in read_csv("4-resolution") if row["model"] == model]
+        rows = [row for row in rows if row["median_ms"]]  # otherwise it took too long
+        sides = [int(row["size"].partition("x")[0]) for row in rows]
+        milliseconds = [float(row["median_ms"]) for row in rows]
+        costs = [1e3 * ms / side**2 for ms, side in zip(milliseconds, sides, strict=True)]
+        draw_line(time, sides, costs, title)
+    for run, title in WHOLE.items():
+        rows = [row for row in read_csv("7-whole") if row["run"] == run]
+        sides = [int(row["side"]) for row in rows]
+        draw_line(memory, sides, [float(row["peak_mb"]) for row in rows], title)
+    time.set(title="seconds per megapixel", xticks=[512, 1024, 2048, 3072], xlim=(0, 4600))
+    memory.set(title="MB of memory", xticks=[1024, 2048, 4096, 8192], xlim=(0, 11600))
+    for axis in (time, memory):
+        axis.set(xlabel="side of the image in pixels", ylim=(0, None))
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=90)
+
+
+def draw_line(axis: Any, sides: list[int], values: list[float], title: str) -> None:
+    """Plot values against sides, with a title at the end; XCiT's whole image is bold."""
+    is_bold = title in BOLD
+    (line,) = axis.plot(sides, values, "o-", markersize=4, linewidth=3 if is_bold else 1.5)
+    weight = "bold" if is_bold else "normal"
+    place = dict(xytext=(7, -3), textcoords="offset points")
+    end = (sides[-1], values[-1])
+    axis.annotate(title, end, **place, color=line.get_color(), fontsize=9, weight=weight)
 
 
 def with_block(page: str, name: str, block: str) -> str:
@@ -227,15 +221,17 @@ def with_block(page: str, name: str, block: str) -> str:
 def render() -> dict[Path, str]:
     """Return README.md and the pages of docs/ with current blocks."""
     zoo = read_metafiles(ROOT)
-    published = "\n\n".join(task_table(title, zoo[folder]) for folder, title in TASKS.items())
     readme = ROOT / "README.md"
     model_zoo = ROOT / "docs" / "model-zoo.md"
     plain = ROOT / "docs" / "plain-transformers.md"
-    with_published = with_block(model_zoo.read_text(), "published", published)
+    benchmark = ROOT / "docs" / "benchmark.md"
+    with_backbones = with_block(benchmark.read_text(), "backbones", compare_backbones())
+    with_published = with_block(model_zoo.read_text(), "published", published_table(zoo))
     return {
         readme: with_block(readme.read_text(), "speed", speed()),
         model_zoo: with_block(with_published, "measured", measured_table(zoo["demo"])),
         plain: with_block(plain.read_text(), "sizes", compare_sizes()),
+        benchmark: with_block(with_backbones, "whole", compare_whole()),
     }
 
 
@@ -251,7 +247,7 @@ def main() -> None:
         return
     for path, page in pages.items():
         path.write_text(page)
-    draw_speed(ROOT / "docs" / "speed.png")
+    draw_whole(ROOT / "docs" / "whole.png")
 
 
 if __name__ == "__main__":

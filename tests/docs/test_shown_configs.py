@@ -16,12 +16,14 @@ def codes(page: str, part: str) -> list[str]:
 
 
 DETECTOR, SEGMENTOR = codes("backbone.md", '_base_ = "mm')
+(OF_README,) = codes("../README.md", '_base_ = "mm')
 (BANDS,) = codes("bands.md", "train_pipeline = [")
 
 
 @pytest.mark.parametrize(
     "code, base",
     [
+        pytest.param(OF_README, "xcit_amp-ms-crop-3x_coco", id="readme"),
         pytest.param(DETECTOR, "xcit_amp-ms-crop-3x_coco", id="detector"),
         pytest.param(SEGMENTOR, "xcit_80k_ade20k-512x512", id="segmentor"),
     ],
