@@ -12,9 +12,9 @@ from xcit_mm.deployment import run
 
 # The options of `xcit-mm tool` are those of scripts of other libraries.
 MODULES = {f"xcit-mm {command}": command for command in COMMANDS if command != "tool"}
-MODULES |= {f"tools/{name}.py": name for name in ("doctor", "weights", "train", "test")}
-MODULES |= {"tools/infer.py": "predict"}
-MODULES |= {f"tools/{name}.py": name for name in ("get_data", "make_shapes")}
+MODULES |= {f"-m xcit_mm {command}": command for command in COMMANDS if command != "tool"}
+SCRIPTS = ("doctor", "train", "test", "get_data", "make_shapes")
+MODULES |= {f"tools/{name}.py": name for name in SCRIPTS}
 MODULES |= {"run.py": "run"}
 
 
