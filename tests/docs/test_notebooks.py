@@ -12,20 +12,12 @@ from helpers.paths import ROOT
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, images, score, least",
-    [
-        ("train", 3, r"'coco/bbox_mAP_50': ([0-9.]+)", 0.3),
-        ("what-xcit-sees", 3, None, None),
-        ("descriptors", 1, r"([0-9.]+)% of the images", 25),  # chance, with random weights
-    ],
+    "name, images, score",
+    [("train", 3, r"'coco/bbox_mAP_50': ([0-9.]+)"), ("what-xcit-sees", 2, None)],
 )
-def test_a_notebook_shows_images_and_reaches_its_score(
-    name, images, score, least, tmp_path, monkeypatch
-):
+def test_a_notebook_shows_images_and_reaches_its_score(name, images, score, tmp_path, monkeypatch):
     reason = "needs requirements/docs.txt: make test-slow"
     read = pytest.importorskip("myst_nb.core.read", reason=reason)
-    if name == "descriptors":
-        pytest.importorskip("sklearn")
     from nbclient import NotebookClient
 
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
@@ -42,4 +34,4 @@ def test_a_notebook_shows_images_and_reaches_its_score(
     assert sum("image/png" in part for part in shown) == images
     assert "FAIL" not in "".join(printed)
     if score:
-        assert float(re.search(score, "\n".join(printed))[1]) > least
+        assert float(re.search(score, "\n".join(printed))[1]) > 0.3
