@@ -102,8 +102,6 @@ def write_voc() -> None:
             text += VOC_OBJECT.format(name, *corners)
         if objects:
             write_text(f"voc/Annotations/{photo}.xml", f"{text}</annotation>")
-    write_text("voc/ImageSets/Main/train.txt", "a\nb\nc\nd\n")
-    write_text("voc/ImageSets/Main/val.txt", "e\n")
 
 
 def write_labelme() -> None:
@@ -150,7 +148,6 @@ def objects_of(dataloader: dict) -> dict[str, list]:
     "write, reader, has_masks",
     [
         (write_voc, "from_pascal_voc", False),
-        (write_voc, "ImageSets", False),
         (write_labelme, "from_labelme", True),
         (write_createml, "from_createml", False),
     ],
@@ -161,13 +158,8 @@ def test_labels_of_other_tools_train_by_supervision(write, reader, has_masks):
         folder = "voc/JPEGImages" if write is write_voc else "photos"
         write_image(Path(folder, f"{photo}.jpg"))
     script = code("# to_coco.py")
-    if reader == "ImageSets":
-        lists = code("voc/ImageSets")
-        script = script.replace("training, held_out = dataset.split(0.8, random_state=0)\n", lists)
-        assert lists in script
-    else:
-        (line,) = re.findall(rf"^dataset = .*{reader}\(.*", PAGE.read_text(), re.MULTILINE)
-        script = re.sub("^dataset = .*", line, script, flags=re.MULTILINE)
+    (line,) = re.findall(rf"^dataset = .*{reader}\(.*", PAGE.read_text(), re.MULTILINE)
+    script = re.sub("^dataset = .*", line, script, flags=re.MULTILINE)
     run_code(script)
     (_, command) = commands(code("python to_coco.py"))
     cfg = started(command)
@@ -175,7 +167,6 @@ def test_labels_of_other_tools_train_by_supervision(write, reader, has_masks):
     training = objects_of(cfg.train_dataloader)
     held_out = objects_of(cfg.val_dataloader)
     assert len(training) == 4 and len(held_out) == 1
-    assert reader != "ImageSets" or set(held_out) == {"e"}
     assert training | held_out == OBJECTS
     assert bool(cfg.model.roi_head.get("mask_head")) == has_masks
 
@@ -303,7 +294,6 @@ def test_rasters_of_other_systems_and_masks_are_one_without_their_collars():
     "mark, option",
     [
         (dict(nodata=0), "-dstalpha"),
-        (dict(mask=True), "-dstalpha"),
         (dict(mask=True, dtype="float32"), "-dstnodata -9999"),
     ],
 )
