@@ -2,8 +2,6 @@
 `xcit-mm raster` reads a raster as it says.
 """
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("rasterio")
@@ -90,27 +88,17 @@ def test_corrected_labels_are_cut_again_by_overwrite(trained, scene, start, refu
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options, message",
     [
-        (
-            ["{labels}", "--tile", 160, "--class-column", "kind"],
-            "has no column kind, but class: give --class-c",
-        ),
-        (["{labels}", "--tile", 0], "tiles of 0 pixels"),
+        (["{labels}", "--tile", 160, "--class-column", "kind"], "has no column kind, but class"),
         (["{labels}"], "give --tile PIXELS"),
-        (["{labels}", "--tile", 160, "--bands", 1, 2, "--bounds", 0, 9], "have no scale"),
-        (
-            ["{raster}", "--tile", 160],
-            "scene.tif' not recognized as being in a supported file format",
-        ),
         (["gone.gpkg", "--tile", 160], "gone.gpkg: No such file"),
     ],
 )
 def test_labels_that_do_not_fit_are_one_line_before_work(
     options, message, trained, scene, refused, folder
 ):
-    paths = dict(labels=scene.labels, raster=scene.raster)
-    options = [str(option).format(**paths) for option in options]
+    options = [str(option).format(labels=scene.labels) for option in options]
     command = ["--from", trained, "--data", scene.raster, "--labels", *options]
     assert message in refused(*command)
-    assert not list(Path(folder).glob("*-tiles")) and not (folder / "scene.py").exists()
+    assert not list(folder.glob("*-tiles")) and not (folder / "scene.py").exists()

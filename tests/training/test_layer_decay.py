@@ -76,13 +76,6 @@ def test_shared_layer_steps_once():
     torch.testing.assert_close(initial - shared.bias, torch.ones(2))
 
 
-@pytest.mark.parametrize("rate", [1.5, "0.5"])
-def test_rate_outside_0_to_1_is_named(rate):
-    model = torch.nn.ModuleDict(dict(backbone=XCiT("n12", norm_cfg=dict(type="BN"))))
-    with pytest.raises(ValueError, match=f"layer_decay_rate={rate!r}"):
-        build_optim_wrapper(model, dict(HALVES, paramwise_cfg=dict(layer_decay_rate=rate)))
-
-
 def test_model_without_a_backbone_of_this_package_is_named():
     with pytest.raises(ValueError, match="Conv2d has 0 backbones of this package"):
         build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), HALVES)

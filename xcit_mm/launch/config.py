@@ -28,13 +28,12 @@ def write_config(
     """
     folder = config.resolve().with_name(f"{config.stem}-coco")
     arguments = write_dataset(dataset, folder)
-    held_out = arguments.get("val", arguments["train"])
     # With all keys, since mmengine keeps those of the base.
     paths = {name: path and str(path) for name, path in vars(source).items()}
     values = dict(
         source=paths | dict(folder=str(folder)),
         training=arguments["train"],
-        held_out=held_out,
+        held_out=arguments.get("val", arguments["train"]),
         is_validated=dataset.val is not None,
         classes=dataset.classes,
         max_iters=max(1000, 12 * len(dataset.train.images) // _BATCH_SIZE),
@@ -44,14 +43,6 @@ def write_config(
     )
     if tiles is not None:
         values["raster"] = tiles.settings
-    evaluator: dict[str, Any] = dict(type="IoUMetric")
-    best = "mIoU"
-    if adapted.is_detector:
-        metric = ["bbox", "segm"] if adapted.masks else ["bbox"]
-        options = dict(ann_file=held_out["ann_file"], metric=metric, classwise=True)
-        evaluator = dict(type="CocoMetric", **options)
-        best = f"coco/{metric[-1]}_mAP"
-    values |= dict(evaluator=evaluator, best=best)
     description = repr(dataset.describe())[1:-1]  # one line, whatever names it has
     base = Path(adapted.base).resolve().as_posix()
     shipped = base.partition("/xcit_mm/.mim/configs/")[2]
@@ -91,6 +82,9 @@ def _describe_model(adapted: Adapted) -> dict[str, Any]:
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
     optim_wrapper = cfg.get("optim_wrapper") or {}
     train_pipeline, test_pipeline = adapted.pipelines
+    metric = None  # of maps
+    if adapted.is_detector:
+        metric = ["bbox", "segm"] if adapted.masks else ["bbox"]
     rate = 1e-4
     constructor = "DefaultOptimWrapperConstructor"
     if adapted.checkpoint is None:
@@ -103,7 +97,7 @@ def _describe_model(adapted: Adapted) -> dict[str, Any]:
         learning_rate=rate,
         constructor=constructor,
         clip_grad=optim_wrapper.get("clip_grad"),
-        dataset_type="CocoDataset" if adapted.is_detector else "BaseSegDataset",
+        metric=metric,
         model=_difference(cfg.model.to_dict(), adapted.model),
         train_pipeline=train_pipeline,
         test_pipeline=test_pipeline,

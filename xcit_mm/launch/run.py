@@ -122,16 +122,16 @@ def _find_start(cfg: Config, resume: str | None) -> bool:
         resume = cfg.get("load_from") or ""
     folder = Path(cfg.work_dir)
     last = last_checkpoint(folder)
+    cfg.resume = False
     if resume is None and last:
         problem = f"{folder} has a checkpoint, and a work folder is one run"
         raise FileExistsError(f"{problem}: --resume continues it, --work-dir names another folder")
-    checkpoint = None if resume is None else resume or last
-    cfg.resume = checkpoint is not None
-    if checkpoint is not None:
-        cfg.load_from = checkpoint
-        if is_complete(checkpoint, cfg):
+    if resume or last:
+        cfg.resume = True
+        cfg.load_from = resume or last
+        if is_complete(cfg.load_from, cfg):
             longer = "a longer run starts from it by load_from, see docs/recipes.md"
-            _say(f"the run is complete: {checkpoint} is its end; {longer}")
+            _say(f"the run is complete: {cfg.load_from} is its end; {longer}")
             return False
     elif resume is not None:
         _say(f"{folder} has no checkpoint yet: the run starts at the first iteration")

@@ -20,16 +20,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
 
     Raises:
-        ValueError: If `layer_decay_rate` is not in (0, 1], or the model has not exactly one
-            backbone of this package.
+        ValueError: If the model has not exactly one backbone of this package.
     """
-
-    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
-        super().__init__(optim_wrapper_cfg, paramwise_cfg)
-        rate = self.paramwise_cfg.get("layer_decay_rate")
-        if not isinstance(rate, int | float) or not 0 < rate <= 1:
-            fix = "must be a number above 0 and at most 1"
-            raise ValueError(f"paramwise_cfg.layer_decay_rate={rate!r}: {fix}")
 
     def add_params(
         self,
