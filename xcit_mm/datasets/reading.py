@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..utils.errors import counted, preview
 from . import maps, yolo
 from .coco import CocoFile, read_coco
-from .dataset import Dataset, make_dataset
+from .dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Source:
 
 
 def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -> Dataset:
-    """Read a data set.
+    """Read a data set. Its classes are the categories of objects in the training.
 
     Args:
         is_detector: Whether objects are wanted, or else segmentation maps.
@@ -43,16 +44,32 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
         raise ValueError(f"--val, --images and --val-images belong to a COCO json, not to {data}")
     if not is_detector:
         return maps.read(data)
+    val = None
     if data.suffix in (".yaml", ".yml"):
-        return yolo.read(data, order)
-    if data.suffix != ".json":
+        train, val = yolo.read(data)
+    elif data.suffix == ".json":
+        train = _read_with_photos(data, source.images)
+        if source.val is not None:
+            val = _read_with_photos(source.val, source.val_images or source.images)
+    else:
         recipe = "docs/recipes.md converts Pascal VOC, labelme and CreateML"
         raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {recipe}")
-    train = _read_with_photos(data, source.images)
-    val = None
-    if source.val is not None:
-        val = _read_with_photos(source.val, source.val_images or source.images)
-    return make_dataset(data, train, val, order)
+    used = {annotation.category_id for annotation in train.annotations}
+    classes = [category.name for category in train.categories if category.id in used]
+    if not classes:
+        raise ValueError(f"{data}: no image for training has an object")
+    if set(classes) == set(order):
+        classes = list(order)
+    _number_classes(train, classes)
+    note = ""
+    if val is not None:
+        lacking = set(classes).difference(category.name for category in val.categories)
+        if lacking:
+            raise ValueError(f"{data}: --val has no category {preview(sorted(lacking))}")
+        left_out = _number_classes(val, classes)
+        if left_out:
+            note = f"; left out {counted(left_out, 'object')} of no class of the training"
+    return Dataset(tuple(classes), train, val, note)
 
 
 def _read_with_photos(path: Path, folder: Path | None) -> CocoFile:
@@ -65,3 +82,17 @@ def _read_with_photos(path: Path, folder: Path | None) -> CocoFile:
         problem = f"{len(missing)} of {len(coco.images)} images of {path} are missing"
         raise FileNotFoundError(f"{problem}, such as {missing[0]}: name their folder by --images")
     return coco
+
+
+def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
+    """Give objects the numbers of classes. Remove those of other categories, and return how many
+    they are.
+    """
+    numbers = {name: number for number, name in enumerate(classes, start=1)}
+    new_ids = {part.id: numbers[part.name] for part in content.categories if part.name in numbers}
+    kept = [part for part in content.annotations if part.category_id in new_ids]
+    left_out = len(content.annotations) - len(kept)
+    for annotation in kept:
+        annotation.category_id = new_ids[annotation.category_id]
+    content.annotations = kept
+    return left_out

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from ..utils.images import PHOTO_SUFFIXES
 from .coco import Annotation, Category, CocoFile, CocoImage, check_unique
-from .dataset import Dataset, make_dataset, read_text
+from .dataset import read_text
 from .headers import read_headers
 
 _ROUNDING = 0.01  # by which a coordinate in parts of an image may pass its edge
@@ -30,9 +30,9 @@ class _Description(Struct):
     kpt_shape: Any = None
 
 
-def read(path: Path, order: Sequence[str] = ()) -> Dataset:
-    """Read the objects that a data.yaml describes. An image without a text of labels has none.
-    Argument and errors are those of `read_dataset`.
+def read(path: Path) -> tuple[CocoFile, CocoFile | None]:
+    """Read the objects for training and validation that a data.yaml describes. An image without a
+    text of labels has none. The errors are those of `read_dataset`.
     """
     try:
         # All values are texts, so that the names `no` and `7` stay as they are written.
@@ -52,7 +52,7 @@ def read(path: Path, order: Sequence[str] = ()) -> Dataset:
         for source in filter(None, [sources] if isinstance(sources, str) else sources):
             photos += _list_photos(_find_source(path, description.path, source))
         splits.append(_read_split(photos, names))
-    return make_dataset(path, splits[0], splits[1] if description.val else None, order)
+    return splits[0], splits[1] if description.val else None
 
 
 def _find_source(path: Path, root: str, source: str) -> Path:
