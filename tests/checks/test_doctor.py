@@ -55,16 +55,6 @@ WRONG_OPTIONS = [
     ),
     (
         MASK_RCNN,
-        "train_dataloader.dataset.metainfo.classes=x",  # without a comma
-        [
-            ("D303", "roi_head.bbox_head.num_classes", 80, "train", "1 class, x"),
-            ("D303", "roi_head.mask_head.num_classes", 80, "train", "1 class, x"),
-            ("D305", "class 0 is x in the train data, person in the val data"),
-            ("D405", "train", "1 of 1", "x"),
-        ],
-    ),
-    (
-        MASK_RCNN,
         "model.backbone.out_indices=(3,7,11)",
         [("", "neck.in_channels", [192] * 4, [192] * 3)],
     ),

@@ -149,17 +149,6 @@ def test_masks_of_0_and_255_do_not_train(own_config, last_label, codes):
     assert [finding.code for finding in failures(config)] == codes
 
 
-def test_class_may_be_in_another_data_set_of_the_split(own_config):
-    write_segmentation_maps(Path("data/shapes"), [0, 1])
-    write_segmentation_maps(Path("data/empty"), [0])
-    both = """
-data = dict(_base_.train_dataloader.dataset, metainfo=metainfo, reduce_zero_label=False)
-both = [dict(data, data_root=root) for root in ('data/shapes', 'data/empty')]
-train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=both))
-"""
-    assert failures(own_config(f"{TWO_CLASSES}\n{both}")) == []
-
-
 def test_labels_that_a_step_of_another_library_may_change_are_not_checked():
     write_segmentation_maps(Path("data/shapes"), [1, 77])
     option = "train_dataloader.dataset.pipeline.2.type=mmdet.RandomFlip"

@@ -67,14 +67,6 @@ def test_the_doctor_misses_nothing_but_the_data_of_the_config_on_the_page():
     assert [code for code, level in findings.items() if level == "FAIL"] == ["D311"]
 
 
-def test_a_model_or_width_that_does_not_fit_does_not_start(shapes, refused):
-    config = write_config(SEGMENTOR, shapes)
-    message = refused(config, "--cfg-options", "model.backbone.model=vit_smal_patch16_224")
-    assert "model='vit_smal_patch16_224' is not a plain vision transformer of timm" in message
-    message = refused(config, "--cfg-options", "model.neck.in_channels=[64,64,64,96]")
-    assert "neck.in_channels is [64, 64, 64, 96]" in message
-
-
 def test_a_detector_trains_in_bfloat16_predicts_and_is_finetuned_on_own_data(shapes, own_data):
     run("train", write_config(DETECTOR, shapes), "--work-dir", "work", "--amp")
     predictor = Predictor.from_pretrained("work", device="cpu", batch_size=2)

@@ -1,7 +1,6 @@
 """`train --from MODEL --data RASTER --labels LABELS`: the tiles, and a config for them."""
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,10 +69,11 @@ def adapt_to_tiles(adapted: Adapted, tiles: "Tiles") -> None:
             assigner["ignore_iof_thr"] = _IGNORED_OVERLAP
     if tiles.statistics is None:  # they are images of three bands and 8 bits
         return
-    adapt: Callable[[dict], list[dict]] = _load_raster
+    statistics = None
     if has_other_bands(adapted.cfg, tiles):
         _set_bands(adapted.model, len(tiles.settings["bands"]))
-        adapt = partial(_load_bands, statistics=tiles.statistics)
+        statistics = tiles.statistics
+    adapt = partial(_load_bands, statistics=statistics)
     adapted.pipelines = [map_steps(steps, adapt) for steps in adapted.pipelines]
 
 
@@ -87,17 +87,16 @@ def _set_bands(model: dict[str, Any], bands: int) -> None:
             preprocessor[key] = False
 
 
-def _load_raster(step: dict) -> list[dict]:
-    is_loading = type_name(step) in ("LoadImageFromFile", "LoadRasterFromFile")
-    return [dict(type="LoadRasterFromFile") if is_loading else step]
-
-
-def _load_bands(step: dict, statistics: tuple[list[float], list[float]]) -> list[dict]:
-    """Adapt a step to bands, which the last step normalises by means and standard deviations."""
+def _load_bands(step: dict, statistics: tuple[list[float], list[float]] | None) -> list[dict]:
+    """Adapt a step to bands, which the last step normalises by means and standard deviations, if
+    the model does not.
+    """
     name = type_name(step)
-    if name == "PhotoMetricDistortion":  # which needs three channels
+    if name in ("LoadImageFromFile", "LoadRasterFromFile"):
+        return [dict(type="LoadRasterFromFile")]
+    if statistics is not None and name == "PhotoMetricDistortion":  # which needs three channels
         return []
-    if name.startswith("Pack"):
+    if statistics is not None and name.startswith("Pack"):
         mean, std = statistics
         return [dict(type="Normalize", mean=mean, std=std, to_rgb=False), step]
-    return _load_raster(step)
+    return [step]
