@@ -58,7 +58,7 @@ def segmentor(write_trained) -> Trained:
         type="UPerHead",
         in_channels=[small_models.WIDTH] * 2,
         in_index=[0, 1],
-        pool_scales=(1, 2, 3, 6),
+        pool_scales=(1, 3),
         channels=16,
         num_classes=5,
         norm_cfg=dict(type="BN"),

@@ -20,29 +20,21 @@ def image() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (200, 300, 3)).astype(np.uint8)
 
 
-def squares(
-    image: np.ndarray, *corners: tuple[int, int], masks: str | None = "arrays"
-) -> Prediction:
-    """Squares at (x, y) in descending order of scores, with classes in turn; masks as arrays,
-    compact or None.
-    """
-    arrays = np.zeros((len(corners), *image.shape[:2]), bool)
-    for mask, (x, y) in zip(arrays, corners, strict=True):
+def squares(image: np.ndarray, *corners: tuple[int, int], has_masks: bool = True) -> Prediction:
+    """Squares at (x, y) in descending order of scores, with classes in turn."""
+    boxes = np.array([(x, y, x + 20, y + 20) for x, y in corners], np.float32)
+    masks = np.zeros((len(corners), *image.shape[:2]), bool)
+    for mask, (x, y) in zip(masks, corners, strict=True):
         mask[y : y + 20, x : x + 20] = True
-    boxes = np.array([(x, y, x + 20, y + 20) for x, y in corners], np.float32).reshape(-1, 4)
     number = np.arange(len(corners))
-    scores = 1 - number / 1000
-    instances = sv.Detections(boxes, arrays if masks else None, scores, number % 3)
-    if masks == "compact":
-        instances = instances.to_compact_masks()
+    instances = sv.Detections(boxes, masks if has_masks else None, 1 - number / 1000, number % 3)
     return Prediction(image, instances, None, CLASSES, PALETTE)
 
 
 @pytest.mark.parametrize("alpha", [0.3, 1.0])
-@pytest.mark.parametrize("masks", ["arrays", "compact"])
-def test_masks_are_blended_and_other_pixels_unchanged(image, alpha, masks):
+def test_masks_are_blended_and_other_pixels_unchanged(image, alpha):
     before = image.copy()
-    drawn = squares(image, (30, 40), (100, 120), masks=masks).draw(alpha=alpha, labels=False)
+    drawn = squares(image, (30, 40), (100, 120)).draw(alpha=alpha, labels=False)
     assert np.array_equal(image, before)
     outside = np.ones(image.shape[:2], bool)
     for (x, y), bgr in (((30, 40), (0, 0, 200)), ((100, 120), (0, 200, 0))):
@@ -55,7 +47,7 @@ def test_masks_are_blended_and_other_pixels_unchanged(image, alpha, masks):
 
 
 def test_a_detector_without_masks_gets_boxes(image):
-    prediction = squares(image, (30, 40), masks=None)
+    prediction = squares(image, (30, 40), has_masks=False)
     plain = prediction.draw(labels=False)
     assert (plain[40, 30:50] == (0, 0, 200)).all()
     assert np.array_equal(plain[45:55, 35:45], image[45:55, 35:45])
@@ -63,7 +55,7 @@ def test_a_detector_without_masks_gets_boxes(image):
 
 
 def test_an_object_that_a_user_labelled_has_a_name_and_no_score(image):
-    predicted = squares(image, (280, 180), masks=None)
+    predicted = squares(image, (280, 180), has_masks=False)
     labelled = replace(predicted, instances=replace(predicted.instances, confidence=None))
     assert len(labelled.above(1)) == 1
     plain = labelled.draw(labels=False)

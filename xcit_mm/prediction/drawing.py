@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import matplotlib
@@ -15,62 +16,59 @@ from ..utils.palettes import Palette, make_palette
 FONT = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
 
 
-def draw_instances(
-    image: np.ndarray,
-    instances: sv.Detections,
-    names: Sequence[str],
-    font: str,
-    palette: Palette | None,
-    alpha: float,
-    with_labels: bool,
-) -> np.ndarray:
+class Style(NamedTuple):
+    """How a prediction is drawn: names and colors of the classes, opacity, and whether with names.
+
+    `font` is the path of the font of the names.
+    """
+
+    names: Sequence[str]
+    palette: Palette | None
+    alpha: float
+    with_names: bool
+    font: str
+
+
+def draw_instances(image: np.ndarray, instances: sv.Detections, style: Style) -> np.ndarray:
     """Draw objects over a copy of an image (H, W, 3), BGR: masks with outlines, or else boxes."""
-    bgr = make_palette(len(names), palette).tolist()
+    bgr = make_palette(len(style.names), style.palette).tolist()
     colors = sv.ColorPalette([sv.Color(*color[::-1]) for color in bgr])
     line = max(round(min(image.shape[:2]) / 300), 1)
     drawn = image.copy()
     if instances.mask is None:
         drawn = sv.BoxAnnotator(colors, line).annotate(drawn, instances)
     else:
-        drawn = sv.MaskAnnotator(colors, alpha).annotate(drawn, instances)
+        drawn = sv.MaskAnnotator(colors, style.alpha).annotate(drawn, instances)
         drawn = sv.PolygonAnnotator(colors, line).annotate(drawn, instances)
-    if not with_labels:
+    if not style.with_names:
         return drawn
     is_bright = np.array(bgr) @ (0.114, 0.587, 0.299) > 140
     letters = [sv.Color.BLACK if bright else sv.Color.WHITE for bright in is_bright]
-    texts = np.array(names)[instances.class_id].tolist()
+    texts = np.array(style.names)[instances.class_id].tolist()
     if instances.confidence is not None:
         scores = zip(texts, instances.confidence, strict=True)
         texts = [f"{text} {score:.2f}" for text, score in scores]
     annotator = sv.RichLabelAnnotator(
         colors,
         text_color=sv.ColorPalette(letters),
-        font_path=font,
+        font_path=style.font,
         font_size=_font_size(image),
         smart_position=True,
     )
     return annotator.annotate(drawn, instances, texts)
 
 
-def draw_segmentation_map(
-    image: np.ndarray,
-    segmentation: np.ndarray,
-    names: Sequence[str],
-    font: str,
-    palette: Palette | None,
-    alpha: float,
-    with_legend: bool,
-) -> np.ndarray:
+def draw_segmentation_map(image: np.ndarray, segmentation: np.ndarray, style: Style) -> np.ndarray:
     """Draw a map (H, W) over an image (H, W, 3), BGR, and beside it the names of its classes, the
     largest first, as far as the image's height goes.
     """
-    colors = make_palette(len(names), palette)
-    drawn = cv2.addWeighted(image, 1 - alpha, colors[segmentation], alpha, 0)
-    if not with_legend:
+    colors = make_palette(len(style.names), style.palette)
+    drawn = cv2.addWeighted(image, 1 - style.alpha, colors[segmentation], style.alpha, 0)
+    if not style.with_names:
         return drawn
     size = _font_size(image)
-    sized_font = ImageFont.truetype(font, size)
-    width = max(map(sized_font.getlength, names))  # whatever classes are present
+    sized_font = ImageFont.truetype(style.font, size)
+    width = max(map(sized_font.getlength, style.names))  # whatever classes are present
     legend = Image.new("RGB", (round(width + 3 * size), image.shape[0]), "white")
     draw = ImageDraw.Draw(legend)
     present, areas = np.unique(segmentation, return_counts=True)
@@ -78,7 +76,7 @@ def draw_segmentation_map(
         top = round((1.5 * row + 0.25) * size)
         square = (size / 2, top, 1.5 * size, top + size)
         draw.rectangle(square, fill=tuple(colors[number].tolist()), outline=(120, 120, 120))
-        draw.text((2 * size, top + size / 2), names[number], "black", sized_font, anchor="lm")
+        draw.text((2 * size, top + size / 2), style.names[number], "black", sized_font, anchor="lm")
     return np.hstack([drawn, np.asarray(legend)])
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from ..utils.coco import encode_mask, from_corners
 from ..utils.palettes import Palette
-from .drawing import FONT, draw_instances, draw_segmentation_map
+from .drawing import FONT, Style, draw_instances, draw_segmentation_map
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,10 +93,10 @@ class Prediction:
         if image.shape[2] != 3 or image.dtype != np.uint8:
             given = f"image of {image.dtype}, {image.shape}"
             raise ValueError(f"{given}: only (H, W, 3), BGR, uint8 is drawn")
-        style = self.names, font or FONT, self.palette, alpha, labels
+        style = Style(self.names, self.palette, alpha, labels, font or FONT)
         if self.segmentation is not None:
-            return draw_segmentation_map(image, self.segmentation, *style)
-        return draw_instances(image, self.above(min_score)._objects, *style)
+            return draw_segmentation_map(image, self.segmentation, style)
+        return draw_instances(image, self.above(min_score)._objects, style)
 
     def plot(self, *options: Any, **named_options: Any) -> Image.Image:
         """Return the drawing of `draw`, whose options it takes, as an RGB image of Pillow."""

@@ -128,25 +128,19 @@ def predict_tiled(
     batch_size: int = 1,
 ) -> Prediction:
     """Predict an image (H, W, C) tile by tile, `batch_size` tiles at a time."""
-    row_windows, column_windows = (windows(length, tile, overlap) for length in image.shape[:2])
-    tiles = list(product(row_windows, column_windows))
+    tiles = list(product(*(windows(length, tile, overlap) for length in image.shape[:2])))
+    crops = [image[rows.start : rows.stop, columns.start : columns.stop] for rows, columns in tiles]
 
-    def iter_predictions() -> Iterator[tuple[Window, Window, Prediction]]:
+    def iter_predictions() -> Iterator[Prediction]:
         for start in range(0, len(tiles), batch_size):
-            batch = tiles[start : start + batch_size]
-            crops = [
-                image[rows.start : rows.stop, columns.start : columns.stop]
-                for rows, columns in batch
-            ]
-            for (rows, columns), prediction in zip(batch, predict(crops), strict=True):
-                yield rows, columns, prediction
+            yield from predict(crops[start : start + batch_size])
 
-    return join_tiles(image, iter_predictions())
+    return join_tiles(image, zip(tiles, iter_predictions(), strict=True))
 
 
 def join_tiles(
     image: np.ndarray,
-    predictions: Iterable[tuple[Window, Window, Prediction]],
+    predictions: Iterable[tuple[tuple[Window, ...], Prediction]],
     scale: tuple[float, float] = (1.0, 1.0),
 ) -> Prediction:
     """Join the predictions of tiles, given with their rows and columns, to that of the image, with
@@ -154,7 +148,7 @@ def join_tiles(
     """
     labels = None
     reported = []
-    for rows, columns, prediction in predictions:
+    for (rows, columns), prediction in predictions:
         if prediction.segmentation is None:
             reported.append(reported_objects(prediction, rows, columns))
             continue

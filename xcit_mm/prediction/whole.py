@@ -157,7 +157,7 @@ def predict_whole(predictor: Any, image: np.ndarray, valid: np.ndarray | None) -
     with TemporaryDirectory() as folder:
         whole.run_trunk(read, Path(folder))
         places = product(whole.rows, whole.columns)
-        predictions = ((row, column, whole.predict(row, column)) for row, column in places)
+        predictions = ((place, whole.predict(*place)) for place in places)
         return join_tiles(image, predictions, whole.scale)
 
 
