@@ -75,7 +75,9 @@ def test_a_finished_folder_is_one_line_until_a_photo_is_new(
     assert code == 0 and len(seen) == 1 and "2 predicted: " in printed
 
 
-def test_only_failures_are_predicted_again_on_request(command, photos, call, out, before_forward):
+def test_an_image_that_fails_in_a_batch_fails_alone_and_is_predicted_again_on_request(
+    command, photos, call, out, before_forward
+):
     def refuse_white(inputs: list[torch.Tensor]) -> None:
         if any((image == 255).all() for image in inputs):
             raise RuntimeError("white\nimage")
@@ -93,21 +95,6 @@ def test_only_failures_are_predicted_again_on_request(command, photos, call, out
     code, printed, _ = call(*arguments, "--retry-failed")
     assert code == 0 and "12 predicted: " in printed and seen == [1]
     assert len(read_images(out)) == 12
-
-
-def test_a_batch_that_exceeds_the_memory_is_predicted_one_by_one(
-    command, photos, call, before_forward
-):
-    batches = []
-
-    def fail(inputs: list[torch.Tensor]) -> None:
-        batches.append(len(inputs))
-        if len(inputs) > 1:
-            raise MemoryError
-
-    before_forward(fail)
-    assert call(*command(*photos.glob("0[0369].png")), "--batch-size", 4)[0] == 0
-    assert batches == [4, 1, 1, 1, 1]
 
 
 @pytest.fixture
