@@ -28,6 +28,7 @@ from xcit_mm.__main__ import main
 
 PAGE = ROOT / "docs" / "recipes.md"
 DETECTOR = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
+SEGMENTOR = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
 
 
 def needs(commands: list[str], packages: str) -> pytest.MarkDecorator:
@@ -275,6 +276,17 @@ def test_rasters_alike_are_one_whose_objects_go_into_other_formats(models, call)
     assert written[1].crs == "EPSG:4326"
     assert written[1].within(Point(15, 48.75).buffer(0.01)).all()
     assert written[2]["class"].tolist() == written[0]["class"].tolist()
+
+
+@needs(["gdal_polygonize.py"], "gdal-bin python3-gdal")
+def test_a_raster_of_classes_becomes_labels_to_train_on():
+    write_scene("scene.tif", RED, 500000, 5400000)
+    write_scene("classes.tif", (1, 1, 1), 500000, 5400000, nodata=255)
+    (command,) = run_shell(code("gdal_polygonize"))
+    started(command.replace("--tile 512", "--tile 50"), SEGMENTOR)
+    assert Path("scene-tiles/classes.txt").read_text().split() == ["background", "1"]
+    maps = [cv2.imread(str(path), -1) for path in Path("scene-tiles/masks").rglob("*.png")]
+    assert {*np.unique(maps)} == {0, 1}
 
 
 @needs_gdal

@@ -57,7 +57,7 @@ def make_scene(folder: Path, size: tuple[int, int] = SIZE, bands: int = 3) -> La
     for number, shape in zip(numbers[:drawn], shapes[:drawn], strict=True):
         inside = rasterize([shape], size).astype(bool)
         values[bands - 1 - number][inside] += 60  # each class is brighter in one band
-    place = dict(crs="EPSG:32633", transform=transform, tiled=True)
+    place = dict(crs="EPSG:32633", transform=transform, tiled=True, photometric="minisblack")
     raster = save(folder / "scene.tif", values.astype(np.uint8), **place)
     drawn_shapes = shapes[:drawn], numbers[:drawn], shapes[drawn:]
     return LabelledScene(raster, folder / "labels.gpkg", *drawn_shapes, transform, len(moved))

@@ -6,9 +6,8 @@ import pytest
 
 pytest.importorskip("rasterio")
 import geopandas
-from helpers.labelled_scene import CLASSES, LabelledScene, make_scene, rasterized
+from helpers.labelled_scene import CLASSES, LabelledScene, make_scene
 from helpers.paths import CONFIGS
-from helpers.raster_files import save
 
 from xcit_mm import score_raster
 
@@ -35,13 +34,10 @@ def test_a_config_alone_trains_from_its_own_start_and_ignores_parts_of_objects(
     assert cfg.model.train_cfg.rpn.assigner.ignore_iof_thr == 0.5
 
 
-def test_a_segmentor_trains_on_maps_of_a_raster_of_classes(trained_segmentor, scene, start, folder):
-    place = dict(crs="EPSG:32633", transform=scene.transform)
-    labels = save(folder / "classes.tif", rasterized(scene, (300, 400)), **place)
-    options = "--data", scene.raster, "--labels", labels, "--tile", 160
-    cfg = start("--from", trained_segmentor, *options, "--no-val")
+def test_a_segmentor_trains_on_maps_of_the_polygons(trained_segmentor, scene, start):
+    cfg = start("--from", trained_segmentor, *labelled(scene), "--no-val")
     assert cfg.val_dataloader is None and cfg.model.decode_head.num_classes == 4
-    assert cfg.train_dataloader.dataset.metainfo.classes[3] == "class 3"
+    assert cfg.train_dataloader.dataset.metainfo.classes == ("background", *sorted(CLASSES))
 
 
 @pytest.mark.parametrize("model", ["trained", "trained_segmentor"])

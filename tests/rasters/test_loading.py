@@ -54,13 +54,7 @@ def test_pipelines_of_both_libraries_accept_the_result_without_warnings(pack, tm
     assert packed["data_samples"].img_shape == (5, 7)
 
 
-@pytest.mark.parametrize("bands", [(), (0, 1), (1.5,), "123", 3, True, np.array([1, 2])])
-def test_invalid_bands_raise(bands):
-    with pytest.raises(ValueError, match="bands="):
-        loader(bands=bands)
-
-
 def test_without_rasterio_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install xcit_mm\[raster\]"):
-        loader()
+        loader()(dict(img_path="a.tif"))

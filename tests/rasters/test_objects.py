@@ -108,13 +108,6 @@ def test_tiles_of_nodata_are_not_predicted_but_those_of_one_color_are(
     assert (note in capsys.readouterr().err) == (nodata is None)
 
 
-def test_tiles_with_as_many_objects_as_the_config_allows_are_counted(predict, capsys):
-    detector = PerfectDetector()
-    detector.cfg.model.test_cfg = dict(rcnn=dict(max_per_img=10))
-    predict(Scene(200, 300).add_random(60, 8, 24), detector=detector, tile=150)
-    assert "tiles have 10 objects, the most of the config" in capsys.readouterr().err
-
-
 class Hallucinating(PerfectDetector):
     """A detector that finds an object in every tile."""
 

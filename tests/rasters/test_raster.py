@@ -76,10 +76,10 @@ class TestBands:
     @pytest.mark.parametrize(
         ("count", "bands", "message"),
         [
-            (2, None, "bands 1 2 of .*: it has 1 gray, 2 undefined, and the model takes 3: "),
-            (9, None, "it has 1 gray, .* and 6 more, .* choose bands, as --bands 1 2 3"),
+            (2, None, "bands 1 2 of .*: it has 2 without alpha, and the model takes 3: choose "),
+            (9, None, "it has 9 without alpha, .*: choose them, as --bands 1 2 3; "),
             (5, [1, 2], "bands 1 2 of .*, and the model takes 3"),
-            (5, [3, 2, 6], "bands 3 2 6 of .*: it has 1 gray"),
+            (5, [3, 2, 6], "bands 3 2 6 of .*: it has 5 without alpha"),
         ],
     )
     def test_other_bands_than_the_model_s_are_refused(self, count, bands, message, path):
@@ -87,15 +87,12 @@ class TestBands:
         with pytest.raises(ValueError, match=message):
             Raster(path, bands=bands)
 
-    def test_a_band_that_the_model_sees_is_not_a_mask(self, path):
+    def test_an_infrared_that_is_marked_as_alpha_is_refused_with_the_command_that_helps(self, path):
         """rasterio marks the fourth of four bands as alpha. Water has an infrared of 0."""
-        stored = NOISE.copy()
-        stored[:, :10] = 9
-        stored[3, 40:] = 0
-        save(path, stored, nodata=9)
-        image, valid = read_raster(path, bands=[4, 2, 1])
-        np.testing.assert_array_equal(image, stored[[0, 1, 3]].transpose(1, 2, 0))
-        assert valid[10:].all() and not valid[:10].any()
+        save(path, NOISE)
+        for options in (dict(bands=[4, 2, 1]), dict(channels=4, raw=True)):
+            with pytest.raises(ValueError, match=r"`gdal_translate -colorinterp_4 undefined .*`$"):
+                Raster(path, **options)
 
     def test_raw_nan_and_infinity_become_0(self, path):
         stored = np.array([[[np.nan, 1]], [[np.nan, np.inf]]], np.float32)
@@ -122,8 +119,6 @@ class TestScale:
         message = r"values of uint16: .* `--bounds 21 981 210 9810 420 19620`, percentiles 2 98"
         with pytest.raises(ValueError, match=message):
             Raster(path)
-        bounds = Raster(path, percentiles=(0, 50), bands=[1]).bounds
-        np.testing.assert_allclose(bounds, [(1, 501)], atol=1)
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -132,7 +127,6 @@ class TestScale:
             (dict(bounds=(0, np.nan)), "--bounds 0 nan for "),
             (dict(bounds=(1,)), "--bounds 1 for .* for all bands or for each of 3"),
             (dict(bounds=(0, 3000)), "--bounds 0 3000 for "),
-            (dict(percentiles=(-1, 50)), "Percentiles must be in the range"),
         ],
     )
     def test_a_scale_that_cannot_be_is_one_line(self, options, message, path):
@@ -144,8 +138,6 @@ class TestScale:
 class TestMask:
     """Pixels have data where GDAL says so."""
 
-    COLLAR = "no nodata, alpha or mask: if it has a collar, --nodata 0"
-
     def test_nan_and_infinity_are_invalid(self, path):
         save(path, np.array([[np.nan, np.inf, -np.inf, 1, 2, 3, -9999]], np.float32), nodata=-9999)
         with warnings.catch_warnings():
@@ -153,7 +145,6 @@ class TestMask:
             image, valid = read_raster(path, bounds=(1, 3))
         assert valid.tolist() == [[False, False, False, True, True, True, False]]
         assert image[0, :, 0].tolist() == [0, 0, 0, 0, 128, 255, 0]
-        np.testing.assert_allclose(Raster(path, percentiles=(0, 100)).bounds, [(1, 3)])
 
     def test_a_pixel_with_a_value_in_some_band_is_valid(self, path):
         save(path, np.array([[[5.0, 7]], [[np.nan, 7]], [[10, 7]]]), nodata=7)
@@ -196,7 +187,7 @@ class TestMask:
         expected[:, 180:] = nodata is None
         np.testing.assert_array_equal(valid, expected)
         has_note = sign == "none" and nodata is None
-        assert Raster(path, bounds=[0, 255], nodata=nodata).notes == [self.COLLAR] * has_note
+        assert bool(Raster(path, bounds=[0, 255], nodata=nodata).note) == has_note
 
     @pytest.mark.parametrize("tiling", [dict(tiled=True, blockxsize=64, blockysize=64), {}])
     def test_blocks_that_a_sparse_file_lacks_are_no_data_and_not_read(self, tiling, path):
@@ -226,7 +217,7 @@ class TestFiles:
             image, _ = raster.read(slice(600, 700), slice(900, 1000))
             assert raster.transform == UTM["transform"]
             assert server.sent.value < cog.stat().st_size / 2
-            with pytest.raises(OSError, match=r"^[^\n]*/gone\.tif cannot be read: [^\n]*404"):
+            with pytest.raises(OSError, match=r"^[^\n]*/gone\.tif: [^\n]*404"):
                 Raster(f"{server.url}/gone.tif")
         np.testing.assert_array_equal(image, stored[::-1, 600:700, 900:1000].transpose(1, 2, 0))
 
@@ -259,5 +250,5 @@ class TestFiles:
     def test_other_and_truncated_files_raise_in_one_line(self, content, path):
         save(path, NOISE[:3], tiled=True, blockxsize=16, blockysize=16, **UTM)
         path.write_bytes(path.read_bytes()[:-2000] if content is None else content)
-        with pytest.raises(OSError, match=r"^[^\n]*a\.tif cannot be read: [^\n]+$"):
+        with pytest.raises(OSError, match=r"^[^\n]*a\.tif: [^\n]+$"):
             read_raster(path)

@@ -3,7 +3,6 @@ another run is mixed in.
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import pyogrio
@@ -46,52 +45,16 @@ def test_rows_of_other_options_are_refused_by_name(name, option, table, monkeypa
     assert table.out.exists() and not table.rows
 
 
-class TestFilesOfTheUser:
-    """No result replaces a file that such a run has not written."""
-
-    def test_a_result_in_place_of_an_input_is_refused(self, table):
-        aoi = write_shapes(table.out.parent / "area.gpkg", AREA)
-        link = table.out.with_suffix(".tif")
-        link.symlink_to(table.raster)
-        for out in (table.raster, link, aoi):
-            before = out.read_bytes()
-            with pytest.raises(ValueError, match=r"--out .* is the input .*: give another --out"):
-                table.predict(out=out, aoi=aoi, overwrite=True)
-            assert out.read_bytes() == before
-
-    @pytest.mark.parametrize("existing", ["raster", "polygons", "text", "folder"])
-    def test_another_file_is_not_overwritten(self, existing, run):
-        if existing == "raster":
-            shutil.copy(run.raster, run.out)
-        elif existing == "polygons":
-            write_shapes(run.out.with_suffix(".gpkg"), AREA).rename(run.out)
-        elif existing == "text":
-            run.out.write_text("text")
-        else:
-            run.out.mkdir()
-        before = run.out.stat()
-        with pytest.raises((ValueError, OSError, RuntimeError), match=run.out.name):
-            run.predict(overwrite=True)
-        after = run.out.stat()
-        assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-    @pytest.mark.parametrize("name", ["raster", "config", "checkpoint", "labels"])
-    def test_the_command_refuses_its_inputs_as_out(self, name, models, refusal, tmp_path):
-        config, checkpoint = models["seg"]
-        raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
-        labels = write_shapes(tmp_path / "labels.gpkg", AREA)
-        out = dict(raster=raster, config=config, checkpoint=checkpoint, labels=labels)[name]
-        options = ["--labels", labels, "--overwrite"]
-        line = refusal("raster", raster, config, checkpoint, "--out", out, *options)
-        assert f"--out {out} is the input {out}: give another --out" in line
-        assert raster.exists() and labels.exists()
-
-    def test_a_file_among_the_rows_stays(self, table):
-        table.interrupt()
-        notes = table.rows[0].with_name("notes.txt")
-        notes.write_text("text")
-        table.predict(overwrite=True)
-        assert notes.read_text() == "text" and len(list(notes.parent.iterdir())) == 1
+@pytest.mark.parametrize("name", ["raster", "config", "checkpoint", "labels"])
+def test_no_input_is_replaced_by_the_result(name, models, refusal, tmp_path):
+    config, checkpoint = models["seg"]
+    raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
+    labels = write_shapes(tmp_path / "labels.gpkg", AREA)
+    out = dict(raster=raster, config=config, checkpoint=checkpoint, labels=labels)[name]
+    options = ["--labels", labels, "--overwrite"]
+    line = refusal("raster", raster, config, checkpoint, "--out", out, *options)
+    assert f"--out {out} is the input {out}: give another --out" in line
+    assert raster.exists() and labels.exists()
 
 
 def test_a_finished_result_is_one_line_and_is_overwritten_on_request(run, capsys):
@@ -117,11 +80,9 @@ def test_a_result_states_what_it_was_made_from(run, monkeypatch):
     assert made_from["tile"] == 96 and made_from["date"].startswith("20")
 
 
-@pytest.mark.parametrize(("name", "suffix"), [("objects.tif", ".gpkg"), ("a!b.gpkg", ".gpkg")])
-def test_a_name_that_no_result_can_have_is_refused(name, suffix, table):
-    message = rf"--out .*: the result of this model is a {suffix}, without ! in it"
-    with pytest.raises(ValueError, match=message):
-        table.predict(out=table.out.with_name(name))
+def test_a_name_that_no_result_can_have_is_refused(table):
+    with pytest.raises(ValueError, match=r"--out .*: the result of this model is a \.gpkg"):
+        table.predict(out=table.out.with_name("objects.tif"))
 
 
 def test_a_predictor_with_tiles_of_its_own_is_refused(table, monkeypatch):

@@ -6,14 +6,12 @@ from typing import Any
 
 from ..models.precision import DTYPES
 from ..prediction.cluster import rank_device
-from ..rasters.settings import LOADING, TILING
 from ..utils.arguments import score
 
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
 WHOLE = "the trunk sees the whole image, and only the heads see tiles"
 VERBOSE = "print the traceback of an error"
-READING_OPTIONS = (*LOADING, *TILING)
 LABEL_OPTIONS = ("class_column", "class_name", "layer")
 
 
@@ -50,7 +48,7 @@ def predictor_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_raster_options(parser: "argparse._ActionsContainer") -> None:
-    """Add --aoi, READING_OPTIONS and LABEL_OPTIONS. Their default is None."""
+    """Add --aoi, the options that say how a raster is read, and LABEL_OPTIONS. Their default is None."""
     add = parser.add_argument
     add("--class-column", metavar="NAME", help="column of the labels' classes (default: class)")
     add("--class", dest="class_name", metavar="NAME", help="class of all labels")
@@ -62,6 +60,4 @@ def add_raster_options(parser: "argparse._ActionsContainer") -> None:
     add("--bands", type=int, nargs="+", metavar="N", help="numbers of the bands, from 1")
     bounds_help = "LOW HIGH that become 0 and 255 (default: of the training)"
     add("--bounds", type=float, nargs="+", metavar="X", help=bounds_help)
-    scale_help = "of a sample, in place of --bounds"
-    add("--percentiles", type=float, nargs=2, metavar=("LOW", "HIGH"), help=scale_help)
     add("--nodata", type=float, metavar="X", help="a value without data, as --nodata=-9999")

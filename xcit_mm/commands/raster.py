@@ -7,6 +7,7 @@ from pathlib import Path
 from .. import Predictor, predict_raster, score_raster
 from ..prediction.cluster import rank_and_size
 from ..rasters.labels import LabelFile
+from ..rasters.settings import READING
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main
 from ..utils.folders import check_output
@@ -15,7 +16,6 @@ from ..weights.zoo import find_model
 from .options import (
     CHECKPOINT,
     LABEL_OPTIONS,
-    READING_OPTIONS,
     WHOLE,
     add_predictor_options,
     add_raster_options,
@@ -43,7 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, required=True, metavar="FILE", help="the result")
     add("--overwrite", action="store_true", help="replace the result, and start again")
     add("--whole", action="store_true", help=WHOLE)
-    labels_help = "score the result against polygons, or a map against a raster"
+    labels_help = "score the result against the polygons of a vector file"
     add("--labels", metavar="FILE", help=labels_help)
     add_raster_options(parser)
     add_predictor_options(parser)
@@ -60,8 +60,8 @@ def predict(args: argparse.Namespace) -> None:
     check_output(args.out, filter(None, inputs))
     predictor = Predictor.from_config(config, checkpoint, **predictor_options(args))
     if args.labels is not None:
-        LabelFile(args.labels, **columns).check(args.raster, predictor.is_detector)
-    names = (*READING_OPTIONS, "aoi", "whole", "overwrite")
+        LabelFile(args.labels, **columns).check(args.raster)
+    names = (*READING, "aoi", "whole", "overwrite")
     options = {name: getattr(args, name) for name in names}
     predict_raster(args.raster, predictor, args.out, **options)
     if rank_and_size()[0] > 0:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import launch
+from ..rasters.settings import READING
 from ..utils.arguments import CommandParser
 from ..utils.memory import keep_freed_memory
-from .options import CONFIG, LABEL_OPTIONS, READING_OPTIONS, add_raster_options, add_run_options
+from .options import CONFIG, LABEL_OPTIONS, add_raster_options, add_run_options
 
-RASTER_OPTIONS = (*READING_OPTIONS, *LABEL_OPTIONS, "aoi", "no_val", "overwrite")
+RASTER_OPTIONS = (*READING, *LABEL_OPTIONS, "aoi", "no_val", "overwrite")
 CALLS = """
 xcit-mm train --from MODEL --data DATA [OPTION ...]    # writes a config, checks and trains it
 xcit-mm train CONFIG [--resume] [OPTION ...]
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--boxes", action="store_true", help="train boxes alone, where some objects lack masks")
     rasters = parser.add_argument_group("a labelled raster")
     add = rasters.add_argument
-    add("--labels", metavar="FILE", help="polygons of a vector file, or a raster of classes")
+    add("--labels", metavar="FILE", help="polygons of a vector file: DATA is a raster")
     add_raster_options(rasters)
     overwrite_help = "cut the tiles again, and write the config again"
     add("--overwrite", action="store_true", default=None, help=overwrite_help)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mmengine.config import Config
 
 from ..datasets import Source
-from ..rasters.settings import LOADING, TILING
+from ..rasters.settings import READING
 from ..utils.configs import ModelInput, tested_metainfo, type_name
 from .model import Adapted, iter_dicts, map_steps
 
@@ -40,7 +40,7 @@ def cut(options: argparse.Namespace, config: Path, cfg: Config) -> "Tiles":
     from ..rasters.labels import LabelFile
     from ..rasters.settings import resolve_settings
 
-    command = {name: getattr(options, name) for name in (*LOADING, *TILING)}
+    command = {name: getattr(options, name) for name in READING}
     columns = options.class_column, options.class_name, options.layer
     return cut_raster(
         options.data,

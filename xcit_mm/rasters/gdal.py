@@ -30,7 +30,7 @@ def require_rasterio(user: object) -> None:
 
 @contextlib.contextmanager
 def gdal(path: str | Path) -> Iterator[None]:
-    """Limit GDAL's cache, and name the file in errors, while a file is read.
+    """Limit GDAL's cache, and name the file in errors, while a file is read or written.
 
     Raises:
         OSError: If GDAL fails; the message is one line.
@@ -46,7 +46,7 @@ def gdal(path: str | Path) -> Iterator[None]:
             yield
     except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())
-        raise OSError(f"{path} cannot be read: {reason}") from None
+        raise OSError(f"{path}: {reason}") from None
 
 
 def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:

@@ -1,6 +1,5 @@
-"""A user's labels of a raster: polygons with classes, or a raster of classes."""
+"""A user's labels of a raster: polygons with classes."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import shapely
 
-from .gdal import gdal, open_raster
-from .polygons import footprint, in_pixels, read_polygons, repair
+from .gdal import open_raster
+from .polygons import in_pixels, read_polygons, repair
 
 BACKGROUND = "background"
 NO_CLASS = ""
@@ -32,19 +31,10 @@ class LabelFile(NamedTuple):
     class_name: str | None = None
     layer: str | None = None
 
-    def is_raster(self) -> bool:
-        """Return whether GDAL reads the file as a raster."""
-        try:
-            open_raster(self.path).close()
-        except OSError:
-            return False
-        return True
-
-    def check(self, raster: str | Path, is_detector: bool) -> None:
+    def check(self, raster: str | Path) -> None:
         """Read the labels of a raster once, so that an error ends a command before its work."""
         with open_raster(raster) as file:
-            if is_detector or not self.is_raster():
-                self.read(file.crs)
+            self.read(file.crs)
 
     def read(self, crs: Any) -> Any:
         """Read the polygons as a GeoDataFrame of `class` and `geometry` in a coordinate system.
@@ -78,25 +68,22 @@ class CutObject(NamedTuple):
     share: float
 
 
-class DrawnClasses:
-    """Polygons on the pixels of a raster. Where they overlap, the smallest one counts. Pixels
-    without a polygon are BACKGROUND, or UNLABELLED if there is no such class.
-
-    Args:
-        labels: Polygons with the column `class`, in the raster's coordinate system.
-        raster: Raster or open file of rasterio.
-        names: Names of the classes, in the order of their numbers.
+class Labels:
+    """The polygons of `LabelFile.read` on the pixels of a raster, or of an open file of rasterio.
+    Where they overlap, the smallest one counts. Pixels without a polygon are BACKGROUND, or
+    UNLABELLED if there is no such class.
 
     Attributes:
+        names: Names of the classes, in the order of their numbers.
         shapes: The polygons (n,) in pixels, from large to small.
         numbers: Their class numbers (n,).
     """
 
-    def __init__(self, labels: Any, raster: Any, names: Sequence[str]) -> None:
-        shapes = in_pixels(labels.geometry, raster)
+    def __init__(self, polygons: Any, raster: Any, names: Sequence[str]) -> None:
+        shapes = in_pixels(polygons.geometry, raster)
         order = np.argsort(-shapely.area(shapes), kind="stable")
         number_of_name = {name: number for number, name in enumerate(names)}
-        numbers = labels["class"].map(number_of_name).fillna(UNLABELLED).to_numpy(int)
+        numbers = polygons["class"].map(number_of_name).fillna(UNLABELLED).to_numpy(int)
         self.names = list(names)
         self.shapes = shapes[order]
         self.numbers = numbers[order]
@@ -127,50 +114,3 @@ class DrawnClasses:
         drawn = zip(self.shapes[selected], self.numbers[selected], strict=True)
         shift = Affine.translation(columns.start, rows.start)
         return rasterize(drawn, shape, self._outside_number, transform=shift, dtype="int32")
-
-
-class StoredClasses:
-    """A raster of class numbers on the pixels of another raster. Its nodata, negative numbers and,
-    of 8 bits, 255 are UNLABELLED.
-
-    Args:
-        raster: Raster or open file of rasterio, whose pixels it shares.
-
-    Attributes:
-        names: Names of the classes, if the raster is a map of `predict_raster`.
-
-    Raises:
-        ValueError: If the file has several bands, other pixels, or numbers with fractions.
-    """
-
-    def __init__(self, path: str | Path, raster: Any) -> None:
-        file = open_raster(path)
-        if file.count != 1 or not np.issubdtype(file.dtypes[0], np.integer):
-            fix = f"convert it by `gdal_translate -b 1 -ot Byte {path} classes.tif`"
-            raise ValueError(f"{path} is not one band of whole numbers: {fix}")
-        corners = (0, 0), (raster.width, raster.height)
-        placed = [~raster.transform * (file.transform * corner) for corner in corners]
-        is_alike = file.crs == raster.crs and file.shape == (raster.height, raster.width)
-        if not is_alike or not np.allclose(placed, corners, rtol=0, atol=0.01):
-            extent = " ".join(f"{number:.17g}" for number in footprint(raster).total_bounds)
-            grid = f"-t_srs {raster.crs} -te {extent} -ts {raster.width} {raster.height}"
-            fix = f"align it by `gdalwarp -r near {grid} {path} classes.tif`"
-            raise ValueError(f"{path} has other pixels than the raster: {fix}")
-        self.names: list[str] = json.loads(file.tags().get("CLASSES", "[]"))
-        self._file = file
-
-    def cut(self, area: Any) -> list[CutObject]:
-        """Return no polygons, as a raster has none."""
-        return []
-
-    def read(self, rows: slice, columns: slice) -> np.ndarray:
-        """Return the class numbers of a window, (h, w), int32."""
-        window = (rows.start, rows.stop), (columns.start, columns.stop)
-        with gdal(self._file.name):
-            stored = self._file.read(1, window=window, masked=True)
-        numbers = stored.data.astype(np.int32)
-        is_ignored = np.ma.getmaskarray(stored) | (numbers < 0)
-        if stored.dtype == np.uint8:
-            is_ignored |= numbers == 255
-        numbers[is_ignored] = UNLABELLED
-        return numbers

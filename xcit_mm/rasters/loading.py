@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from .gdal import gdal, open_raster, require_rasterio
+from .gdal import gdal, open_raster
 
 
 @TRANSFORMS.register_module()
@@ -20,20 +20,9 @@ class LoadRasterFromFile:
     Args:
         bands: Numbers of the bands to load, from 1, in this order. Default: all.
         to_float32: Whether to convert the values to float32. Integers of up to 24 bits stay exact.
-
-    Raises:
-        ModuleNotFoundError: If rasterio is not installed.
-        ValueError: If `bands` is not a list of positive integers.
     """
 
     def __init__(self, bands: Sequence[int] | None = None, to_float32: bool = True) -> None:
-        is_numbers = isinstance(bands, list | tuple) and all(
-            type(band) is int and band > 0 for band in bands
-        )
-        if bands is not None and not (is_numbers and len(bands)):
-            fix = "give a list of band numbers, counted from 1, such as [3, 2, 1]"
-            raise ValueError(f"{bands=}: {fix}")
-        require_rasterio("LoadRasterFromFile")
         self.bands = None if bands is None else list(bands)
         self.to_float32 = to_float32
 
@@ -41,7 +30,8 @@ class LoadRasterFromFile:
         """Add `img` (H, W, bands), `img_shape` and `ori_shape` to a dictionary with `img_path`.
 
         Raises:
-            OSError: If GDAL cannot read the file.
+            ModuleNotFoundError: If rasterio is not installed.
+            OSError: If GDAL cannot read the file, or it has no such band.
         """
         path = results["img_path"]
         with gdal(path), open_raster(path) as file:

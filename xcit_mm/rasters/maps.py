@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from ..utils.palettes import Palette, make_palette
-from .files import MADE_FROM, UNFINISHED, rows_folder, write_bytes, written_file
+from .files import MADE_FROM, rows_folder, written_file
 from .gdal import gdal, open_raster
 from .raster import Raster
 
@@ -38,12 +38,6 @@ def description_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.aux.xml")
 
 
-def is_map(path: Path) -> bool:
-    """Return whether `join_maps` wrote a file."""
-    with gdal(path), open_raster(path) as file:
-        return MADE_FROM in file.tags()
-
-
 def join_maps(
     path: Path,
     rows: Sequence[Path],
@@ -65,29 +59,15 @@ def join_maps(
     names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
     band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
     folder = rows_folder(path)
-    write_bytes(description_path(path), folder, f"<PAMDataset>{band}</PAMDataset>".encode())
-    colors = {int(no_class(classes)): (0, 0, 0, 0)}
+    with written_file(description_path(path), folder) as unfinished:
+        unfinished.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
+    nodata = no_class(classes)
+    colors = {int(nodata): (0, 0, 0, 0)}
     for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
         colors[number] = (red, green, blue, 255)
-    whole = folder / f"{UNFINISHED}tiles"
-    try:
-        with gdal(path), written_file(path, folder) as unfinished:
-            with open_raster(whole, "w", **_profile(raster, no_class(classes))) as file:
-                file.write_colormap(1, colors)
-                tags = {"CLASSES": json.dumps(classes), MADE_FROM: json.dumps(made_from)}
-                file.update_tags(**tags)
-                for window, labels in _iter_tiles(rows):
-                    file.write(labels, 1, window=window)
-            options = dict(compress="DEFLATE", overview_resampling="NEAREST", bigtiff="IF_SAFER")
-            copy(whole, unfinished, driver="COG", sparse_ok="YES", **options)
-            _check_written(unfinished, rows)  # on a full disk, GDAL loses blocks in silence
-    finally:
-        whole.unlink(missing_ok=True)
-
-
-def _profile(raster: Raster, nodata: np.uint8 | np.uint16) -> dict[str, Any]:
-    """Return the profile of a GeoTIFF on a raster's pixels, which have no class at first."""
-    return dict(
+    compression = dict(compress="DEFLATE", BIGTIFF="IF_SAFER", SPARSE_OK=True)
+    profile = dict(
+        compression,
         driver="GTiff",
         height=raster.height,
         width=raster.width,
@@ -100,10 +80,20 @@ def _profile(raster: Raster, nodata: np.uint8 | np.uint16) -> dict[str, Any]:
         tiled=True,
         blockxsize=512,
         blockysize=512,
-        compress="deflate",
-        SPARSE_OK=True,
-        BIGTIFF="IF_SAFER",
     )
+    whole = folder / "unfinished-tiles"
+    with gdal(path), written_file(path, folder) as unfinished:
+        with open_raster(whole, "w", **profile) as file:
+            file.write_colormap(1, colors)
+            file.update_tags(CLASSES=json.dumps(classes), **{MADE_FROM: json.dumps(made_from)})
+            for window, labels in _iter_tiles(rows):
+                file.write(labels, 1, window=window)
+        copy(whole, unfinished, driver="COG", overview_resampling="NEAREST", **compression)
+        with open_raster(unfinished) as file:
+            for window, labels in _iter_tiles(rows):
+                # On a full disk, GDAL loses blocks in silence.
+                if not np.array_equal(file.read(1, window=window), labels):
+                    raise OSError(f"{path} is not as it was written: see whether the disk is full")
 
 
 def _iter_tiles(rows: Sequence[Path]) -> Iterator[tuple[Any, np.ndarray]]:
@@ -117,16 +107,3 @@ def _iter_tiles(rows: Sequence[Path]) -> Iterator[tuple[Any, np.ndarray]]:
                 first_row, first_column = map(int, corner.split("-"))
                 height, width = labels.shape
                 yield Window(first_column, first_row, width, height), labels
-
-
-def _check_written(path: Path, rows: Sequence[Path]) -> None:
-    """Raise OSError if a map differs from its rows, or an overview cannot be read."""
-    with open_raster(path) as file:
-        for window, labels in _iter_tiles(rows):
-            if not np.array_equal(file.read(1, window=window), labels):
-                raise OSError("other classes were read back")
-        levels = len(file.overviews(1))
-    for level in range(levels):
-        with open_raster(path, overview_level=level) as overview:
-            for _, window in overview.block_windows(1):
-                overview.read(1, window=window)

@@ -7,58 +7,48 @@ import numpy as np
 import shapely
 
 from ..utils.cli import print_line
-from . import objects
 from .gdal import open_raster
 from .labels import NO_CLASS, LabelFile
-from .polygons import describe_extents, footprint, read_polygons, repair, to_crs
-from .tally import Tally
+from .objects import LAYER, add_layers
+from .polygons import read_polygons, rectangle, repair, to_crs, to_map
 
 MIN_IOU = 0.5
-ERROR_LAYERS = ("matched", "missed", "false")
 
 
 def score_objects(
     out: Path, source: LabelFile, aoi: str | Path | None, raster: str | Path | None
 ) -> Any:
-    """Match a table of objects with labels, and return the scores of each class and of all. Lines
-    and `attrs` tell what counts, and the table's file gets the layers `ERROR_LAYERS`.
+    """Match a table of objects with labels, and return the scores of each class and of all. The
+    table's file gets the layers `matched`, `missed` and `false`. A line tells how many count.
     """
-    table = objects.read_table(out)
-    area = _find_area(table.crs, aoi, raster)
+    import geopandas
+
+    table = geopandas.read_file(out, layer=LAYER)
     drawn = source.read(table.crs)
-    label_tally = Tally("labels", len(drawn))
-    has_class = drawn["class"] != NO_CLASS
-    labels = label_tally.keep(drawn, has_class, "without a class")
-    tally = Tally("objects", len(table))
-    if area is not None:
-        labels = label_tally.keep(labels, _have_centre_in(area, labels), "outside of the area")
-        table = tally.keep(table, _have_centre_in(area, table), "outside of the area")
-    if labels.empty:
-        bounds = drawn.total_bounds if area is None else area.bounds
-        extents = describe_extents(drawn.total_bounds, bounds)
-        raise ValueError(f"{source.path} has no label in the area: {label_tally}; {extents}")
-    table = table.sort_values("score", ascending=False, kind="stable")
-    matches = _match(table, labels)
-    # As COCO's crowds, labels without a class take the objects of which half lies on them.
-    shapes = repair(table.geometry)
-    shared = shapely.area(shapely.intersection(shapes, drawn[~has_class].union_all()))
-    is_counted = (matches >= 0) | (shared < 0.5 * shapely.area(shapes))
-    table = tally.keep(table, is_counted, "on labels without a class")
-    scores = _score_matches(out, table, labels, matches[is_counted])
-    print_line(f"{out} is scored over {label_tally}, and {tally}")
-    scores.attrs.update(labels=label_tally.counts, objects=tally.counts)
-    return scores
-
-
-def _find_area(crs: Any, aoi: str | Path | None, raster: str | Path | None) -> Any:
-    """Return the polygon of the area that counts, or None if everything does."""
     areas = []
+    if aoi is not None:
+        areas.append(read_polygons(aoi, table.crs).union_all())
     if raster is not None:
         with open_raster(raster) as file:
-            areas.append(to_crs(footprint(file), crs, raster).union_all())
-    if aoi is not None:
-        areas.append(read_polygons(aoi, crs).union_all())
-    return shapely.intersection_all(areas) if areas else None
+            areas.append(to_crs(to_map(rectangle(file), file), table.crs, raster).union_all())
+    has_class = drawn["class"] != NO_CLASS
+    labels = drawn[has_class]
+    objects = table.sort_values("score", ascending=False, kind="stable")
+    for area in areas:
+        labels = labels[_have_centre_in(area, labels)]
+        objects = objects[_have_centre_in(area, objects)]
+    if labels.empty:
+        problem = f"none of {len(drawn)} labels has a class, and its centre in the area"
+        raise ValueError(f"{source.path}: {problem}: compare both in a GIS")
+    matches = _match(objects, labels)
+    # As COCO's crowds, labels without a class take the objects of which half lies on them.
+    shapes = repair(objects.geometry)
+    ignored = shapely.area(shapely.intersection(shapes, drawn[~has_class].union_all()))
+    is_counted = (matches >= 0) | (ignored < shapely.area(shapes) / 2)
+    scores = _score_matches(out, objects[is_counted], labels, matches[is_counted])
+    counts = f"{len(labels)} of {len(drawn)} labels, {is_counted.sum()} of {len(table)} objects"
+    print_line(f"{out} is scored over {counts}: those with a class in the area")
+    return scores
 
 
 def _have_centre_in(area: Any, polygons: Any) -> np.ndarray:
@@ -91,21 +81,35 @@ def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray) -> A
     """Return the scores of each class and of all, and write what is matched, missed and false."""
     import pandas
 
-    threshold = _best_score(table["score"].to_numpy(), matches >= 0, len(labels))
-    is_good = table["score"].to_numpy() >= threshold
     is_found = matches >= 0
+    threshold = _best_score(table["score"].to_numpy(), is_found, len(labels))
+    is_good = table["score"].to_numpy() >= threshold
     is_missed = ~np.isin(np.arange(len(labels)), matches[is_good])
-    layers = table[is_good & is_found], labels[is_missed], table[is_good & ~is_found]
-    objects.add_layers(out, dict(zip(ERROR_LAYERS, layers, strict=True)))
+    matched = table[is_good & is_found]
+    layers = dict(matched=matched, missed=labels[is_missed], false=table[is_good & ~is_found])
+    add_layers(out, layers)
     names = sorted({*table["class"], *labels["class"]})
-    rows = []
-    for name in names:
-        is_of_class = (table["class"] == name).to_numpy()
-        count = int((labels["class"] == name).sum())
-        rows.append(_measure(is_found[is_of_class], is_good[is_of_class], count))
-    mean = float(np.nanmean([row["AP50"] for row in rows]))
-    rows.append(_measure(is_found, is_good, len(labels)) | dict(AP50=mean))
-    return pandas.DataFrame(rows, index=[*names, "all"]).assign(score=threshold)
+    classes = dict(objects=labels["class"], detected=table["class"][is_good])
+    classes["matched"] = matched["class"]
+    columns = {name: column.value_counts() for name, column in classes.items()}
+    counts = pandas.DataFrame(columns, index=names).fillna(0).astype(int)
+    of_class = [(table["class"] == name).to_numpy() for name in names]
+    pairs = zip(of_class, counts["objects"], strict=True)
+    precisions = [_average_precision(is_found[is_of_class], count) for is_of_class, count in pairs]
+    counts.loc["all"] = counts.sum()
+    return pandas.DataFrame(
+        dict(
+            AP50=[*precisions, np.nanmean(precisions)],
+            precision=counts["matched"] / counts["detected"],
+            recall=counts["matched"] / counts["objects"],
+            F1=2 * counts["matched"] / (counts["detected"] + counts["objects"]),
+            objects=counts["objects"],
+            matched=counts["matched"],
+            missed=counts["objects"] - counts["matched"],
+            false=counts["detected"] - counts["matched"],
+            score=threshold,
+        )
+    )
 
 
 def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:
@@ -119,26 +123,10 @@ def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:
     return scores[np.argmax(np.where(is_last_of_score, f1, 0))]
 
 
-def _measure(is_found: np.ndarray, is_good: np.ndarray, labels: int) -> dict[str, float]:
-    """Return the scores of objects, in descending order: whether each matches one of a number of
-    labels, and has the score of the best F1.
-    """
-    detected = int(is_good.sum())
-    matched = int((is_found & is_good).sum())
-    return dict(
-        AP50=_average_precision(is_found, labels),
-        precision=matched / detected if detected else np.nan,
-        recall=matched / labels if labels else np.nan,
-        F1=2 * matched / (detected + labels) if detected + labels else np.nan,
-        objects=labels,
-        matched=matched,
-        missed=labels - matched,
-        false=detected - matched,
-    )
-
-
 def _average_precision(is_found: np.ndarray, labels: int) -> float:
-    """Return COCO's average precision: the mean of the best precision at 101 recalls."""
+    """Return COCO's average precision of objects in descending order of scores: the mean of the
+    best precision at 101 recalls.
+    """
     if not labels:
         return np.nan
     found = np.cumsum(is_found)

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy as np
 import shapely
 
 from ..prediction.seams import Objects, concatenate, merge_objects
+from ..utils.atomic import atomic_path
 from .files import MADE_FROM, rows_folder, written_file
-from .polygons import write_layer
+from .polygons import rectangle
 from .raster import Raster
 
 LAYER = "objects"
@@ -41,24 +41,20 @@ def join_objects(
     """Join the files of rows into a GeoPackage, in descending order of scores.
 
     Args:
-        area: Polygon in pixels that holds the centres of the objects, or None.
+        area: Polygon in pixels that holds the centres of the objects.
         made_from: With the names of the `classes`. It goes into the file's metadata, as a JSON.
 
     Raises:
-        OSError: If the disk is full.
+        RuntimeError: If the disk is full.
     """
     objects = merge_objects(concatenate(map(_read_row, rows)))
-    if area is not None:
-        x, y = (objects.boxes[:, :2] + objects.boxes[:, 2:]).T / 2
-        objects = objects.select(shapely.contains_xy(area, x, y))
+    x, y = (objects.boxes[:, :2] + objects.boxes[:, 2:]).T / 2
+    objects = objects.select(shapely.contains_xy(area, x, y))
     table = _make_table(objects, raster, made_from["classes"])
     options: Any = dict(driver="GPKG", layer_metadata={MADE_FROM: json.dumps(made_from)})
     options["geometry_type"] = "Polygon" if table.empty else None
     with written_file(path, rows_folder(path)) as unfinished:
-        write_layer(table, unfinished, LAYER, **options)
-        count = len(read_table(unfinished))
-        if count != len(table):
-            raise OSError(f"{count} of {len(table)} objects were read back")
+        table.to_file(unfinished, layer=LAYER, **options)
 
 
 def _make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any:
@@ -71,11 +67,11 @@ def _make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any
     import geopandas
     import pyproj
 
-    size = np.array([raster.width, raster.height])
     # Tiles may be padded.
-    inside = shapely.intersection(objects.shapes, shapely.box(0, 0, *size))
+    inside = shapely.intersection(objects.shapes, rectangle(raster))
     objects = objects._replace(shapes=inside).select(shapely.area(inside) > 0)
     shapes = geopandas.GeoSeries(objects.shapes).affine_transform(raster.transform.to_shapely())
+    size = np.array([raster.width, raster.height])
     is_cut = (objects.boxes[:, :2] < 1) | (objects.boxes[:, 2:] > size - 1)
     columns = {
         "class": np.array(classes, object)[objects.labels.astype(int)],
@@ -92,37 +88,12 @@ def _make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any
     return table
 
 
-def is_table(path: Path) -> bool:
-    """Return whether `join_objects` wrote a file."""
-    import pyogrio
-
-    return MADE_FROM in (pyogrio.read_info(path, layer=LAYER)["layer_metadata"] or {})
-
-
-def read_table(path: Path) -> Any:
-    """Read a table that `join_objects` wrote, as a GeoDataFrame.
-
-    Raises:
-        RuntimeError: If the file has no such table.
-    """
-    import geopandas
-
-    return geopandas.read_file(path, layer=LAYER, engine="pyogrio")
-
-
 def add_layers(path: Path, layers: Mapping[str, Any]) -> None:
     """Add GeoDataFrames of polygons, by name, as layers to a GeoPackage. A layer of the same name
     is replaced.
-
-    Raises:
-        OSError: If the disk is full.
     """
-    folder = rows_folder(path)
-    folder.mkdir(exist_ok=True)
-    with written_file(path, folder) as unfinished:
+    with atomic_path(path) as unfinished:
         shutil.copyfile(path, unfinished)
         for name, layer in layers.items():
             options = dict(geometry_type="MultiPolygon", promote_to_multi=True)
-            write_layer(layer, unfinished, name, driver="GPKG", **options)
-    with suppress(OSError):  # it may hold rows of a run that was stopped
-        folder.rmdir()
+            layer.to_file(unfinished, layer=name, driver="GPKG", **options)

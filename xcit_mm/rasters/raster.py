@@ -1,5 +1,6 @@
 """A raster larger than memory, read by windows in the format of a model's input."""
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -9,11 +10,10 @@ import numpy as np
 
 from ..utils.errors import preview
 from .gdal import gdal, open_raster
+from .polygons import Span
 
 _COLORS = ("red", "green", "blue")
-_PERCENTILES = (2.0, 98.0)
-_SAMPLE_WINDOWS = 16  # along each axis
-_SAMPLE_SIDE = 128  # of a window, in pixels
+_SAMPLE_BLOCKS = 50  # of a file, to estimate percentiles
 
 
 class Raster:
@@ -23,15 +23,13 @@ class Raster:
         bands: Numbers of the bands, from 1: red, green and blue, one for all three, or as many as
             `channels` in the model's order. Default: those that the file names red, green and
             blue, or all but alpha.
-        raw: Whether to read values as stored, and by default all bands, as `LoadRasterFromFile`.
+        raw: Whether to read values as stored, as `LoadRasterFromFile`.
         bounds: Stored values that become 0 and 255: one pair for all bands, or one for each.
-        percentiles: Two percentiles of a sample of each band, in place of `bounds`.
         nodata: A value without data, besides what the file declares.
 
     Attributes:
         bounds: As an array (bands, 2), or None without a scale.
-        dtype: Name of the type of the stored values.
-        notes: Lines that a user should read.
+        note: A line that a user should read, or "".
 
     Raises:
         ValueError: If file, options and channels do not match.
@@ -45,7 +43,6 @@ class Raster:
         bands: Sequence[int] | None = None,
         raw: bool = False,
         bounds: Sequence[float] | None = None,
-        percentiles: Sequence[float] | None = None,
         nodata: float | None = None,
     ) -> None:
         from rasterio.enums import MaskFlags
@@ -54,6 +51,7 @@ class Raster:
         self._channels = channels
         self._raw = raw
         self._nodata = nodata
+        self.note = ""
         with gdal(path):
             self._file = open_raster(path)
             self._check_file()
@@ -62,114 +60,101 @@ class Raster:
             crs = self._file.crs
             # Engineering systems have no place on the earth.
             self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
-            colors = [color.name for color in self._file.colorinterp]
-            self.bands = self._choose_bands(bands, colors)
-            self.dtype = np.result_type(*(self._file.dtypes[n - 1] for n in self.bands)).name
-            self._check_values(colors)
+            self.bands = self._choose_bands(bands)
+            self._dtype = np.result_type(*(self._file.dtypes[n - 1] for n in self.bands)).name
             flags = self._file.mask_flag_enums[0]
             # GDAL reads the blocks that a sparse file lacks as nodata.
             self._may_lack_blocks = self._file.driver == "GTiff" and MaskFlags.nodata in flags
-            # A band that the model sees is not a mask, though writers mark a fourth one as alpha.
-            self._is_masked = "alpha" not in [colors[number - 1] for number in self.bands]
-            if not self._is_masked and nodata is None:
-                self._nodata = self._file.nodata
-            self.notes = []
-            if self._nodata is None and (not self._is_masked or MaskFlags.all_valid in flags):
-                self.notes.append("no nodata, alpha or mask: if it has a collar, --nodata 0")
-            self.bounds = self._find_bounds(bounds, percentiles)
+            if nodata is None and MaskFlags.all_valid in flags:
+                self.note = "no nodata, alpha or mask: if it has a collar, --nodata 0"
+            self.bounds = self._find_bounds(bounds)
 
     def _check_file(self) -> None:
-        """Raise ValueError if a file holds several rasters, or its place is not affine."""
+        """Raise ValueError if a file is not one image with an affine place, or without a place."""
         file = self._file
-        if file.subdatasets:
-            fix = f"extract one by `gdal_translate {file.subdatasets[0]} OUT.tif`"
-            raise ValueError(f"{self.path} holds {preview(file.subdatasets)}: {fix}")
         points, _ = file.gcps
-        if file.transform.is_identity and (points or file.rpcs):
-            command = "gdalwarp" if points else "gdalwarp -rpc"
-            fix = f"rectify it by `{command} -r bilinear {self.path} OUT.tif`"
-            raise ValueError(f"{self.path} has control points and no affine place: {fix}")
-
-    def _choose_bands(self, bands: Sequence[int] | None, colors: Sequence[str]) -> list[int]:
-        """Return the numbers of the bands. Raise ValueError if they do not match the model."""
-        is_color = self._channels == 3 and not self._raw
-        if bands:
-            chosen = list(bands)
-        elif is_color and set(_COLORS) <= set(colors):
-            chosen = [colors.index(color) + 1 for color in _COLORS]
+        if file.subdatasets:
+            problem = f"holds {preview(file.subdatasets)}"
+            command = f"gdal_translate {file.subdatasets[0]}"
+        elif file.transform.is_identity and (points or file.rpcs):
+            problem = "has control points and no affine place"
+            command = f"gdalwarp {'' if points else '-rpc '}-r bilinear {self.path}"
+        elif file.colorinterp[0].name == "palette":
+            problem = "has a palette"
+            command = f"gdal_translate -expand rgb {self.path}"
+        elif file.dtypes[0].startswith("complex"):
+            problem = "has complex numbers"
+            command = f"gdal_calc.py -A {self.path} --calc 'abs(A)' --type Float32 --outfile"
         else:
-            chosen = [n for n, color in enumerate(colors, 1) if self._raw or color != "alpha"]
-        is_gray = is_color and len(chosen) == 1
-        is_matching = len(chosen) == self._channels or is_gray
-        if not is_matching or not set(chosen) <= set(self._file.indexes):
-            described = [f"{number} {color}" for number, color in enumerate(colors, 1)]
-            problem = f"it has {preview(described)}, and the model takes {self._channels}"
-            fix = f"choose bands, as --bands {_join(range(1, self._channels + 1))}"
+            return
+        raise ValueError(f"{self.path} {problem}: convert it by `{command} OUT.tif`")
+
+    def _choose_bands(self, bands: Sequence[int] | None) -> list[int]:
+        """Return the numbers of the bands. Raise ValueError if they do not match the model."""
+        colors = [color.name for color in self._file.colorinterp]
+        images = [number for number, color in enumerate(colors, 1) if color != "alpha"]
+        chosen = list(bands or images)
+        is_color = self._channels == 3 and not self._raw
+        if is_color and not bands and set(_COLORS) <= set(colors):
+            chosen = [colors.index(color) + 1 for color in _COLORS]
+        is_matching = len(chosen) == self._channels or (is_color and len(chosen) == 1)
+        if not is_matching or not set(chosen) <= set(images):
+            problem = f"it has {len(images)} without alpha, and the model takes {self._channels}"
+            fix = f"choose them, as --bands {_join(range(1, self._channels + 1))}"
+            # Programs mark the infrared of four bands as alpha.
+            command = f"gdal_translate -colorinterp_4 undefined {self.path} OUT.tif"
+            fix = f"{fix}; an alpha becomes a band by `{command}`"
             raise ValueError(f"bands {_join(chosen)} of {self.path}: {problem}: {fix}")
         return chosen
 
-    def _check_values(self, colors: Sequence[str]) -> None:
-        """Raise ValueError if the values are not those of an image."""
-        if colors[self.bands[0] - 1] == "palette":
-            command = f"gdal_translate -expand rgb {self.path} OUT.tif"
-            raise ValueError(f"{self.path} has a palette: convert it by `{command}`")
-        if self.dtype.startswith("complex"):
-            options = "--calc 'abs(A)' --type Float32 --outfile OUT.tif"
-            command = f"gdal_calc.py -A {self.path} {options}"
-            raise ValueError(f"{self.path} has complex numbers: convert it by `{command}`")
-
-    def _find_bounds(
-        self, bounds: Sequence[float] | None, percentiles: Sequence[float] | None
-    ) -> np.ndarray | None:
+    def _find_bounds(self, bounds: Sequence[float] | None) -> np.ndarray | None:
         """Return the values of each band that become 0 and 255, (n, 2), or None without a scale."""
-        if percentiles is not None:
-            bounds = self._estimate(percentiles)
-        elif bounds is None and (self._raw or self.dtype == "uint8"):
-            return None
-        elif bounds is None:
-            estimate = _join(self._estimate(_PERCENTILES))
-            percent = f"percentiles {_join(_PERCENTILES)} of a sample"
-            sample = ", ".join([percent, *self.notes])
-            fix = f"say which become 0 and 255, such as `--bounds {estimate}`, {sample}"
-            raise ValueError(f"{self.path} has values of {self.dtype}: {fix}")
+        if bounds is None:
+            if self._raw or self._dtype == "uint8":
+                return None
+            sample = f"percentiles 2 98 of a sample {self.note}".strip()
+            fix = (
+                f"say which become 0 and 255, such as `--bounds {_join(self._sample())}`, {sample}"
+            )
+            raise ValueError(f"{self.path} has values of {self._dtype}: {fix}")
         count = len(self.bands)
         pairs = np.resize(np.array(bounds, np.float64), (count, 2))
-        is_beyond = self.dtype == "uint8" and pairs.max() > 255
+        is_beyond = self._dtype == "uint8" and pairs.max() > 255
         if len(bounds) not in (2, 2 * count) or is_beyond or not (pairs[:, 0] < pairs[:, 1]).all():
-            fix = f"give LOW HIGH of {self.dtype}, for all bands or for each of {count}"
+            fix = f"give LOW HIGH of {self._dtype}, for all bands or for each of {count}"
             raise ValueError(f"--bounds {_join(bounds)} for {self.path}: {fix}")
         return pairs
 
-    def _estimate(self, percentiles: Sequence[float]) -> list[float]:
-        """Return percentiles of each band in a sample of small windows, which are evenly spread."""
-        spans = []
-        for length in (self.height, self.width):
-            side = min(_SAMPLE_SIDE, length)
-            starts = np.linspace(0, length - side, min(_SAMPLE_WINDOWS, -(-length // side)))
-            spans.append([slice(start, start + side) for start in starts.astype(int).tolist()])
-        windows = [self._read(rows, columns) for rows, columns in product(*spans)]
-        sample = np.concatenate([pixels[:, valid] for pixels, valid in windows], axis=1)
+    def _sample(self) -> list[float]:
+        """Return percentiles 2 and 98 of each band in some of the file's blocks."""
+        windows = [window for _, window in self._file.block_windows(1)]
+        step = math.ceil(len(windows) / _SAMPLE_BLOCKS)
+        blocks = [self._read(*window.toslices()) for window in windows[::step]]
+        sample = np.concatenate([pixels[:, valid] for pixels, valid in blocks], axis=1)
         if not sample.size:
             raise ValueError(f"{self.path}: a sample has no data, give --bounds LOW HIGH")
-        estimate = np.nanpercentile(sample.astype(np.float64), percentiles, axis=1)
-        return [float(f"{value:.6g}") for value in estimate.T.ravel()]
+        percentiles = np.nanpercentile(sample, (2, 98), axis=1)
+        return [float(f"{value:.6g}") for value in percentiles.T.ravel()]
 
-    def stores(self, rows: slice, columns: slice) -> bool:
-        """Return whether the file stores a pixel of a window. A sparse GeoTIFF leaves out blocks of
-        nodata.
+    def stores(self, rows: Span, columns: Span, size: tuple[int, int] | None = None) -> bool:
+        """Return whether the file stores a pixel of a window of `read`. A sparse GeoTIFF leaves out
+        blocks of nodata.
         """
+        from rasterio.windows import round_window_to_full_blocks
+
         if not self._may_lack_blocks:
             return True
         height, width = self._file.block_shapes[0]
-        block_rows = range(rows.start // height, -(-rows.stop // height))
-        block_columns = range(columns.start // width, -(-columns.stop // width))
+        window = self._window(rows, columns, size)
+        y, x = round_window_to_full_blocks(window, self._file.block_shapes).toslices()
+        places = product(range(y.start, y.stop, height), range(x.start, x.stop, width))
         return any(
-            self._file.get_tag_item(f"BLOCK_OFFSET_{column}_{row}", "TIFF", bidx=band)
-            for row, column, band in product(block_rows, block_columns, self._file.indexes)
+            self._file.get_tag_item(f"BLOCK_OFFSET_{x // width}_{y // height}", "TIFF", bidx=band)
+            for (y, x), band in product(places, self._file.indexes)
         )
 
     def read(
-        self, rows: slice, columns: slice, size: tuple[int, int] | None = None
+        self, rows: Span, columns: Span, size: tuple[int, int] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Read a window, and which of its pixels have data: by `dataset_mask` of rasterio, with a
         finite value that is not `nodata` in some band.
@@ -199,29 +184,37 @@ class Raster:
         return np.ascontiguousarray(image), valid
 
     def _read(
-        self, rows: slice, columns: slice, size: tuple[int, int] | None = None
+        self, rows: Span, columns: Span, size: tuple[int, int] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values (n, h, w), and which pixels have data (h, w)."""
         from rasterio.enums import Resampling
-        from rasterio.windows import Window
 
-        valid = np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
-        height, width = size or (self.height, self.width)
-        y = self.height / height
-        x = self.width / width
-        sides = (valid.shape[1] * x, valid.shape[0] * y)
-        window = Window(columns.start * x, rows.start * y, *sides)
-        if self._is_masked:
-            valid = self._file.dataset_mask(window=window, out_shape=valid.shape) > 0
+        window = self._window(rows, columns, size)
+        shape = rows.stop - rows.start, columns.stop - columns.start
+        valid = self._file.dataset_mask(window=window, out_shape=shape) > 0
         if not valid.any():
-            return np.zeros((len(self.bands), *valid.shape), self.dtype), valid
-        options: dict[str, Any] = dict(window=window, resampling=Resampling.bilinear)
-        options |= dict(out_shape=(len(self.bands), *valid.shape), out_dtype=self.dtype)
-        pixels = self._file.read(self.bands, **options)
+            return np.zeros((len(self.bands), *shape), self._dtype), valid
+        pixels = self._file.read(
+            self.bands,
+            window=window,
+            out_shape=(len(self.bands), *shape),
+            out_dtype=self._dtype,
+            resampling=Resampling.bilinear,
+        )
         valid &= np.isfinite(pixels).any(axis=0)
         if self._nodata is not None:
             valid &= (pixels != self._nodata).any(axis=0)
         return pixels, valid
+
+    def _window(self, rows: Span, columns: Span, size: tuple[int, int] | None) -> Any:
+        """Return a window in pixels of a size as rasterio's window in pixels of the file."""
+        from rasterio.windows import Window
+
+        height, width = size or (self.height, self.width)
+        y = self.height / height
+        x = self.width / width
+        sides = (columns.stop - columns.start) * x, (rows.stop - rows.start) * y
+        return Window(columns.start * x, rows.start * y, *sides)
 
 
 def _join(numbers: Sequence[float]) -> str:

@@ -1,6 +1,5 @@
 """The tiles of a raster, row by row: each row is predicted into a file of its own."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -14,13 +13,12 @@ import shapely
 from ..prediction.cluster import rank_and_size
 from ..prediction.prediction import Prediction
 from ..prediction.predictor import Predictor
-from ..prediction.seams import Objects
 from ..prediction.tiles import Window, interior, reported_objects, to_image, windows
 from ..prediction.whole import WholeImage, check_whole
 from ..utils.cli import print_line, progress_bar
 from ..utils.configs import ModelInput, type_name
 from . import maps, objects
-from .files import rows_folder, write_bytes
+from .files import rows_folder, written_file
 from .polygons import area_in_pixels, covers
 from .raster import Raster, pad
 from .settings import resolve_settings
@@ -60,12 +58,9 @@ class Rows:
         tile, overlap, reading = resolve_settings(predictor.cfg, options)
         raster = Raster(path, **reading)
         self._raster = raster
-        self._area = None if aoi is None else area_in_pixels(aoi, raster)
-        self._rows = windows(raster.height, tile, overlap)
-        self._columns = windows(raster.width, tile, overlap)
+        self._area = area_in_pixels(aoi, raster)
         self._whole: WholeImage | None = None
-        self._scale = (1.0, 1.0)  # factors of height and width from the raster to the tiles
-        self._size = raster.height, raster.width
+        self._min_side = 0
         if whole:
             check_whole(predictor.model)
             self._whole = WholeImage(predictor, raster.height, raster.width, tile, overlap)
@@ -73,31 +68,32 @@ class Rows:
             self._columns = self._whole.columns
             self._scale = self._whole.scale
             self._size = self._whole.size
-        y, x = self._scale
-        self._seen_area = self._area  # in pixels of the tiles
-        if self._area is not None and self._scale != (1.0, 1.0):
-            self._seen_area = shapely.transform(self._area, lambda points: points * [x, y])
+        else:
+            self._rows = windows(raster.height, tile, overlap)
+            self._columns = windows(raster.width, tile, overlap)
+            self._scale = (1.0, 1.0)  # factors of height and width from the raster to the tiles
+            self._size = (raster.height, raster.width)
+            # A pipeline that resizes would enlarge a raster smaller than a tile, and the model
+            # would see another scale than elsewhere.
+            steps = map(type_name, ModelInput(predictor.cfg).pipeline)
+            if any("Resize" in name for name in steps):
+                self._min_side = tile
+        factors = self._scale[::-1]  # of x and y
+        self._seen_area = shapely.transform(self._area, lambda points: points * factors)
+        shapely.prepare(self._seen_area)
         self._row_files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
         self._predictor = predictor
         self._classes = list(predictor.metainfo["classes"])
-        # A pipeline that resizes would enlarge a raster smaller than a tile, and the model would
-        # see another scale than elsewhere.
-        pipeline = ModelInput(predictor.cfg).pipeline
-        resizes = any("Resize" in type_name(step) for step in pipeline)
-        self._min_side = tile if resizes and not whole else 0
-        test_cfg = predictor.cfg.model.get("test_cfg") or {}
-        self._limit: int | None = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
-        self._full_tiles = 0  # number of tiles with as many objects as the config allows
         self._out = out
         settings = dict(reading, tile=tile, overlap=overlap, whole=whole, aoi=aoi and str(aoi))
         settings |= dict(raster=Path(path).name, size=[raster.height, raster.width])
         self.settings = predictor.settings | settings | dict(classes=self._classes)
 
     def predict(self) -> None:
-        """Predict this process's rows that are not done. Lines tell what a user should know."""
+        """Predict this process's rows that are not done."""
         rank, size = rank_and_size()
-        for note in self._raster.notes if rank == 0 else ():
-            print_line(f"{self._raster.path}: {note}")
+        if self._raster.note and rank == 0:
+            print_line(f"{self._raster.path}: {self._raster.note}")
         if self._whole is not None and not all(path.exists() for path in self._row_files):
             self._run_trunk(self._whole)
         rows = self._rows[rank::size]
@@ -105,11 +101,10 @@ class Rows:
         with progress_bar(sum(map(len, tiles)), "tile", disable=rank > 0) as bar:
             for path, row, columns in zip(self._row_files[rank::size], rows, tiles, strict=True):
                 if not path.exists():
-                    write_bytes(path, path.parent, self._predict_row(row, columns))
+                    content = self._predict_row(row, columns)
+                    with written_file(path, path.parent) as unfinished:
+                        unfinished.write_bytes(content)
                 bar.update(len(columns))
-        if self._full_tiles:
-            problem = f"{self._full_tiles} tiles have {self._limit} objects, the most of the config"
-            print_line(f"{self._raster.path}: {problem}: a smaller --tile may find more")
 
     def _run_trunk(self, whole: WholeImage) -> None:
         """Compute the taps of a whole raster, from the last that was finished."""
@@ -128,20 +123,11 @@ class Rows:
 
     def _list_columns(self, row: Window) -> list[Window]:
         """List the tiles of a row that the file stores and that touch the area of interest."""
-        y, x = self._scale
-        top = row.start / y
-        bottom = row.stop / y
         columns = []
         for column in self._columns:
-            left = column.start / x
-            right = column.stop / x
-            box = shapely.box(left, top, right, bottom)
-            is_wanted = self._area is None or self._area.intersects(box)
-            pixels = (
-                slice(math.floor(top), min(math.ceil(bottom), self._raster.height)),
-                slice(math.floor(left), min(math.ceil(right), self._raster.width)),
-            )
-            if is_wanted and self._raster.stores(*pixels):
+            box = shapely.box(column.start, row.start, column.stop, row.stop)
+            is_wanted = self._seen_area.intersects(box)
+            if is_wanted and self._raster.stores(row, column, self._size):
                 columns.append(column)
         return columns
 
@@ -158,23 +144,21 @@ class Rows:
 
     def _predict_row(self, row: Window, columns: Sequence[Window]) -> bytes:
         """Predict a row of tiles, and return the content of its file: objects or classes."""
+        tiles = self._predict_tiles(row, columns)
         if self._predictor.is_detector:
-            return objects.encode_objects(self._iter_objects(row, columns))
+            reported = []
+            for tile, prediction in tiles:
+                instances = _cut_to_valid(prediction, tile.valid)
+                of_tile = reported_objects(instances, row, tile.column)
+                reported.append(to_image(of_tile, self._scale))
+            return objects.encode_objects(reported)
         nodata = maps.no_class(self._classes)
         interiors = {}
-        for tile, prediction in self._predict_tiles(row, columns):
+        for tile, prediction in tiles:
             labels = np.where(tile.in_area, prediction.segmentation, nodata)
             corner, inside = interior(labels, row, tile.column, self._scale)
             interiors[corner] = inside.astype(nodata.dtype)
         return maps.encode_labels(interiors)
-
-    def _iter_objects(self, row: Window, columns: Sequence[Window]) -> Iterator[Objects]:
-        """Yield the objects of each tile, and count tiles with as many as the config allows."""
-        for tile, prediction in self._predict_tiles(row, columns):
-            if self._limit is not None and len(prediction) >= self._limit:
-                self._full_tiles += 1
-            reported = reported_objects(_cut_to_valid(prediction, tile.valid), row, tile.column)
-            yield to_image(reported, self._scale)
 
     def _predict_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[tuple[_Tile, Any]]:
         """Yield the tiles with data in the area of interest, and their predictions."""
@@ -190,9 +174,8 @@ class Rows:
             yield from zip(batch, predictions, strict=True)
 
     def _read_tile(self, row: Window, column: Window) -> _Tile:
-        pixels = slice(row.start, row.stop), slice(column.start, column.stop)
-        image, valid = self._raster.read(*pixels, self._size)
-        in_area = valid if self._area is None else valid & covers(self._seen_area, *pixels)
+        image, valid = self._raster.read(row, column, self._size)
+        in_area = valid & covers(self._seen_area, row, column)
         return _Tile(column, *(pad(array, self._min_side) for array in (image, valid, in_area)))
 
 

@@ -18,17 +18,14 @@ def score_raster(
     class_name: str | None = None,
     layer: str | None = None,
 ) -> Any:
-    """Score a map or a table of objects of `predict_raster` against labels.
+    """Score a map or a table of objects of `predict_raster` against polygons.
 
     Objects and labels of a class match one to one at an IoU of 0.5, best scores first, and count if
     their centre lies in the area. Labels without a class do not count, nor do objects on them.
     Precision, recall, F1 and counts are those from the score on that gives the best F1; the
-    GeoPackage gets these objects and labels as the layers `matched`, `missed` and `false`. A line
-    tells over what a score was computed.
+    GeoPackage gets these objects and labels as the layers `matched`, `missed` and `false`.
 
     Args:
-        labels: Vector file of polygons, or for a map also a raster of class numbers on its pixels.
-            Pixels without a polygon are `background`, or do not count if the map has no such class.
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
         raster: The raster that was predicted, in whose extent objects count. Default: everywhere.
         class_column, class_name, layer: As of `LabelFile`.
@@ -37,7 +34,7 @@ def score_raster(
         A pandas.DataFrame with a row for each class. Of objects: AP50 as of COCO, precision,
         recall, F1, score and the numbers of objects in the labels, matched, missed and false, and
         the row `all` with the mean of AP50. Of a map: IoU and labelled pixels, and the row `mean`.
-        Its `attrs` have the counts of `pixels`, or of `labels` and `objects`.
+        A line tells how many of the labels, objects and pixels count.
 
     Raises:
         ValueError: If no label counts, or labels and result do not match.

@@ -8,9 +8,8 @@ from mmengine.config import Config
 from ..prediction.tiles import overlap_of_tiles
 from ..utils.configs import ModelInput
 
-LOADING = ("bands", "bounds", "percentiles", "nodata")
-"""Options of `Raster` that a user may give."""
-TILING = ("tile", "overlap")
+READING = ("bands", "bounds", "nodata", "tile", "overlap")
+"""Options by which a user, or `raster = dict(...)` of a config, says how a raster is read."""
 
 
 class RasterSettings(NamedTuple):
@@ -41,7 +40,7 @@ def resolve_settings(
     """Decide how a raster is read for a model: by the command, else by the model's config.
 
     Args:
-        command: Values of LOADING and TILING that a user gave. None stands for no value.
+        command: Values of READING that a user gave. None stands for no value.
         trains: Whether tiles to train on are read, for which the model may change its bands.
 
     Raises:
@@ -51,9 +50,6 @@ def resolve_settings(
     settings = trained_settings(cfg)
     if "tile" in chosen:
         settings.pop("overlap", None)
-    if "bounds" in chosen or "percentiles" in chosen:
-        settings.pop("bounds", None)
-        settings.pop("percentiles", None)
     settings |= chosen
     tile = settings.pop("tile", None)
     if tile is None:
@@ -64,7 +60,7 @@ def resolve_settings(
     # Three bands become colors, and one becomes gray. Other bands keep their values.
     count = len(settings.get("bands", (1, 2, 3)))
     raw = model_input.raster_step is not None or (trains and count not in (1, 3))
-    if raw and ("bounds" in settings or "percentiles" in settings):
-        raise ValueError("--bounds, --percentiles: stored bands have no scale, leave them out")
+    if raw and "bounds" in settings:
+        raise ValueError("--bounds: stored bands have no scale, leave it out")
     channels = model_input.bands or (count if raw else 3)
     return RasterSettings(tile, overlap, dict(channels=channels, raw=raw) | settings)

@@ -13,9 +13,10 @@ from ..datasets.coco import Annotation, CocoImage
 from ..datasets.dataset import IGNORED
 from ..utils.coco import encode_mask, from_corners
 from .gdal import open_raster
-from .labels import CutObject, DrawnClasses, StoredClasses
+from .labels import CutObject, Labels
 from .polygons import covers
 from .raster import Raster, pad
+from .settings import RasterSettings
 
 MIN_SHOWN = 1 / 3
 """Share of an object that a tile shows, up to which it is ignored there."""
@@ -26,7 +27,6 @@ class Tile(NamedTuple):
     in pixels of the raster.
     """
 
-    split: str
     rows: slice
     columns: slice
     area: Any
@@ -35,18 +35,23 @@ class Tile(NamedTuple):
 
 
 class TileImages:
-    """Writes square images of tiles: PNGs, or GeoTIFFs of a raster that is read as stored."""
+    """Writes the square images of a split's tiles below a folder: PNGs, or GeoTIFFs of a raster
+    that is read as stored.
+    """
 
-    def __init__(self, raster: Raster, folder: Path, side: int, is_raw: bool) -> None:
+    def __init__(self, raster: Raster, folder: Path, split: str, settings: RasterSettings) -> None:
         self.raster = raster
         self.folder = folder
-        self.side = side
-        self._is_raw = is_raw
-        self._moments: list[tuple[np.ndarray, np.ndarray]] = []  # of the training tiles
+        self.split = split
+        self.side = settings.tile
+        self._is_raw = settings.options["raw"]
+        self._moments: list[tuple[np.ndarray, np.ndarray]] = []
 
     @property
-    def statistics(self) -> tuple[list[float], list[float]]:
-        """Mean and standard deviation of each band over the training tiles."""
+    def statistics(self) -> tuple[list[float], list[float]] | None:
+        """Mean and standard deviation of each band over the tiles, if they have stored values."""
+        if not self._is_raw:
+            return None
         mean, mean_square = np.mean(self._moments, axis=0)
         deviation = np.sqrt(np.maximum(mean_square - mean**2, 0))
         deviation[deviation == 0] = 1
@@ -67,9 +72,6 @@ class TileImages:
         is_counted = has_data & in_area
         if not is_counted.any():
             return None
-        if self._is_raw and tile.split == "train":
-            pixels = image[is_counted].astype(np.float64)
-            self._moments.append((pixels.mean(axis=0), (pixels**2).mean(axis=0)))
         if hides_rest:
             image[~in_area] = 0
         parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +80,8 @@ class TileImages:
         if not self._is_raw:
             write_png(path, padded)
             return is_counted
+        pixels = image[is_counted].astype(np.float64)
+        self._moments.append((pixels.mean(axis=0), (pixels**2).mean(axis=0)))
         height, width, count = padded.shape
         profile = dict(height=height, width=width, count=count, dtype=image.dtype.name)
         with open_raster(path, "w", driver="GTiff", compress="deflate", **profile) as file:
@@ -100,32 +104,32 @@ class ObjectTile(NamedTuple):
 
 
 def write_object_tile(
-    tile: Tile, images: TileImages, classes: int, has_masks: bool
+    images: TileImages, classes: int, has_masks: bool, tile: Tile
 ) -> ObjectTile | None:
     """Write the image of a tile, and return it with its objects, or None if it has no data.
 
     An object of which the tile shows too little is a crowd, one without a class in every class.
     """
-    is_counted = images.write(tile, images.folder / tile.split, hides_rest=True)
+    is_counted = images.write(tile, images.folder / images.split, hides_rest=True)
     if is_counted is None:
         return None
     number = tile.rows.start * images.raster.width + tile.columns.start
-    file_name = f"{tile.split}/{images.name(tile)}"
+    file_name = f"{images.split}/{images.name(tile)}"
     image = CocoImage(number, file_name, images.side, images.side)
     annotations = []
     shown = set()
-    for part in tile.objects:
-        share = part.share
+    for cut in tile.objects:
+        share = cut.share
         if not is_counted.all():
-            pixels = covers(part.shape, tile.rows, tile.columns, all_touched=True)
+            pixels = covers(cut.shape, tile.rows, tile.columns, all_touched=True)
             share *= is_counted[pixels].mean()
-        is_shown = part.number >= 0 and share > MIN_SHOWN
+        is_shown = cut.number >= 0 and share > MIN_SHOWN
         if is_shown:
-            shown.add(part.label)
-        shape = translate(part.shape, -tile.columns.start, -tile.rows.start)
+            shown.add(cut.label)
+        shape = translate(cut.shape, -tile.columns.start, -tile.rows.start)
         box = from_corners(shape.bounds)[0].round(2).tolist()
         mask = msgspec.Raw(msgspec.json.encode(_to_mask(shape, images.side) if has_masks else []))
-        categories = [part.number + 1] if part.number >= 0 else range(1, classes + 1)
+        categories = [cut.number + 1] if cut.number >= 0 else range(1, classes + 1)
         annotations += [
             Annotation(0, number, category, box, shape.area, 0 if is_shown else 1, mask)
             for category in categories
@@ -141,22 +145,19 @@ def _to_mask(shape: Any, side: int) -> Any:
     return [np.ravel(part.exterior.coords[:-1]).round(2).tolist() for part in polygons]
 
 
-def write_map_tile(
-    tile: Tile, images: TileImages, labels: DrawnClasses | StoredClasses
-) -> int | None:
-    """Write the image of a tile and its map, and return the highest class, or None without any."""
+def write_map_tile(images: TileImages, labels: Labels, tile: Tile) -> Path | None:
+    """Write the image of a tile and its map, and return the map's path, or None if it has no
+    labelled pixel.
+    """
     numbers = labels.read(tile.rows, tile.columns)
     if (numbers < 0).all():
         return None
-    highest = int(numbers.max())
-    if highest >= IGNORED:
-        raise ValueError(f"--labels has a class {highest}: give classes from 0 to 254")
-    is_counted = images.write(tile, images.folder / "images" / tile.split)
+    is_counted = images.write(tile, images.folder / "images" / images.split)
     if is_counted is None:
         return None
-    parent = images.folder / "masks" / tile.split
+    parent = images.folder / "masks" / images.split
     parent.mkdir(parents=True, exist_ok=True)
     label_map = np.where(is_counted & (numbers >= 0), numbers, IGNORED).astype(np.uint8)
     path = (parent / images.name(tile)).with_suffix(".png")
     write_png(path, pad(label_map, images.side, IGNORED))
-    return highest
+    return path
