@@ -48,7 +48,7 @@ def predictor_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_raster_options(parser: "argparse._ActionsContainer") -> None:
-    """Add --aoi, the options that say how a raster is read, and LABEL_OPTIONS. Their default is None."""
+    """Add options of rasters and their labels. Their default is None."""
     add = parser.add_argument
     add("--class-column", metavar="NAME", help="column of the labels' classes (default: class)")
     add("--class", dest="class_name", metavar="NAME", help="class of all labels")
