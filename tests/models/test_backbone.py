@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from xcit_mm import XCiT
+from xcit_mm.models import Trunk
 
 # A small architecture of the tests.
 TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
@@ -105,6 +106,11 @@ def test_maps_of_a_small_image_are_its_part_of_the_maps_of_a_padded_one(height, 
             assert torch.equal(small, whole[:, :, :rows, :columns])
 
 
+def test_a_trunk_takes_an_image_smaller_than_a_patch():
+    (tap,) = Trunk(TINY, out_indices=(0,)).eval()(torch.randn(1, 3, 5, 40))
+    assert tap.shape == (1, 32, 1, 3)
+
+
 @on_each_device
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("patch_size", [16, 8])
@@ -148,16 +154,6 @@ class TestModes:
         model(torch.randn(2, 3, 64, 64))
         assert all(torch.equal(value, initial[key]) for key, value in model.named_buffers())
         assert model.blocks[0].training
-
-    @pytest.mark.parametrize(
-        "rate", [dict(drop_path_rate=0.5), dict(drop_rate=0.2), dict(attn_drop_rate=0.2)]
-    )
-    def test_dropout_acts_in_training_only(self, rate):
-        model = XCiT(TINY, norm_eval=True, **rate)
-        x = torch.randn(4, 3, 64, 64)
-        assert not torch.equal(model.train()(x)[3], model(x)[3])
-        model.eval()
-        assert torch.equal(model(x)[3], model(x)[3])
 
 
 class TestPrecision:

@@ -201,7 +201,6 @@ def without(*prefixes: str) -> dict:
         ({"encoder.layer1.weight": torch.ones(1)}, {}, "such as encoder.layer1.weight"),
         ({key: value.long() for key, value in SAVED.items()}, {}, "of torch.int64, not"),
         (SAVED | {NORM: NAN.to(torch.float8_e4m3fn)}, {}, f"{NORM} with values .* not finite"),
-        (SAVED | {f"_orig_mod.{NORM}": SAVED[NORM]}, {}, "with and without _orig_mod"),
         (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "unknown blocks.3.extra"),
         (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} of \(33,\), not \(32,\)"),
         (SAVED | {"fpn1.0.bias": torch.ones(32)}, {}, "it lacks fpn1.0.weight"),

@@ -10,7 +10,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
 from ..models import Pyramid
-from ..models.build import check_backbone, model_config
+from ..models.build import model_config
 from ..utils.errors import reason
 from .findings import Finding, fail, ok
 
@@ -32,7 +32,6 @@ class CheckedModel:
         self.failures = []
         try:
             model = model_config(cfg)
-            check_backbone(cfg)
             try:
                 with torch.device("meta"):
                     self.module = MODELS.build(model)

@@ -32,8 +32,7 @@ def inspect(file: str, use_ema: bool, prefix: str | None) -> None:
     for name in prefixes or [""]:
         weights = parse_checkpoint(checkpoint, use_ema, name)
         print(f"prefix      {weights.prefix or 'none'}")
-        entry = f", under {weights.source!r}" if weights.source else ""
-        print(f"layout      {weights.layout}{entry}")
+        print(f"layout      {weights.layout}")
         print(f"task        {weights.task}")
         print(f"arch/patch  {describe(weights.trunk)}")
         print(f"bands       {weights.trunk[stem_key(weights.trunk)].shape[1]}")

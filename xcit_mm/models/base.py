@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from mmengine.logging import MMLogger
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import PretrainedInit
 from mmengine.registry import WEIGHT_INITIALIZERS
 from torch import Tensor, nn
 
-from ..utils.compat import BatchNorm, file_handlers
+from ..utils.compat import BatchNorm
 from ..utils.configs import part_class
-from ..weights.bands import check_fill_stem
 from ..weights.layouts import Weights, describe
 from ..weights.matching import load_pretrained, match_trunk
 
@@ -30,16 +28,14 @@ def to_increasing(name: str, values: object, choices: Sequence[int]) -> tuple[in
     """Return increasing integers, out of some choices, as a tuple, or raise ValueError. Of a range,
     negative integers count from its end.
     """
-    given = list(values) if isinstance(values, Iterable) else []
+    wanted = list(values) if isinstance(values, Iterable) else []
+    shown = ", ".join(map(str, choices))
     if isinstance(choices, range):
-        given = [
-            value + len(choices) if value in range(-len(choices), 0) else value for value in given
-        ]
-    increasing = [choice for choice in choices if choice in given]
-    if not increasing or increasing != given:
-        shown = ", ".join(map(str, choices))
-        if isinstance(choices, range):
-            shown = f"{choices[0]} to {choices[-1]}"
+        size = len(choices)
+        wanted = [value + size if value in range(-size, 0) else value for value in wanted]
+        shown = f"{choices[0]} to {choices[-1]}"
+    increasing = [choice for choice in choices if choice in wanted]
+    if not increasing or increasing != wanted:
         raise ValueError(f"{name}={values!r}: must be increasing numbers, out of {shown}")
     return tuple(increasing)
 
@@ -69,7 +65,7 @@ class Backbone(BaseModule):
 
     Raises:
         TypeError: If an argument is unknown.
-        ValueError: If `init_cfg` has no type, or an option that `load_pretrained` does not have.
+        ValueError: If `init_cfg` has no type, or other options.
     """
 
     # Options of an `init_cfg` of type 'Pretrained'. The first is required.
@@ -170,13 +166,12 @@ class Backbone(BaseModule):
         return None if masks.all() else cells_with_data(masks, size)
 
     def check_image(self, x: Tensor) -> None:
-        """Raise ValueError if images have other channels or a side below 32 pixels."""
-        shape = tuple(x.shape)
+        """Raise ValueError if images have no batch or other channels."""
         if x.dim() != 4 or x.shape[1] != self.in_channels:
             expected = f"(B, {self.in_channels}, H, W)"
-            raise ValueError(f"image of shape {shape}: give {expected}, or set in_channels")
-        if min(shape[2:]) < MIN_SIZE:
-            raise ValueError(f"image of shape {shape}: its sides must have {MIN_SIZE} pixels")
+            raise ValueError(
+                f"image of shape {tuple(x.shape)}: give {expected}, or set in_channels"
+            )
 
     def match_weights(
         self, weights: Weights, strict_heads: bool = True, fill_stem: bool = False
@@ -221,35 +216,24 @@ class Backbone(BaseModule):
         finally:
             self.init_cfg = init_cfg
 
-    def _dump_init_info(self) -> None:
-        """Keep mmengine's note on each parameter from the screen, where it goes without a file."""
-        if file_handlers(MMLogger.get_current_instance()):
-            super()._dump_init_info()
-
     def _split_init_cfg(self) -> tuple[list[dict], list[dict]]:
         """Split `init_cfg` into configs for mmengine and options of `load_pretrained`, or raise
         ValueError.
         """
         cfgs: Any = self.init_cfg or []
-        if not isinstance(cfgs, list | tuple):
-            cfgs = [cfgs]
         by_mmengine = []
         from_checkpoint = []
         required, *optional = self.pretrained_options
-        for cfg in cfgs:
+        for cfg in [cfgs] if isinstance(cfgs, dict | str) else cfgs:
             if not isinstance(cfg, dict) or "type" not in cfg:
                 fix = "for weights give dict(type='Pretrained', checkpoint=FILE)"
                 raise ValueError(f"init_cfg={cfg!r} has no type: {fix}")
             if part_class(cfg, WEIGHT_INITIALIZERS) is not PretrainedInit:
                 by_mmengine.append(cfg)
                 continue
-            options = dict(cfg)
-            options.pop("type")
+            options = {key: value for key, value in cfg.items() if key != "type"}
             if required not in options or not set(options) <= {required, *optional}:
-                raise ValueError(
-                    f"init_cfg with {', '.join(options)}: give {required} and, if needed, "
-                    f"{' or '.join(optional)}; the layout is recognised"
-                )
-            check_fill_stem(options.get("fill_stem", False))
+                fix = f"give {required} and, if needed, {' or '.join(optional)}"
+                raise ValueError(f"init_cfg with {', '.join(options)}: {fix}")
             from_checkpoint.append(options)
         return by_mmengine, from_checkpoint

@@ -2,7 +2,6 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from ..utils.configs import backbone_class, data_preprocessor, read_config, type_name
+from ..utils.configs import backbone_class, read_config
 from ..utils.errors import reason
 from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model
 from ..weights.published import PUBLISHED, published_name
 from ..weights.zoo import find_config, find_model, find_weights, load_checkpoint, shipped_models
-from .base import Backbone
 from .xcit import STRIDES, Pyramid, Trunk, XCiT
 
 
@@ -32,9 +30,8 @@ def backbone(
 
     Args:
         name: Published weights, such as 'xcit_small_12_p16_224_dist', or timm's name of these; the
-            path or URL of weights in any layout; a model: a name of the model zoo or a config; a
-            folder, or `hf://OWNER/NAME`, with weights alone or a training run. A config without
-            published weights needs `pretrained=False`.
+            path or URL of weights in any layout, or `hf://OWNER/NAME`; a model: a name of the model
+            zoo, a config or a folder. A config without published weights needs `pretrained=False`.
         pretrained: Whether to load the weights, which are downloaded on first use.
         prefix: Take only the tensors whose names in the file begin with it, such as 'teacher.'.
         options: Arguments of `XCiT` that replace those of the model, such as `out_indices`.
@@ -101,12 +98,7 @@ def model_config(cfg: Config) -> ConfigDict:
     """Copy the model of a config, as mmengine's Runner builds it.
 
     A `data_preprocessor` of the config becomes the model's, unless the model has its own.
-
-    Raises:
-        ValueError: If the config has no model.
     """
-    if not cfg.get("model"):
-        raise ValueError("the config has no model: give the config of a whole run")
     model = copy.deepcopy(cfg.model)
     if cfg.get("data_preprocessor") is not None:
         model.setdefault("data_preprocessor", copy.deepcopy(cfg.data_preprocessor))
@@ -115,54 +107,8 @@ def model_config(cfg: Config) -> ConfigDict:
 
 def has_pyramid(cfg: Config) -> bool:
     """Return whether the backbone of a config is of this package and has a pyramid."""
-    return _is_subclass(backbone_class(cfg), Pyramid)
-
-
-def check_backbone(cfg: Config) -> None:
-    """Check the backbone of a config, and what must fit it, without taking memory for weights.
-
-    Raises:
-        TypeError: If an argument is not one of the backbone's.
-        ValueError: If a value is wrong, or if the data preprocessor or values of a base config do
-            not fit the backbone, or if the head cannot predict in windows.
-    """
-    if _is_subclass(backbone_class(cfg), Backbone):
-        _check_base_config(cfg)
-        init_default_scope(cfg.get("default_scope") or "mmengine")
-        with torch.device("meta"):
-            channels = MODELS.build(cfg.model.backbone).in_channels
-        for name in ("mean", "std"):
-            numbers = data_preprocessor(cfg).get(name)
-            if isinstance(numbers, Sequence) and len(numbers) not in (1, channels):
-                problem = f"{len(numbers)} values, the backbone has in_channels={channels}"
-                fix = "give one for each channel, or one for all"
-                raise ValueError(f"data_preprocessor.{name} has {problem}: {fix}")
-    head = cfg.model.get("decode_head")
-    is_typed = isinstance(head, dict) and "type" in head
-    is_slide = (cfg.model.get("test_cfg") or {}).get("mode") == "slide"
-    if is_slide and is_typed and type_name(head) == "Mask2FormerHead":
-        raise ValueError(
-            "Mask2FormerHead of mmseg predicts whole images only: model.test_cfg=dict(mode='whole')"
-        )
-
-
-def _is_subclass(registered: Any, base: type) -> bool:
-    """Return whether what a registry holds, class or function, is a subclass of `base`."""
-    return isinstance(registered, type) and issubclass(registered, base)
-
-
-def _check_base_config(cfg: Config) -> None:
-    """Raise ValueError if the base config has weights for another backbone, or lacks a neck whose
-    options the config sets.
-    """
-    pretrained = cfg.model.get("pretrained")
-    neck = cfg.model.get("neck")
-    if pretrained:  # a base config of mmseg has the weights of its ResNet
-        fix = "set pretrained=None in model, and give weights as backbone.init_cfg"
-        raise ValueError(f"model.pretrained={pretrained!r} comes from the base config: {fix}")
-    if neck and "type" not in neck:
-        fix = "give in_channels to the heads"
-        raise ValueError(f"model.neck has no type, since the base config has none: {fix}")
+    network = backbone_class(cfg)  # a class, or a function that builds one
+    return isinstance(network, type) and issubclass(network, Pyramid)
 
 
 def _without_init_cfg(cfg: Config) -> ConfigDict:

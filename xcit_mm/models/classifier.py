@@ -92,7 +92,7 @@ class XCiTClassifier(Trunk):
     follow the blocks of the trunk, then a LayerNorm and a linear layer on the CLS token. Parameter
     names are those of the published files.
 
-    Shape: (B, in_channels, H, W), H and W any sizes from 32 pixels -> (B, num_classes).
+    Shape: (B, in_channels, H, W), H and W any sizes -> (B, num_classes).
 
     Args:
         arch: See `XCiT`. A dict may also have `tokens_norm`, whether the second norm of class
@@ -146,7 +146,7 @@ class XCiTClassifier(Trunk):
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:  # type: ignore[override]  # no maps
         """Compute the logits, or the CLS token without a head, in a tuple if `as_tuple`. Raise
-        ValueError if the image has other channels than `in_channels` or a side below 32 pixels.
+        ValueError if the image has other channels than `in_channels`.
         """
         cls, _ = self.forward_features(x)
         out = self.head(cls)

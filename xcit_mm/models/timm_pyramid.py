@@ -12,7 +12,7 @@ from ..utils.errors import reason
 from ..weights.bands import LINEAR_STEM, with_stem_for_bands
 from ..weights.layouts import TIMM_PREFIX, Weights
 from ..weights.matching import match_backbone
-from .xcit import Pyramid, taps_and_strides
+from .xcit import STRIDES, Pyramid, taps_and_strides
 
 # timm's modules of transformers whose blocks all have the stride of their patches.
 MODULES = ("vision_transformer", "deit", "eva")
@@ -20,29 +20,24 @@ MODULES = ("vision_transformer", "deit", "eva")
 _AFTER_BLOCKS = ("norm.", "fc_norm.", "head.", "head_dist.", "attn_pool.")
 
 
-def import_timm() -> Any:
-    """Import timm, or raise ModuleNotFoundError that says how to install it."""
+def create_model(name: str, **options: Any) -> Any:
+    """Create a plain vision transformer of timm without its classifier, for images of any size.
+
+    Raises:
+        ModuleNotFoundError: If timm is not installed.
+        ValueError: If timm has no plain vision transformer of this name.
+    """
     try:
         import timm
     except ModuleNotFoundError as error:
-        if error.name != "timm":
-            raise
-        raise ModuleNotFoundError("TimmPyramid needs timm: pip install 'xcit_mm[timm]'") from None
-    return timm
-
-
-def check_name(name: str) -> None:
-    """Raise ValueError unless timm has a plain vision transformer of this name."""
+        fix = "pip install 'xcit_mm[timm]'"
+        raise ModuleNotFoundError(f"TimmPyramid needs timm: {fix}") from error
     arch, _, _ = str(name).partition(".")
-    if not import_timm().models.is_model_in_modules(arch, MODULES):
+    if not timm.models.is_model_in_modules(arch, MODULES):
         fix = "take one such as vit_small_patch16_224"
         raise ValueError(f"model={name!r} is not a plain vision transformer of timm: {fix}")
-
-
-def create_model(name: str, **options: Any) -> Any:
-    """Create a model of timm without its classifier, for images of any size."""
     options |= dict(num_classes=0, dynamic_img_size=True, dynamic_img_pad=True)
-    return import_timm().create_model(name, **options)
+    return timm.create_model(name, **options)
 
 
 @MODELS.register_module()
@@ -58,8 +53,8 @@ class TimmPyramid(Pyramid):
 
     Args:
         model: Name of a model of timm with the stride of its patches in all blocks: ViT, DeiT,
-            SigLIP, DINOv2, DINOv3, EVA-02 and others of timm's modules `vision_transformer`,
-            `deit` and `eva`. Patches of 14 pixels become patches of 16.
+            SigLIP, DINOv3, EVA-02 and others of timm's modules `vision_transformer`, `deit` and
+            `eva` with patches of 8, 16 or 32 pixels.
         pretrained: Whether timm downloads its weights when training starts.
         out_indices, strides, in_channels, norm_cfg, norm_eval, with_cp: See `XCiT`. BatchNorm is
             only in the pyramid.
@@ -92,23 +87,21 @@ class TimmPyramid(Pyramid):
         super().__init__(**base)
         if pretrained and self.init_cfg:
             raise ValueError("pretrained=True and init_cfg both name weights: leave one out")
-        check_name(model)
         with torch.device("meta"):  # which takes no memory before the arguments are checked
             like_published = create_model(model)
+        patch_size, _ = like_published.patch_embed.patch_size
+        if patch_size not in STRIDES:
+            fix = "take a model whose patches have 8, 16 or 32"
+            raise ValueError(f"{model=} has patches of {patch_size} pixels: {fix}")
         self.model_name = model
         self.pretrained = pretrained
         self.norm_eval = norm_eval
         self.depth = len(like_published.blocks)
         out_indices, self.strides = taps_and_strides(self.depth, out_indices, strides)
         self.set_trunk(self.depth, out_indices, in_channels, frozen_stages, drop_path_rate)
-        self.options: dict[str, Any] = dict(in_chans=in_channels, drop_path_rate=drop_path_rate)
-        if like_published.patch_embed.patch_size == (14, 14):
-            # Strides of a pyramid are powers of two. The grid of the position embedding stays.
-            rows, columns = like_published.patch_embed.grid_size
-            self.options |= dict(patch_size=16, img_size=(16 * rows, 16 * columns))
+        self.options = dict(in_chans=in_channels, drop_path_rate=drop_path_rate)
         self.timm_model = self._create_trunk()
         self.timm_model.set_grad_checkpointing(with_cp)
-        patch_size, _ = self.timm_model.patch_embed.patch_size
         norm_cfg = norm_cfg or dict(type="SyncBN", requires_grad=True)
         self.add_levels(self.timm_model.embed_dim, patch_size, norm_cfg)
         for module in self.frozen_modules():

@@ -18,7 +18,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from ..models.build import check_backbone, load_model
+from ..models.build import load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
 from ..utils.compat import can_autocast
@@ -128,7 +128,6 @@ class Predictor:
         if "://" not in str(checkpoint):
             checkpoint = os.path.abspath(checkpoint)
         cfg = read_config(config)
-        check_backbone(cfg)
         predictor = cls(checkpoint, cfg, device or get_device(), **options)
         predictor.arguments = dict(config=config, checkpoint=checkpoint) | options
         return predictor
@@ -140,8 +139,7 @@ class Predictor:
         """Build the predictor of a model by its name.
 
         Args:
-            model: Name of a published model, the folder of a training run, the path of a config, or
-                `hf://OWNER/NAME` on the Hugging Face Hub.
+            model: Name of a published model, the folder of a training run or the path of a config.
             checkpoint: Replaces the checkpoint of a name or folder. A config requires it.
         """
         return cls.from_config(*find_model(str(model), checkpoint), **options)

@@ -1,20 +1,12 @@
 """The stem of a model for other bands than red, green and blue, made from the published stem."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 RGB = 3
 LINEAR_STEM = "patch_embed.proj.weight"
-
-
-def check_fill_stem(fill_stem: Any) -> None:
-    """Raise ValueError unless `fill_stem` is True or False."""
-    if not isinstance(fill_stem, bool):
-        fix = "give True to make the stem from one for RGB, or leave it out"
-        raise ValueError(f"fill_stem={fill_stem!r}: {fix}")
 
 
 def stem_key(trunk: Mapping[str, Tensor]) -> str:
@@ -37,18 +29,11 @@ def with_stem_for_bands(trunk: dict[str, Tensor], bands: int, fill_stem: bool) -
 
 
 def stem_for_bands(rgb: Tensor, bands: int) -> Tensor:
-    """Make filters of the first layer for other bands from those for red, green and blue.
+    """Make filters (C, bands, h, w) of the first layer from those for RGB, (C, 3, h, w).
 
     Bands 1 to 3 are red, green and blue and keep their filters, the other bands get the mean of the
     three. Of one or two bands, each gets the mean. The filters are scaled by 3 / `bands`, so that
     an image whose bands are equal gives the output of a grey image.
-
-    Args:
-        rgb: Filters (C, 3, h, w).
-        bands: Number of bands of the image, other than 3.
-
-    Returns:
-        Filters (C, bands, h, w) of the type of `rgb`.
     """
     filters = rgb.double()
     grey = filters.mean(dim=1, keepdim=True)

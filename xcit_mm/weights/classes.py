@@ -2,7 +2,6 @@
 config.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,19 +45,14 @@ def check_same_classes(
     checkpoint: Any, learned: Sequence[str] | None, classes: Sequence[str] | None
 ) -> None:
     """Raise ValueError if a checkpoint has learned other classes than those of a config, or the
-    same in another order; print a line if only upper and lower case differ. None, for classes that
-    are not known, is accepted.
+    same in another order. None, for classes that are not known, is accepted.
     """
     if learned is None or classes is None or tuple(learned) == tuple(classes):
         return
-    pairs = zip(learned, classes, strict=False)
-    name, other = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
     if sorted(learned) == sorted(classes):
-        number = list(learned).index(name)
+        pairs = enumerate(zip(learned, classes, strict=True))
+        number, (name, other) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
         problem = f"the config's classes in another order: {number} is {name}, not {other}"
-    elif [name.casefold() for name in learned] == [name.casefold() for name in classes]:
-        print(f"{checkpoint} names a class {name}, the config {other}", file=sys.stderr)
-        return
     else:
         lacking = preview([name for name in learned if name not in classes])
         unknown = preview([name for name in classes if name not in learned])

@@ -59,7 +59,6 @@ class Weights:
         heads: Tensors of a detector or segmentor outside its backbone, as named in the file.
         layout: 'official', 'timm' or 'mmpretrain'.
         task: 'detector', 'segmentor', 'classifier' or 'backbone'.
-        source: Entry of the file that holds the tensors, such as 'model'; '' for the file itself.
         prefix: What precedes the names of the model in the file, such as 'teacher.', or ''.
         needs_pyramid: Whether the file must fill a pyramid, as it has levels of one.
     """
@@ -68,7 +67,6 @@ class Weights:
     heads: dict[str, Tensor]
     layout: str
     task: str
-    source: str
     prefix: str
     needs_pyramid: bool
 
@@ -79,14 +77,13 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False, prefix: str | None 
     Args:
         use_ema: Take the averaged weights of a training file, `model_ema` or timm's
             `state_dict_ema`, instead of its `model`.
-        prefix: Take only the tensors whose names begin with it, as mmengine's `PretrainedInit`
-            does, with or without the dot at its end.
+        prefix: Take only the tensors whose names begin with it, as mmengine does.
 
     Raises:
         ValueError: If it holds no XCiT, or several, or lacks the averaged weights that `use_ema`
             requires.
     """
-    source, state = _unwrap(checkpoint, use_ema)
+    state = _unwrap(checkpoint, use_ema)
     model = _choose_model(state, prefix)
     state = _select_under(state, model)
     backbone = _select_under(state, _BACKBONE)
@@ -105,20 +102,19 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False, prefix: str | None 
         task = "detector"
     else:  # self-supervised training has a neck and a head too
         task = "classifier" if "cls_token" in trunk else "backbone"
-    return Weights(trunk, heads, layout, task, source, model, has_pyramid)
+    return Weights(trunk, heads, layout, task, model, has_pyramid)
 
 
 def list_prefixes(checkpoint: Any, use_ema: bool = False) -> list[str]:
     """List the prefixes of the models in the content of a file, as `parse_checkpoint` takes them.
     That of a model without a prefix is ''. Raises as `parse_checkpoint`.
     """
-    _, state = _unwrap(checkpoint, use_ema)
-    return [_model_prefix(backbone) for backbone in _find_backbones(state)]
+    return [_model_prefix(backbone) for backbone in _find_backbones(_unwrap(checkpoint, use_ema))]
 
 
-def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor]]:
-    """Return the name of the entry that holds the tensors, or '', and the tensors under the names
-    that they had before wrappers of torch renamed them.
+def _unwrap(checkpoint: Any, use_ema: bool) -> dict[str, Tensor]:
+    """Return the tensors of a file under the names that they had before wrappers of torch renamed
+    them.
     """
     if not isinstance(checkpoint, Mapping):
         raise ValueError(f"it holds a {type(checkpoint).__name__}, not a dict of weights")
@@ -130,10 +126,7 @@ def _unwrap(checkpoint: Any, use_ema: bool) -> tuple[str, dict[str, Tensor]]:
     state = _tensors_of(entry)
     for name, part in entry.items():  # such as DeepSpeed's `module`
         state |= {f"{name}.{key}": tensor for key, tensor in _tensors_of(part).items()}
-    unwrapped = {_WRAPPERS.sub(r"\1", key): value for key, value in state.items()}
-    if len(unwrapped) < len(state):
-        raise ValueError("it holds tensors twice, with and without _orig_mod.: save one model")
-    return source, unwrapped
+    return {_WRAPPERS.sub(r"\1", key): value for key, value in state.items()}
 
 
 def _tensors_of(entry: Any) -> dict[str, Tensor]:
@@ -218,8 +211,8 @@ def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
     """Return architecture and patch size of a trunk, such as 's12/p16', or '32x12x4/p8' (width,
-    depth, heads) for an architecture without a name. `depth` replaces the number of blocks of a
-    trunk that ends early. Raises as `backbone_options`.
+    depth, heads) without a name. `depth` replaces the number of blocks of a trunk that ends early.
+    Raises as `backbone_options`.
     """
     options = backbone_options(trunk)
     arch = resolve_arch(options["arch"])

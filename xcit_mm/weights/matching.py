@@ -16,10 +16,6 @@ _MASK_HEAD_PREFIX = "roi_head.mask_head."  # of mmdet
 _KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
 
 
-class CheckpointMismatch(ValueError):
-    """A checkpoint does not fit the model."""
-
-
 def load_pretrained(
     backbone: Any,
     checkpoint: str,
@@ -36,12 +32,11 @@ def load_pretrained(
     Args:
         backbone: A backbone of this package.
         checkpoint: A path, a URL or `xcit://NAME`.
-        use_ema: Take the averaged weights of a training file.
+        use_ema, prefix: See `parse_checkpoint`.
         strict_heads: False lets the head of a classifier keep its initial values if the file has no
             head or a head for other classes.
         fill_stem: Make the stem of a backbone of other bands from a file for RGB, as
             `bands.stem_for_bands` does.
-        prefix: Take only the tensors whose names begin with it, as mmengine does.
 
     Returns:
         Names of the tensors of the pyramid or the head that keep their initial values.
@@ -80,7 +75,7 @@ def match_model(
     The options are those of `StrictLoadHook`. The model is not changed.
 
     Raises:
-        ValueError: If the model has another backbone; CheckpointMismatch if the file does not fit.
+        ValueError: If the model has another backbone, or if the file does not fit.
     """
     backbone: Any = getattr(model, "backbone", None)
     if not hasattr(backbone, "pretrained_options"):
@@ -101,7 +96,7 @@ def match_model(
         trunk = backbone.match_weights(weights, strict_heads, fill_stem)
         heads = _match_heads(expected_heads, heads, strict_heads)
     except ValueError as error:
-        raise CheckpointMismatch(f"the checkpoint does not fit the model: {error}") from None
+        raise ValueError(f"the checkpoint does not fit the model: {error}") from None
     # mmengine requires all tensors, so omitted heads keep their initial values.
     return initial | {f"backbone.{key}": tensor for key, tensor in trunk.items()} | heads
 
@@ -111,9 +106,8 @@ def match_trunk(
 ) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint that fill a backbone or a classifier.
 
-    A file with levels of the pyramid must fill it, another file may lack it. A backbone uses no
-    class attention, head of a classifier, blocks after its last tap, and levels that it lacks. A
-    classifier without classes uses no head. The options are those of `load_pretrained`.
+    A file with levels of the pyramid must fill it, another file may lack it. The options are those
+    of `load_pretrained`.
 
     Raises:
         ValueError: If they do not fit. The message names an option that helps a training to start.
@@ -135,11 +129,9 @@ def match_trunk(
 def match_backbone(
     backbone: Any, weights: Weights, depth: int, unused: tuple[str, ...], prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Return the tensors of a trunk that fill a backbone, which names its trunk, but not its
-    pyramid, with `prefix`.
-
-    Left out are blocks after the last tap, up to `depth`, levels of the pyramid that the backbone
-    lacks, and tensors with an `unused` prefix.
+    """Return the tensors that fill a backbone, which names its trunk, but not its pyramid, with
+    `prefix`. Left out are blocks after the last tap, up to `depth`, levels of the pyramid that the
+    backbone lacks, and tensors with an `unused` prefix.
     """
     expected = backbone.state_dict()
     if not weights.needs_pyramid:
@@ -157,22 +149,14 @@ def match_backbone(
 def _match_classifier(
     expected: dict[str, Tensor], trunk: dict[str, Tensor], task: str, strict: bool
 ) -> dict[str, Tensor]:
-    """Return the tensors that fill a classifier. Unless strict, omit a head of other classes."""
+    """Return the tensors that fill a classifier. Unless strict, its head may be another."""
     if "cls_token" not in trunk:
         fix = "take a file trained on ImageNet or by DINO"
         raise ValueError(f"it is a {task} without class attention: {fix}")
-    classes = _count_classes(expected)
-    classes_in_file = _count_classes(trunk)
-    if classes and classes == classes_in_file:
-        return check_coverage(expected, trunk)
-    if classes and strict:
-        problem = f"the file has {classes_in_file or 'no'} classes"
-        raise ValueError(f"{problem}, the model has num_classes={classes}; {_KEEP_HINT}")
-    return check_coverage(without(expected, "head."), without(trunk, "head."))
-
-
-def _count_classes(trunk: Mapping[str, Tensor]) -> int:
-    return trunk["head.weight"].shape[:1].numel() if "head.weight" in trunk else 0
+    body = check_coverage(without(expected, "head."), without(trunk, "head."))
+    head = {key: tensor for key, tensor in expected.items() if key not in body}
+    in_file = {key: tensor for key, tensor in trunk.items() if key not in body}
+    return body | _match_heads(head, in_file, strict) if head else body
 
 
 def _match_heads(
@@ -183,12 +167,14 @@ def _match_heads(
         # A Faster R-CNN may start from the file of a Mask R-CNN.
         if not any(key.startswith(_MASK_HEAD_PREFIX) for key in expected):
             heads = without(heads, _MASK_HEAD_PREFIX)
-        resized = tuple(
-            key for key in expected if key in heads and heads[key].shape != expected[key].shape
+        others = tuple(
+            key
+            for key, tensor in expected.items()
+            if key not in heads or heads[key].shape != tensor.shape
         )
-        if resized:
-            log_line(f"of other shapes, so they keep their initial values: {', '.join(resized)}")
-        return check_coverage(without(expected, resized), without(heads, resized))
+        if others:
+            log_line(f"of other shapes, so they keep their initial values: {', '.join(others)}")
+        return check_coverage(without(expected, others), without(heads, others))
     try:
         return check_coverage(expected, heads)
     except ValueError as error:
@@ -208,16 +194,14 @@ def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> 
     unknown = [key for key in state if key not in expected]
     if unknown:
         raise ValueError(f"it holds the unknown {preview(unknown)}")
-    misfits = []
     for key, target in expected.items():
         tensor = state[key]
         is_float = tensor.is_floating_point()
         if tensor.shape != target.shape:
-            misfits.append(f"{key} of {tuple(tensor.shape)}, not {tuple(target.shape)}")
-        elif is_float != target.is_floating_point():
-            misfits.append(f"{key} of {tensor.dtype}, not {target.dtype}")
-        elif is_float and not tensor.float().isfinite().all():  # float8 has no isfinite
-            misfits.append(f"{key} with values that are not finite")
-    if misfits:
-        raise ValueError(f"it holds {preview(misfits)}")
+            shapes = f"{tuple(tensor.shape)}, not {tuple(target.shape)}"
+            raise ValueError(f"it holds {key} of {shapes}")
+        if is_float != target.is_floating_point():
+            raise ValueError(f"it holds {key} of {tensor.dtype}, not {target.dtype}")
+        if is_float and not tensor.float().isfinite().all():  # float8 has no isfinite
+            raise ValueError(f"it holds {key} with values that are not finite")
     return state

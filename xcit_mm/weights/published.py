@@ -22,7 +22,6 @@ class PublishedFile(NamedTuple):
     """A file of weights that the paper's authors published.
 
     Attributes:
-        arch: A key of `ARCHS`.
         resolution: Side of the images of the training in pixels, the shorter side for COCO.
         training: Data, and method or model.
         timm_name: Name of the same weights in timm, or ''. The Hub has them as `hf://timm/NAME`.
@@ -94,19 +93,17 @@ def local_path(name: str) -> Path:
 
 
 def ensure_downloaded(name: str) -> Path:
-    """Return the local path of a file from the web, after a download if necessary.
-
-    The file takes its name only when it can be read. One of several processes downloads while the
-    others wait.
+    """Return the local path of a file from the web, after a download if necessary. One of several
+    processes downloads while the others wait.
 
     Args:
         name: A URL, or a published name, the authors' or timm's, with or without `xcit://`.
 
     Raises:
-        ValueError: If the name is not a published name.
+        ValueError: If the name is not published.
         ConnectionError: If the file cannot be downloaded, or only a part of it.
     """
-    path = local_path(name)  # raises if the name is neither
+    path = local_path(name)
     file = PUBLISHED.get(published_name(name))
     url = file.url if file else name
     if dist.get_rank() > 0:
@@ -126,7 +123,7 @@ def ensure_downloaded(name: str) -> Path:
 
 
 def _download(url: str, path: Path) -> None:
-    """Download a file of weights. torch does not notice that a part is missing, so it is read."""
+    """Download a file of weights, which is read first: torch does not notice a missing part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:

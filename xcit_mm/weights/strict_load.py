@@ -10,9 +10,8 @@ from mmengine.runner import Runner
 from ..utils.cli import log_line
 from ..utils.compat import is_resuming, is_training_run
 from ..utils.errors import preview
-from .bands import check_fill_stem
 from .classes import as_names, check_same_classes, learned_classes
-from .matching import CheckpointMismatch, match_model
+from .matching import match_model
 
 
 @HOOKS.register_module()
@@ -20,21 +19,14 @@ class StrictLoadHook(Hook):
     """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
 
     It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
-    the model with its shape, and nothing else. The file of a backbone alone is for `init_cfg`.
-
-    A class is its name: a training must have the classes of the file, in their order, unless
-    `strict_heads` is False.
+    the model with its shape, and nothing else, and the classes of a training, in their order.
 
     Args:
         strict_heads: False lets a training that starts from `load_from` have other classes. Layers
             of the heads whose shapes differ keep their initial values, and are listed.
-        fill_stem: Whether `xcit_mm.weights.bands.stem_for_bands` makes a stem for the model's
-            `in_channels` when training starts from the file of a model for RGB.
-        prefix: What precedes the model's names in the file of `load_from`, such as 'teacher.', if
-            that file holds several models.
-
-    Raises:
-        ValueError: If `fill_stem` is not True or False.
+        fill_stem: Whether `stem_for_bands` makes a stem for the model's `in_channels` when training
+            starts from the file of a model for RGB.
+        prefix: What precedes the model's names in the file of `load_from`, such as 'teacher.'.
     """
 
     # Before a hook copies the checkpoint's tensors, as EMAHook does by their names.
@@ -43,14 +35,12 @@ class StrictLoadHook(Hook):
     def __init__(
         self, strict_heads: bool = True, fill_stem: bool = False, prefix: str | None = None
     ) -> None:
-        check_fill_stem(fill_stem)
         self.strict_heads = strict_heads
-        self.fill_stem = fill_stem
-        self.prefix = prefix
+        self.options = dict(strict_heads=strict_heads, fill_stem=fill_stem, prefix=prefix)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Check the checkpoint against the model, and give its tensors the names of the model, or
-        raise CheckpointMismatch.
+        raise ValueError.
         """
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
@@ -61,15 +51,10 @@ class StrictLoadHook(Hook):
             classes = as_names(getattr(dataset, "metainfo", {}).get("classes"))
             learned = learned_classes(checkpoint)
             if is_resuming(runner) or self.strict_heads:
-                try:
-                    check_same_classes("the checkpoint", learned, classes)
-                except ValueError as error:
-                    raise CheckpointMismatch(str(error)) from None
+                check_same_classes("the checkpoint", learned, classes)
             elif learned and classes and learned != classes:
                 other = f"the file has learned other classes, {preview(learned)}"
                 log_line(f"{other}: layers of equal shapes start from these, others anew")
             if not is_resuming(runner):
-                options = dict(
-                    strict_heads=self.strict_heads, fill_stem=self.fill_stem, prefix=self.prefix
-                )
+                options = self.options
         checkpoint["state_dict"] = match_model(model, checkpoint, **options)

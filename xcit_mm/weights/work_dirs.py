@@ -27,17 +27,17 @@ def find_config_in(folder: Path) -> str:
         ValueError: If the last checkpoint cannot be read.
     """
     configs = sorted(folder.glob("*.py"))
+    names = ", ".join(path.name for path in configs) or "none"
+    needed = "one config"
     last = last_checkpoint(folder)
     trained = meta_of(load_from_file(last)).get("cfg") if last and Path(last).is_file() else None
     if trained:
+        needed = f"the config of {last}"
         lines = _lines_of_run(trained)
         configs = [path for path in configs if _lines_of_run(path.read_text("utf-8")) == lines][:1]
     if len(configs) != 1:
-        names = ", ".join(sorted(path.name for path in folder.glob("*.py"))) or "none"
-        needed = f"the config of {last}" if trained else "one config"
-        raise FileNotFoundError(
-            f"{folder} must have {needed}, but has {names}: give config and checkpoint"
-        )
+        fix = "give config and checkpoint"
+        raise FileNotFoundError(f"{folder} must have {needed}, but has {names}: {fix}")
     return str(configs[0])
 
 
@@ -57,14 +57,13 @@ def find_checkpoint_in(folder: Path) -> str | None:
     last = last_checkpoint(folder)
     if last is None:
         files = [path for path in folder.iterdir() if path.name.endswith(CHECKPOINT_SUFFIXES)]
-        of_hub = [folder / name for name in _HUB_FILES if folder / name in files]
-        files = of_hub[:1] or files
+        files = [folder / name for name in _HUB_FILES if folder / name in files][:1] or files
         if len(files) > 1:
             names = preview(sorted(path.name for path in files))
             raise ValueError(f"{folder} has the checkpoints {names}: give config and checkpoint")
         return str(files[0]) if files else None
     best = best_files(load_from_file(last)).values() if Path(last).is_file() else ()
-    return next((str(Path(last).with_name(name)) for name in best), last)
+    return next((str(folder / name) for name in best), last)
 
 
 def best_files(checkpoint: Any) -> dict[str, str]:
@@ -77,26 +76,10 @@ def best_files(checkpoint: Any) -> dict[str, str]:
 
 
 def last_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that a run saved last, which may be missing, or None if none was saved.
+    """Return the checkpoint that a run saved last into its folder, or None. It may be missing.
 
-    If the folder was moved or copied, the path that the run wrote is in the former folder. The file
-    of that name in this folder counts. The written path itself counts only on a server, or in a
-    folder that is not a work folder.
+    The path that the run wrote may be that of a folder that was moved since: its name counts.
     """
     pointer = work_dir / "last_checkpoint"
-    saved = pointer.read_text().strip() if pointer.is_file() else ""
-    if not saved:  # a kill before the path is written
-        files = [*work_dir.glob("iter_*.pth"), *work_dir.glob("epoch_*.pth")]
-        return str(max(files, key=_iteration_of)) if files else None
-    file = work_dir / Path(saved).name
-    if file.is_file():
-        return str(file)
-    is_in_former_work_dir = Path(saved).with_name(pointer.name).exists()
-    is_elsewhere = "://" in saved or (Path(saved).is_file() and not is_in_former_work_dir)
-    return saved if is_elsewhere else str(file)
-
-
-def _iteration_of(file: Path) -> int:
-    """Return the iteration or epoch in the name of a checkpoint, or 0."""
-    number = file.stem.rpartition("_")[2]
-    return int(number) if number.isdigit() else 0
+    name = Path(pointer.read_text().strip()).name if pointer.is_file() else ""
+    return str(work_dir / name) if name else None

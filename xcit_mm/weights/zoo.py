@@ -1,7 +1,6 @@
 """Models by name: published files, shipped configs, work folders, models of the Hub."""
 
 import functools
-import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from mmengine.fileio import load
 from mmengine.runner import CheckpointLoader
 
-from ..utils.configs import SUFFIXES, plain_values
+from ..utils.configs import SUFFIXES
 from ..utils.errors import reason
 from ..utils.scripts import shipped_folder
 from .published import (
@@ -24,10 +23,6 @@ from .reader import check_checkpoint, load_from_file
 from .work_dirs import CHECKPOINT_SUFFIXES, find_checkpoint_in, find_config_in
 
 HUB_PREFIX = "hf://"
-# mmengine imports and calls what any other name with a dot stands for, such as os.system.
-_REGISTERED_NAME = re.compile(r"((mmdet|mmseg)\.[A-Z])?\w+")
-_TYPE_KEYS = ("type", "runner_type", "constructor")
-_LIBRARY_MODULE = re.compile(r"(xcit_mm|mmdet|mmseg)(\.\w+)*")
 
 
 @functools.cache
@@ -47,15 +42,15 @@ def shipped_models() -> dict[str, tuple[str, str | None]]:
 
 
 def find_config(model: str) -> str:
-    """Return the path of a config: the path itself, or that of the model of a name or a folder.
+    """Return the path of a model's config.
 
     Args:
-        model: A path, the name of a shipped config or of published weights, a folder with config
-            and weights such as that of a training run, a checkpoint in such a folder, or
-            `hf://OWNER/NAME` on the Hugging Face Hub.
+        model: The config itself, the name of a shipped config or of published weights, a folder
+            with config and weights such as that of a training run, or a checkpoint in such a
+            folder.
 
     Raises:
-        ValueError: If the name is unknown, with similar names.
+        ValueError: If the name is unknown, with similar names, or on the Hugging Face Hub.
         FileNotFoundError: If the folder has no config.
     """
     return _look_up_model(model)[0]
@@ -66,8 +61,8 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     report on stderr what a name or folder stands for.
 
     Args:
-        model: As in `find_config`. A folder's checkpoint is that of `find_checkpoint_in`.
-        checkpoint: Replaces the checkpoint of a name or folder. The path of a config requires it.
+        model: As in `find_config`.
+        checkpoint: Replaces that of the model. The path of a config requires it.
 
     Raises:
         ValueError: If the model has no checkpoint, or as `find_config`.
@@ -89,6 +84,9 @@ def _look_up_model(model: str, find_weights: bool = False) -> tuple[str, str | N
     """Return a model's config and its checkpoint or None, in a folder only if `find_weights`."""
     if model.endswith(SUFFIXES):
         return model, None
+    if model.startswith(HUB_PREFIX):
+        command = f"hf download {model.removeprefix(HUB_PREFIX)} --local-dir FOLDER"
+        raise ValueError(f"{model}: a config may run code: `{command}`, read it, and give FOLDER")
     folder = find_folder(model)
     if folder:
         return find_config_in(folder), find_checkpoint_in(folder) if find_weights else None
@@ -107,9 +105,7 @@ def _look_up_model(model: str, find_weights: bool = False) -> tuple[str, str | N
 
 
 def find_folder(name: str) -> Path | None:
-    """Return a local folder, or that of `hf://OWNER/NAME` after a download, or None if the name is
-    neither.
-    """
+    """Return a local folder, or that of `hf://OWNER/NAME`, or None if the name is neither."""
     if name.startswith(HUB_PREFIX):
         return download_model(name)
     folder = Path(name).expanduser()
@@ -117,13 +113,15 @@ def find_folder(name: str) -> Path | None:
 
 
 def find_weights(name: str) -> str | None:
-    """Return the file of weights for which a name stands without a config: the path or URL of a
-    file, or the weights of a folder or of `hf://OWNER/NAME` without a config. None for a model.
+    """Return the file of weights for which a name stands: itself, as a path or URL, or the weights
+    of `hf://OWNER/NAME` or of a folder without a config. None for a model.
     """
     if name.endswith(CHECKPOINT_SUFFIXES) or name.startswith(REMOTE_PREFIXES):
         return name
     folder = find_folder(name)
-    return find_checkpoint_in(folder) if folder and not any(folder.glob("*.py")) else None
+    if folder and (name.startswith(HUB_PREFIX) or not any(folder.glob("*.py"))):
+        return find_checkpoint_in(folder)
+    return None
 
 
 # mmengine logs a loader by its function's name less "load_from_".
@@ -159,10 +157,7 @@ def download_model(name: str) -> Path:
     """Return the folder of `hf://OWNER/NAME`, after a download if necessary.
 
     Raises:
-        ModuleNotFoundError: If huggingface_hub is not installed.
         ConnectionError: If the Hub has no such model or cannot be reached.
-        FileNotFoundError: If the folder has several configs.
-        ValueError: If its config may run code of its author.
     """
     from huggingface_hub import snapshot_download
 
@@ -172,34 +167,8 @@ def download_model(name: str) -> Path:
         folder = Path(snapshot_download(repository, ignore_patterns="*.bin"))
         if not any(path.name.endswith(CHECKPOINT_SUFFIXES) for path in folder.iterdir()):
             folder = Path(snapshot_download(repository))
+        return folder
     except Exception as error:  # the Hub's client and its libraries raise many types
         raise ConnectionError(
             f"cannot download {name} ({reason(error)[:300]}): check the name"
         ) from error
-    if not any(folder.glob("*.py")):
-        return folder
-    config = Path(find_config_in(folder))
-    try:
-        _check_code_names(plain_values(config.read_text()))
-    except ValueError as error:
-        problem = f"{config} is not loaded, because it may run code ({error})"
-        fix = "read it, and load the folder if you trust it"
-        raise ValueError(f"{problem}: {fix}") from None
-    return folder
-
-
-def _check_code_names(value: Any) -> None:
-    """Raise ValueError if a value of a config names code to call or import that is neither a
-    registered class nor a module of this package, mmdet or mmseg.
-    """
-    if isinstance(value, dict):
-        for key, entry in value.items():
-            is_code = key in _TYPE_KEYS and not _REGISTERED_NAME.fullmatch(str(entry))
-            if key == "imports":
-                is_code = not all(_LIBRARY_MODULE.fullmatch(str(name)) for name in entry or ())
-            if is_code:
-                raise ValueError(f"{key}={entry!r}")
-            _check_code_names(entry)
-    elif isinstance(value, list | tuple):
-        for entry in value:
-            _check_code_names(entry)
