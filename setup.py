@@ -8,7 +8,9 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").read_text()).group(1)
+VERSION = re.search(
+    r'__version__ = "(.+)"', (ROOT / "xcit_mm" / "version.py").read_text("utf-8")
+).group(1)
 # Address of the public repository, for example "https://HOST/OWNER/xcit_mm". If empty, metadata and
 # documentation contain no link to a repository.
 REPOSITORY = ""
@@ -18,7 +20,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def requirements(name: str) -> list[str]:
-    return (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+    return (ROOT / "requirements" / f"{name}.txt").read_text("utf-8").splitlines()
 
 
 def with_absolute_links(page: str, repository: str) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from benchmark_models import BUILDERS
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 from tqdm import tqdm
 
 Result = dict[str, str | float]
@@ -53,7 +53,7 @@ class Case:
             torch.set_grad_enabled(self.train),
             torch.autocast(self.args.device, getattr(torch, self.args.dtype), enabled=half),
         ):
-            outputs = tree_leaves(self.model(self.image))
+            outputs = tree_flatten(self.model(self.image))[0]
         if self.train:
             sum(output.float().square().mean() for output in outputs).backward()
             self.model.zero_grad()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.devices import on_each_device
+from helpers.devices import need_autocast, on_each_device
 from torch import Tensor
 
 from xcit_mm.models import XCA
@@ -81,6 +81,7 @@ class TestPrecision:
     @pytest.mark.parametrize("name", ["auto", "covariance"])
     def test_half_precision_is_as_good_as_plain(self, name, dtype, device):
         """Outputs and gradients, by their distance from float64."""
+        need_autocast(device, dtype)
         module = attention(64, 4).to(device)
         x = torch.randn(1, 2000, 64).to(device).requires_grad_()
 
@@ -101,6 +102,7 @@ class TestPrecision:
     @on_each_device
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_a_million_tokens_do_not_overflow_half_precision(self, dtype, device):
+        need_autocast(device, dtype)
         module = attention(8, 2).to(device)
         x = 30 * torch.randn(1, 1_000_000, 8, device=device)
         with torch.no_grad():

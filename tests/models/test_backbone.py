@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 from benchmark import saved_bytes
-from helpers.devices import on_each_device
+from helpers.devices import need_autocast, on_each_device
 from helpers.golden import GOLDEN, deviation, fill, image, keys
 from mmcv.cnn import fuse_conv_bn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 
 from xcit_mm import XCiT
 from xcit_mm.models import Trunk
@@ -161,6 +161,7 @@ class TestPrecision:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_autocast_infers_as_it_trains(self, dtype, device):
         """The residual stream is in float32 in both, as torch's rules make it."""
+        need_autocast(device, dtype)
         model = fill(XCiT("n12")).to(device)
         x = image(64, 96).float().to(device)
         with torch.no_grad():
@@ -179,6 +180,7 @@ class TestPrecision:
     @on_each_device
     def test_half_precision_does_not_overflow_the_residual_stream(self, device):
         """Sums beyond float16, of branches within it."""
+        need_autocast(device, torch.float16)
         model = fill(XCiT(TINY, norm_cfg=BN)).to(device)
         for block in model.blocks:
             block.gamma2.data.fill_(3e4)
@@ -228,7 +230,7 @@ class PeakBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
+        for tensor in tree_flatten(out)[0]:
             if isinstance(tensor, torch.Tensor) and not tensor.is_mkldnn:  # which has no storage
                 storage = tensor.untyped_storage()
                 self.storages[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()

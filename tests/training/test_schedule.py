@@ -176,6 +176,8 @@ def test_gradients_that_accumulate_are_not_lost(by_epoch, done, tmp_path):
 
 
 def test_gradients_of_a_loss_scaler_are_not_lost(tmp_path, monkeypatch):
+    if not hasattr(torch.amp, "GradScaler"):
+        pytest.skip("torch 2.3 or newer")
     scaler = functools.partial(torch.amp.GradScaler, "cpu")  # mmengine's is for GPUs only
     monkeypatch.setattr(amp_optimizer_wrapper, "is_cuda_available", lambda: True)
     monkeypatch.setattr(amp_optimizer_wrapper, "GradScaler", scaler)

@@ -24,6 +24,7 @@ from torch import nn
 
 import xcit_mm
 from xcit_mm import XCiT
+from xcit_mm.utils.compat import TORCH
 from xcit_mm.weights.layouts import parse_checkpoint
 from xcit_mm.weights.matching import match_model
 from xcit_mm.weights.reader import load_from_file
@@ -200,7 +201,12 @@ def without(*prefixes: str) -> dict:
         (without("blocks.5."), {}, r"it lacks blocks.5.* and \d+ more"),
         ({"encoder.layer1.weight": torch.ones(1)}, {}, "such as encoder.layer1.weight"),
         ({key: value.long() for key, value in SAVED.items()}, {}, "of torch.int64, not"),
-        (SAVED | {NORM: NAN.to(torch.float8_e4m3fn)}, {}, f"{NORM} with values .* not finite"),
+        pytest.param(
+            SAVED | {NORM: NAN.to(torch.float8_e4m3fn)},
+            {},
+            f"{NORM} with values .* not finite",
+            marks=pytest.mark.skipif(TORCH < (2, 6), reason="such a file is not read"),
+        ),
         (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "unknown blocks.3.extra"),
         (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} of \(33,\), not \(32,\)"),
         (SAVED | {"fpn1.0.bias": torch.ones(32)}, {}, "it lacks fpn1.0.weight"),

@@ -53,7 +53,7 @@ def write_config(
         f"# {description}\n"
         f"_base_ = {base!r}\n"
     )
-    same_in_all = (shipped_folder("configs") / "_base_" / "finetuning.txt").read_text()
+    same_in_all = (shipped_folder("configs") / "_base_" / "finetuning.txt").read_text("utf-8")
     with atomic_write(config) as file:
         file.write(f"{header}{Config(values).pretty_text}{same_in_all}".encode())
     return folder

@@ -8,7 +8,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from ..utils.compat import MMCV_OPERATORS
+from ..utils.compat import MMCV_OPERATORS, import_in_spawned_processes
 from . import mmcv_ext
 
 
@@ -23,6 +23,7 @@ class _StandIn(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         for name, value in vars(mmcv_ext).items():
             vars(module).setdefault(name, value)
+        import_in_spawned_processes(install)  # such as those that read images, on macOS
 
 
 def install() -> None:

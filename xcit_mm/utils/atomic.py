@@ -26,9 +26,9 @@ def atomic_path(path: Path, unfinished: Path | None = None) -> Iterator[Path]:
     try:
         yield unfinished
         if unfinished.is_file():  # a power failure must not leave a part of it
-            with unfinished.open("rb") as file:
+            with unfinished.open("r+b") as file:  # Windows needs the right to write
                 os.fsync(file.fileno())
-        unfinished.replace(path)
+        os.replace(unfinished, path)
     finally:
         if unfinished.is_dir():
             shutil.rmtree(unfinished)

@@ -80,7 +80,7 @@ def ignore_broken_pipe() -> Iterator[None]:
     except BrokenPipeError:
         # For the flush of the interpreter at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
+        sys.exit(141)  # 128 + SIGPIPE, which Windows lacks
 
 
 def parse_cfg_options(options: Sequence[str]) -> dict[str, Any]:

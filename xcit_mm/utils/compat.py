@@ -4,6 +4,7 @@ No other module uses one, but `weights` knows those in checkpoints. What this pa
 another library, it replaces for the time of a call, and here.
 """
 
+import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -71,6 +72,14 @@ def total_norm(tensors: list[torch.Tensor], order: float = 2.0) -> torch.Tensor:
 def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.Tensor]:
     """Return the operator of torchvision's gradient of roi_align, which has no public name."""
     return torchvision_kernels._roi_align_backward
+
+
+def import_in_spawned_processes(function: Callable[[], None]) -> None:
+    """Make the processes that this one spawns import a function's module before anything else that
+    they get. multiprocessing (Python 3.13) gives them this dict first, and has no option for it.
+    """
+    process: Any = multiprocessing.current_process()
+    process._config["imported first"] = function
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -1,15 +1,20 @@
 """Folders of results that resume, and outputs that replace nothing of the user's."""
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .atomic import atomic_write
 from .cli import print_line
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 SETTINGS = "run.json"
 
@@ -83,8 +88,7 @@ def lock_folder(folder: Path, option: str) -> Iterator[None]:
     path = folder / ".lock"
     with path.open("wb") as lock:
         try:
-            # Unlike those of flock, these locks do not pass on to processes that read images.
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock)
             # The process that had the lock may have removed the file since it was opened.
             is_locked = os.path.samestat(os.fstat(lock.fileno()), path.stat())
         except (BlockingIOError, FileNotFoundError):
@@ -98,7 +102,21 @@ def lock_folder(folder: Path, option: str) -> Iterator[None]:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(PermissionError):  # Windows removes no open file
+                path.unlink(missing_ok=True)
             with suppress(OSError):  # it has files
                 for new_folder in new_folders:
                     new_folder.rmdir()
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Lock an open file until it is closed, or raise BlockingIOError if another process has."""
+    if fcntl is not None:
+        # Unlike those of flock, these locks do not pass on to processes that read images.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    windows: Any = import_module("msvcrt")
+    try:
+        windows.locking(file.fileno(), windows.LK_NBLCK, 1)
+    except OSError as error:
+        raise BlockingIOError(str(error)) from error

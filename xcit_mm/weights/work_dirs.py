@@ -81,5 +81,5 @@ def last_checkpoint(work_dir: Path) -> str | None:
     The path that the run wrote may be that of a folder that was moved since: its name counts.
     """
     pointer = work_dir / "last_checkpoint"
-    name = Path(pointer.read_text().strip()).name if pointer.is_file() else ""
+    name = Path(pointer.read_text("utf-8").strip()).name if pointer.is_file() else ""
     return str(work_dir / name) if name else None
