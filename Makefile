@@ -2,25 +2,30 @@
 # make demo FULL=1: the models of the model zoo. make test COVERAGE=1: also the lines that the tests reach.
 # make STACK=onedl ...: with the forks of OneDL, in .venv-onedl. make STACK=newest ...: with the newest torch and
 # setuptools, in .venv-newest. make STACK=peers test: what needs torchvision, timm or mmpretrain, in .venv-peers.
-PYTHON ?= python3
+# make STACK=classic ...: with torch 2.1 and numpy 1.26, in .venv-classic, on Python 3.10: PYTHON310 or pyenv's.
 STACK ?= mm
+PYTHON310 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10*/bin/python) python3)
+OLDEST := $(if $(filter classic,$(STACK)),10,11)
+PYTHON ?= $(if $(filter classic,$(STACK)),$(PYTHON310),python3)
 REQUIREMENTS_mm := torch mm
 REQUIREMENTS_onedl := torch onedl
 REQUIREMENTS_newest := mm
 REQUIREMENTS_peers := peers mm
+REQUIREMENTS_classic := classic
 SUFFIX := $(if $(filter-out mm,$(STACK)),-$(STACK))
 VENV := .venv$(SUFFIX)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := python -m pip install --disable-pip-version-check
+EXTRAS := $(if $(filter classic,$(STACK)),,export ray raster hub dev)
 .PHONY: setup demo test test-slow test-gpu lint docs bench clean
 
 setup: $(READY)
 
 $(READY): $(wildcard requirements/*.txt) setup.py
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(sys.version + ": Python 3.11 or newer is needed, make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, $(OLDEST)) or sys.exit(sys.version + ": Python 3.$(OLDEST) or newer is needed, make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(PIP) $(patsubst %,-r requirements/%.txt,$(or $(REQUIREMENTS_$(STACK)),$(error STACK=$(STACK): give mm, onedl, newest or peers)) export ray raster hub dev) -e .
+	$(BIN)/$(PIP) $(patsubst %,-r requirements/%.txt,$(or $(REQUIREMENTS_$(STACK)),$(error STACK=$(STACK): give mm, onedl, newest, peers or classic)) $(EXTRAS)) -e .
 	$(if $(filter newest,$(STACK)),$(BIN)/$(PIP) --upgrade setuptools)
 	@$(BIN)/python -c "import cv2" || { echo "OpenCV needs libraries of the system: apt-get install libgl1 libglib2.0-0"; exit 1; }
 	$(BIN)/python tools/doctor.py
@@ -32,9 +37,13 @@ demo: $(READY)
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 SUBSET_onedl := forks and
 SUBSET_peers := peers and
+# What a torch of its age may break, in 4 minutes.
+TESTS_classic := $(addprefix tests/,ops weights/test_reader.py weights/test_layouts.py models/test_attention.py \
+	models/test_backbone.py models/test_prepare.py training/test_nonfinite.py training/test_resuming.py \
+	launch/test_starting_runs.py prediction/test_predictor.py utils/test_compat.py test_platforms.py)
 
 test: $(READY)
-	$(PYTEST) -m "$(SUBSET_$(STACK)) not slow and not gpu and not compiled" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered)
+	$(PYTEST) -m "$(SUBSET_$(STACK)) not slow and not gpu and not compiled" $(if $(COVERAGE),--cov=xcit_mm --cov-report=term:skip-covered) $(TESTS_$(STACK))
 
 # Environments on top of .venv. The site's Sphinx pins docutils and other packages.
 COMPILED := .venv-compiled
