@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 from demo import save_untrained
-from helpers.doctor_data import HEIGHT, WIDTH, write_image, write_map
-from helpers.golden import fill
+from helpers.doctor_data import HEIGHT, WIDTH, write_image
 from helpers.pages import blocks, commands
 from helpers.paths import CONFIGS, ROOT
 from helpers.processes import run_script
@@ -23,7 +22,6 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import Runner
 
-from xcit_mm import XCiTClassifier
 from xcit_mm.__main__ import main
 
 PAGE = ROOT / "docs" / "recipes.md"
@@ -199,32 +197,6 @@ def test_a_longer_run_starts_from_the_weights_of_the_first_with_its_own_schedule
     assert cfg.load_from == "work_dirs/nuts/iter_1000.pth" and not cfg.resume
     assert cfg.work_dir.endswith("work_dirs/nuts-longer")
     assert cfg.train_cfg.max_iters == cfg.param_scheduler[-1].end == 4000
-
-
-def test_linear_probing_trains_the_head_alone():
-    for name in ("train/a", "train/b", "val/c"):
-        write_image(Path(f"streets/images/{name}.jpg"))
-        write_map(Path(f"streets/masks/{name}.png"), [0, 1, 1])
-    Path("streets/classes.txt").write_text("road\nsky\n")
-    segmentor = CONFIGS / "semantic_fpn" / "fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py"
-    started("xcit-mm train --from MODEL --data streets", segmentor)
-    trunk = fill(XCiTClassifier("s12", num_classes=10)).state_dict()
-    torch.save(dict(model=trunk), "weights.pth")
-    probe = code("# probe.py").replace("xcit://xcit_small_12_cp16_dino", "weights.pth")
-    Path("probe.py").write_text(probe)
-    cfg = started("xcit-mm train probe.py")
-    cfg.train_cfg.max_iters = 1
-    cfg.train_dataloader.update(num_workers=0, persistent_workers=False)
-    cfg.param_scheduler = None  # whose first rate is low
-    runner = Runner.from_cfg(cfg)
-    model = runner.model
-    head = {name: weight.clone() for name, weight in model.decode_head.state_dict().items()}
-    runner.train()
-    assert len(head) == 2 and head["conv_seg.weight"].shape == (2, 384, 1, 1)
-    trained = model.decode_head.state_dict()
-    assert not any(torch.equal(weight, trained[name]) for name, weight in head.items())
-    state = model.backbone.state_dict()
-    assert all(torch.equal(weight, trunk[name]) for name, weight in state.items())
 
 
 def write_scene(
