@@ -32,6 +32,8 @@ TITLES = {
 """Titles of the models of benchmarks/benchmark.py in the drawing."""
 WHOLE = {"bands": "whole, in bands", "memory": "whole, in memory", "tiles": "in tiles of 512"}
 """Titles of the runs of docs/benchmark/7-whole.csv in the drawing."""
+SIZES = ("224x224", "512x512", "1024x1024", "2048x2048", "3072x3072")
+"""Rows of the table of time and memory by size."""
 BOLD = (TITLES["xcit-auto"], WHOLE["bands"])
 
 Model = dict[str, Any]
@@ -135,6 +137,8 @@ def compare_sizes() -> str:
     for name, run in (("4-resolution", "inference"), ("6-train-sizes", "training step")):
         records = read_csv(name)
         for size in dict.fromkeys(record["size"] for record in records):
+            if size not in SIZES:
+                continue
             measured_models = {
                 record["model"]: format_cost(record) for record in records if record["size"] == size
             }
