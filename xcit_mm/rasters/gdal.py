@@ -38,11 +38,9 @@ def gdal(path: str | Path) -> Iterator[None]:
     """
     require_rasterio(path)
     import rasterio
-    from rasterio.errors import NodataShadowWarning
 
     try:
-        with rasterio.Env(**_OPTIONS), warnings.catch_warnings():
-            warnings.simplefilter("ignore", NodataShadowWarning)  # alpha comes before nodata
+        with rasterio.Env(**_OPTIONS):
             yield
     except gdal_errors() as error:
         reason = " ".join(str(error.__cause__ or error).split())

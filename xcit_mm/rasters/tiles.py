@@ -146,17 +146,13 @@ def _to_mask(shape: Any, side: int) -> Any:
 
 
 def write_map_tile(images: TileImages, labels: Labels, tile: Tile) -> Path | None:
-    """Write the image of a tile and its map, and return the map's path, or None if it has no
-    labelled pixel.
-    """
-    numbers = labels.read(tile.rows, tile.columns)
-    if (numbers < 0).all():
-        return None
+    """Write the image of a tile and its map, and return the map's path, or None without data."""
     is_counted = images.write(tile, images.folder / "images" / images.split)
     if is_counted is None:
         return None
     parent = images.folder / "masks" / images.split
     parent.mkdir(parents=True, exist_ok=True)
+    numbers = labels.read(tile.rows, tile.columns)
     label_map = np.where(is_counted & (numbers >= 0), numbers, IGNORED).astype(np.uint8)
     path = (parent / images.name(tile)).with_suffix(".png")
     write_png(path, pad(label_map, images.side, IGNORED))
