@@ -158,7 +158,6 @@ def test_shapes_that_cross_themselves_are_repaired_and_points_left_out(result, t
             "no column class, but kind, height: give --class-column",
         ),
         (dict(kind=["oak"] * 2), dict(class_column="species"), "has no column species, but kind"),
-        (dict(kind=["oak"] * 2), dict(layer="roads"), "Layer 'roads' could not be opened"),
         ({"class": [None, None]}, {}, "none of 2 labels has a class"),
     ],
 )
