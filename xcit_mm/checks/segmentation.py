@@ -32,8 +32,7 @@ def check_maps(
         for path, header in headers.items()
         if header.problem or header.channels > 1
     ]
-    fix = "write maps of one channel, or with a palette, whose values are the numbers of classes, "
-    fix = f"{fix}or correct seg_map_suffix and data_prefix.seg_map_path"
+    fix = "write maps of one channel or with a palette, or correct seg_map_suffix and data_prefix"
     yield from listed("FAIL", "D505", wrong, "files are not segmentation maps", fix)
     if wrong:
         return
