@@ -63,7 +63,7 @@ def find_checkpoint_in(folder: Path) -> str | None:
             raise ValueError(f"{folder} has the checkpoints {names}: give config and checkpoint")
         return str(files[0]) if files else None
     best = best_files(load_from_file(last)).values() if Path(last).is_file() else ()
-    return next((str(folder / name) for name in best), last)
+    return next((str(Path(last).with_name(name)) for name in best), last)
 
 
 def best_files(checkpoint: Any) -> dict[str, str]:
@@ -76,10 +76,26 @@ def best_files(checkpoint: Any) -> dict[str, str]:
 
 
 def last_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that a run saved last into its folder, or None. It may be missing.
+    """Return the checkpoint that a run saved last, which may be missing, or None if none was saved.
 
-    The path that the run wrote may be that of a folder that was moved since: its name counts.
+    If the folder was moved or copied, the path that the run wrote is in the former folder. The file
+    of that name in this folder counts. The written path itself counts only on a server, or in a
+    folder that is not a work folder.
     """
     pointer = work_dir / "last_checkpoint"
-    name = Path(pointer.read_text("utf-8").strip()).name if pointer.is_file() else ""
-    return str(work_dir / name) if name else None
+    saved = pointer.read_text("utf-8").strip() if pointer.is_file() else ""
+    if not saved:  # a kill before the path is written
+        files = [*work_dir.glob("iter_*.pth"), *work_dir.glob("epoch_*.pth")]
+        return str(max(files, key=_iteration_of)) if files else None
+    file = work_dir / Path(saved).name
+    if file.is_file():
+        return str(file)
+    is_in_former_work_dir = Path(saved).with_name(pointer.name).exists()
+    is_elsewhere = "://" in saved or (Path(saved).is_file() and not is_in_former_work_dir)
+    return saved if is_elsewhere else str(file)
+
+
+def _iteration_of(file: Path) -> int:
+    """Return the iteration or epoch in the name of a checkpoint, or 0."""
+    number = file.stem.rpartition("_")[2]
+    return int(number) if number.isdigit() else 0
