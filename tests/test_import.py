@@ -76,6 +76,7 @@ import xcit_mm
 after, new_values = attributes(), state()
 print(json.dumps(dict(
     urls=URLS,
+    modules=[name for name in sys.modules if name.startswith("xcit_mm.")],
     changed=sorted(key for key in before if after.get(key) != before[key]),
     added=sorted(key for key in after if key not in before),
     state={key: [values[key], new_values[key]] for key in values if values[key] != new_values[key]},
@@ -111,6 +112,13 @@ def differences() -> dict:
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout.splitlines()[-1])
+
+
+def test_a_backbone_loads_no_commands_predictions_or_checks(differences):
+    rooms = {name.split(".")[1] for name in differences["modules"]}
+    assert rooms == {"archs", "models", "ops", "rasters", "training", "utils", "version", "weights"}
+    transform = {name for name in differences["modules"] if name.startswith("xcit_mm.rasters.")}
+    assert transform == {"xcit_mm.rasters.loading", "xcit_mm.rasters.gdal"}
 
 
 def test_no_attribute_of_a_library_is_replaced(differences):

@@ -34,7 +34,7 @@ import numpy as np
 from PIL import Image
 
 from xcit_mm.rasters.gdal import open_raster, require_rasterio
-from xcit_mm.utils.atomic import atomic_folder
+from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 
 HELD_OUT = ("4.jpg", "8.jpg", "11.jpg", "16.jpg")
@@ -207,7 +207,9 @@ def write_data(name: str, source: Path | None, root: Path) -> dict[str, int]:
         subprocess.CalledProcessError: If git fails; its output names the reason.
     """
     repository, write = DATA[name]
-    with atomic_folder(root) as unfinished, tempfile.TemporaryDirectory(dir=root.parent) as clone:
+    if root.exists():
+        raise FileExistsError(f"{root} exists: remove it first")
+    with atomic_path(root) as unfinished, tempfile.TemporaryDirectory(dir=root.parent) as clone:
         if source is None:
             address = f"https://github.com/{repository}"
             subprocess.run(["git", "clone", "--depth=1", address, clone], check=True)

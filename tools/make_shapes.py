@@ -26,7 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 from xcit_mm.rasters.gdal import open_raster, require_rasterio
-from xcit_mm.utils.atomic import atomic_folder
+from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 
 CLASSES = ("circle", "square", "triangle", "star")
@@ -187,7 +187,9 @@ def write_dataset(
         raise ValueError(f"--size {size}: must be 16 or more")
     if rasters:
         require_rasterio("--rasters")
-    with atomic_folder(root) as unfinished:
+    if root.exists():
+        raise FileExistsError(f"{root} exists: remove it first")
+    with atomic_path(root) as unfinished:
         write_split(unfinished, "training", train, size, seed, rasters)
         write_split(unfinished, "validation", val, size, seed, rasters)
 

@@ -55,7 +55,7 @@ def test_training_that_would_fail_does_not_start(config, change, message, shapes
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("model = dict(\n    a=1,,\n)", "own.py cannot be read: invalid syntax in line 2: a=1,,"),
+        ("model = dict(\n    a=1,,\n)", "own.py cannot be read: SyntaxError: invalid syntax"),
         ("model = dict(type='A')", "default_scope=None in own.py: must be one of mmdet, mmseg"),
         (
             "default_scope = 'mmdet'\nmodel = dict(type='SoftTeacher', detector=dict(type='A'))",

@@ -55,12 +55,3 @@ def removed_on_error(paths: Iterable[Path]) -> Iterator[None]:
             else:
                 path.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a path for a new folder, which is renamed to `path`, or raise if `path` exists."""
-    if path.exists():
-        raise FileExistsError(f"{path} exists: remove it first")
-    with atomic_path(path) as unfinished:
-        yield unfinished

@@ -1,6 +1,5 @@
 """Configs of mmdet, mmseg and mmpretrain: reading, and properties of their models and data sets."""
 
-import ast
 import copy
 import inspect
 import os
@@ -33,11 +32,11 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
 
     Args:
         options: Values by dotted key, such as `{"model.backbone.arch": "t12"}`, that replace those
-            of the config. A line names each key that the config does not have.
+            of the config. A line names each new key.
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a config, if the config or one of its bases has an error, or if no
+        ValueError: If it is not a config, has an error, also in a base, or has no model, or if no
             part of a run has the name of an option.
     """
     if not str(config).endswith(SUFFIXES):
@@ -47,34 +46,28 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
     try:
         with find_bases_by_package():
             cfg = Config.fromfile(config)
-    except SyntaxError as error:  # mmengine does not name the file, which may be a base
-        where = f"line {error.lineno}: {(error.text or '').strip()}"
-        raise ValueError(f"{config} cannot be read: {error.msg} in {where}") from None
     except Exception as error:  # a config is a program
         raise ValueError(f"{config} cannot be read: {reason(error)}") from None
     if not cfg.get("model"):
         raise ValueError(f"{config} has no model: give the config of a whole run")
     if options:
-        _merge_options(cfg, options, config)
+        _merge_options(cfg, options)
     return cfg
 
 
-def _merge_options(cfg: Config, options: Mapping[str, Any], config: str | Path) -> None:
-    """Change values of a config, whose path `config` is for the message of an error."""
-    notes = []
+def _merge_options(cfg: Config, options: Mapping[str, Any]) -> None:
+    """Change values of a config, or raise ValueError if no run reads the name of an option."""
+    new_keys = []
     for key in options:
-        first = key.partition(".")[0]
-        if first not in _READ_KEYS and first not in cfg:
+        if key.partition(".")[0] not in _READ_KEYS:  # mistyped, or a variable that parts copy
             fix = "give a whole key, such as train_cfg.max_iters"
-            raise ValueError(f"--cfg-options {key}: {config} has no {first}: {fix}")
-        if first not in _READ_KEYS:
-            notes.append(f"--cfg-options {key}: a variable, whose value the parts have copied")
-        elif "." in key and not key.endswith("._delete_") and not _has_key(cfg, key):
-            notes.append(f"--cfg-options {key}: new key")
+            raise ValueError(f"--cfg-options {key}: no part of a run has this name: {fix}")
+        if "." in key and not key.endswith("._delete_") and not _has_key(cfg, key):
+            new_keys.append(key)
     cfg.merge_from_dict(dict(options))
     if os.environ.get("RANK", "0") == "0":  # of torchrun
-        for note in notes:
-            print_line(note)
+        for key in new_keys:
+            print_line(f"--cfg-options {key}: new key")
 
 
 def _has_key(cfg: Config, key: str) -> bool:
@@ -86,46 +79,6 @@ def _has_key(cfg: Config, key: str) -> bool:
         except (KeyError, IndexError, TypeError, ValueError):
             return False
     return True
-
-
-class _DictCalls(ast.NodeTransformer):
-    """Writes dict(key=value) and dict({key: value}) as {key: value}, a literal."""
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if ast.unparse(node.func) != "dict":
-            return node
-        if len(node.args) == 1 and isinstance(node.args[0], ast.Dict) and not node.keywords:
-            return node.args[0]
-        names = [keyword.arg for keyword in node.keywords]
-        if node.args or None in names:  # a name None is that of **
-            return node
-        keys: list[ast.expr | None] = [ast.Constant(name) for name in names]
-        return ast.Dict(keys, [keyword.value for keyword in node.keywords])
-
-
-def plain_values(source: str) -> dict[str, Any]:
-    """Return the values of a config that only assigns literals and calls of `dict`, without running
-    it.
-
-    Raises:
-        ValueError: If running it may do anything else.
-    """
-    if "{{" in source:
-        raise ValueError("mmengine replaces what stands in {{ }}, which may be code")
-    values = {}
-    try:
-        for statement in ast.parse(source).body:
-            if not isinstance(statement, ast.Assign):
-                raise ValueError(f"line {statement.lineno} is not an assignment")
-            value = ast.literal_eval(_DictCalls().visit(statement.value))
-            for name in map(ast.unparse, statement.targets):
-                if not name.isidentifier() or name in ("dict", "_base_"):
-                    raise ValueError(f"line {statement.lineno} assigns {name}")
-                values[name] = value
-    except (SyntaxError, TypeError, RecursionError) as error:
-        raise ValueError(reason(error)) from None
-    return values
 
 
 def evaluators(cfg: Config, split: str) -> list[dict]:
@@ -156,9 +109,8 @@ def type_name(part: dict) -> str:
 
 
 def part_class(part: dict, registry: Registry, scope: str | None = None) -> type[Any] | None:
-    """Return the class of a part of a config, or None if it is not registered.
-
-    The scope, by default the current one, matters: mmpretrain has an XCiT of its own.
+    """Return the class of a part of a config, or None if it is not registered. The scope, by
+    default the current one, matters: mmpretrain has an XCiT of its own.
     """
     name = part.get("type")
     if not isinstance(name, str):
@@ -203,9 +155,7 @@ def tested_dataset(cfg: Config) -> dict:
 
 def tested_metainfo(cfg: Config) -> dict[str, Any]:
     """Return the `metainfo` of the tested data set: a class and, with a palette, a colour for each
-    label of the model.
-
-    A segmentor of one class separates it from the background, which is label 0.
+    label of the model. A segmentor of one class separates it from the background, label 0.
     """
     dataset = dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg)
     info = metainfo(dataset)
@@ -235,11 +185,6 @@ def find_step(pipeline: Sequence[dict], name: str) -> dict | None:
     return next((step for step in pipeline if type_name(step) == name), None)
 
 
-def data_preprocessor(cfg: Config) -> dict:
-    """Return the data preprocessor of the model, or else the one beside it, as Runner does."""
-    return cfg.model.get("data_preprocessor", cfg.get("data_preprocessor")) or {}
-
-
 class ModelInput:
     """How the test pipeline and the data preprocessor of a config turn an image file into input.
 
@@ -256,7 +201,8 @@ class ModelInput:
     def __init__(self, cfg: Config) -> None:
         self.pipeline: Sequence[dict] = tested_dataset(cfg).get("pipeline", [])
         self.loading = loading_step(self.pipeline)
-        self.preprocessor = data_preprocessor(cfg)
+        own = cfg.model.get("data_preprocessor", cfg.get("data_preprocessor"))  # as Runner does
+        self.preprocessor: dict = own or {}
         self.channels: int = (cfg.model.get("backbone") or {}).get("in_channels", 3)
 
     @property
