@@ -1,6 +1,6 @@
 """Predict photos by a model in ONNX, with numpy, opencv-python and onnxruntime alone.
 
-    python run.py model.onnx photos/*.jpg --out drawn
+    python run.py model.onnx photo.jpg --out drawn
 
 `xcit-mm export` writes such models. This file uses nothing of xcit_mm: copy it to the target
 machine. In Python:
