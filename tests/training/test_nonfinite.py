@@ -172,7 +172,7 @@ def train_one_step(rank: int, device: str, folder: Path) -> None:
     model = MMDistributedDataParallel(Probe().train().to(device), find_unused_parameters=True)
     wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
     hook = NonFiniteHook()
-    hook.before_train(SimpleNamespace(model=model, optim_wrapper=wrapper, iter=0))
+    hook.before_train(SimpleNamespace(model=model, optim_wrapper=wrapper, iter=0, cfg={}))
     batch = batches("input" if rank == 1 else "none", 0)[0]
     hook.before_train_iter(None, 0, batch)
     with pytest.raises(FloatingPointError, match=INPUT if rank == 1 else UNKNOWN):

@@ -38,7 +38,7 @@ class NonFiniteHook(Hook):
     priority = "HIGH"  # before other hooks save or log the iteration
 
     def before_train(self, runner: Runner) -> None:
-        if runner.cfg.get("compile") and not keeps_step_hooks():
+        if not keeps_step_hooks() and runner.cfg.get("compile"):
             problem = f"torch {torch.__version__} lets compile switch off the check of gradients"
             raise ValueError(f"{problem}: set compile=False, or take torch 2.3 or newer")
         self._runner: Any = runner
