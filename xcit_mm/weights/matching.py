@@ -155,7 +155,7 @@ def _match_classifier(
         raise ValueError(f"it is a {task} without class attention: {fix}")
     body = check_coverage(without(expected, "head."), without(trunk, "head."))
     head = {key: tensor for key, tensor in expected.items() if key not in body}
-    in_file = {key: tensor for key, tensor in trunk.items() if key not in body}
+    in_file = {key: tensor for key, tensor in trunk.items() if key in head}  # not DINO's head
     return body | _match_heads(head, in_file, strict) if head else body
 
 
