@@ -44,10 +44,10 @@ PRESENT_SIZES = {
     "xcit_mm/launch": 41,
     "xcit_mm/prediction": 83,
     "xcit_mm/rasters": 75,
-    "xcit_mm/training": 32,
+    "xcit_mm/training": 33,
     "xcit_mm/utils": 41,
     "xcit_mm/weights": 57,
-    "tests": 598,
+    "tests": 599,
 }
 FOLDERS = ("benchmarks", "configs", "docs", "requirements", "tests", "tools")
 FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile")

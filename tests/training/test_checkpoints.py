@@ -1,6 +1,7 @@
 """Checkpoints are complete and finite, replace each other in time, and tell the next batch."""
 
 import itertools
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,16 @@ def test_after_a_kill_the_best_checkpoint_is_the_one_that_the_last_names(tmp_pat
     assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_1.pth")
     train(tmp_path, 4, scores=[50, 60], **BEST)
     assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_4.pth")
+
+
+def test_a_copied_folder_that_resumes_leaves_the_best_of_the_original(tmp_path):
+    original = tmp_path / "original"
+    copy = tmp_path / "copy"
+    train(original, 2, scores=[40, 50], **BEST)
+    shutil.copytree(original, copy)
+    train(copy, 3, scores=[60], **BEST)
+    assert [path.name for path in original.glob("best_*")] == ["best_score_iter_2.pth"]
+    assert [path.name for path in copy.glob("best_*")] == ["best_score_iter_3.pth"]
 
 
 def test_weights_that_are_not_finite_replace_no_checkpoint(tmp_path):

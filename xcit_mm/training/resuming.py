@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write
 from ..utils.compat import is_resuming, is_training_run
+from ..weights.work_dirs import best_files
 from .batches import use_numbered_loop
 from .nonfinite import is_finite
 from .schedule import check_schedule
@@ -75,6 +76,10 @@ class ResumableCheckpointHook(CheckpointHook):
         if not (is_resuming(runner) and is_training_run(runner)):
             return
         check_schedule(runner.cfg, checkpoint)
+        if self.out_dir is None:
+            # In a copied folder, a better checkpoint must not remove the best of the original.
+            for key, name in best_files(checkpoint).items():
+                checkpoint["message_hub"]["runtime_info"][key] = str(Path(runner.work_dir, name))
         self._gradients = checkpoint.get("pending_gradients", [])
         if self._gradients:  # mmengine would warn that they are lost
             runner.logger.addFilter(lambda record: "gradient of some" not in record.getMessage())
