@@ -39,7 +39,7 @@ SIZES = {
 PRESENT_SIZES = {
     "xcit_mm/checks": 34,
     "xcit_mm/commands": 28,
-    "xcit_mm/datasets": 24,
+    "xcit_mm/datasets": 27,
     "xcit_mm/deployment": 49,
     "xcit_mm/launch": 41,
     "xcit_mm/prediction": 83,

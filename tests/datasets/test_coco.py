@@ -27,11 +27,11 @@ def write_json(path: Path, **changes: Any) -> Path:
     [
         (
             dict(images=[IMAGE, dict(id=1)]),
-            "missing required field `file_name` - at `$.images[1]`",
+            "missing required field `file_name` - at `$.images[1]` ",
         ),
-        (dict(images=[IMAGE | dict(width=0)]), "Expected `int` >= 1 - at `$.images[0].width`"),
-        (dict(categories=[dict(id=0, name=7)]), "`str`, got `int` - at `$.categories[0].name`"),
-        (dict(annotations=[BOX, BOX | dict(id=7, bbox="a")]), "$.annotations[1].bbox`"),
+        (dict(images=[IMAGE | dict(width=0)]), "Expected `int` >= 1 - at `$.images[0].width` (id"),
+        (dict(categories=[dict(id=0, name=7)]), "`str`, got `int` - at `$.categories[0].name` (id"),
+        (dict(annotations=[BOX, BOX | dict(id=7, bbox="a")]), "$.annotations[1].bbox` (id 7)"),
         (dict(annotations=[BOX | dict(area=float("nan"))]), "JSON is malformed: invalid character"),
         (dict(annotations=[BOX | dict(image_id=5)]), "no image has the id 5 - at $.annotations[0]"),
         (dict(annotations=[BOX | dict(category_id=5)]), "no category has the id 5 - at $.anno"),

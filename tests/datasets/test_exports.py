@@ -132,16 +132,12 @@ def spoil_json(content: Any, random: Random) -> None:
 
 
 def spoil(root: Path, random: Random) -> None:
-    """Spoil one value, name or file. YOLO's labels and their photos may lack or change names, and a
-    class may have any name: these are no faults.
+    """Spoil one value, name or file. Labels may lack, a photo without labels may go or change its
+    name, and a class may have any name: these are no faults.
     """
     paths = sorted(path for path in root.rglob("*.*") if path.is_file() and path.stem != "c")
-    if any(root.rglob("labels")):
-        paths = [path for path in paths if path.suffix != ".jpg"]
     path = random.choice(paths)
-    way = random.choice(["value", "name"])
-    if path.suffix in (".txt", ".yaml") and "labels" in path.parts:
-        way = "value"
+    way = random.choice(["value", "name", "file"])
     if way == "name":
         path.rename(path.with_stem(f"{path.stem}x"))
     elif path.suffix in (".jpg", ".png"):

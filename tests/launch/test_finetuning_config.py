@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.doctor_data import edit_annotations, edit_json
-from helpers.exports import shapes_options, write_export
+from helpers.exports import EXPORTS, shapes_options, write_export
 from mmengine.registry import DATASETS, PARAM_SCHEDULERS, init_default_scope
 
 from xcit_mm import read_config
@@ -95,15 +95,17 @@ def test_images_and_maps_train_a_semantic_fpn_and_stay_where_they_are(
     assert sorted(map(Path, paths)) == sorted((maps / "masks" / "val").iterdir())
 
 
-@pytest.mark.parametrize("name", ["Roboflow COCO", "Label Studio YOLO"])
+@pytest.mark.parametrize("name", EXPORTS)
 def test_the_command_for_a_folder_works_when_it_is_pasted(name, trained, refused, start, folder):
-    """Nothing in the folder is read: the line ends with a command for a file of it."""
+    """Nothing in the folder is read: its files are named, and the line ends with a command."""
     write_export(name, folder / "my nuts")
     message = refused("--from", trained, "--data", "my nuts", "--boxes")
     command = shlex.split(message[message.index("xcit-mm train") :])
-    cfg = start(*command[2:], "--boxes")
+    cfg = start(*command[2:])
     assert cfg.metainfo.classes == ("date", "fig")
     assert cfg.model.type == "FasterRCNN"
+    is_yolo = "YOLO" in name or name == "Ultralytics"
+    assert not is_yolo or Path(cfg.filename).name == "my-nuts.py"
 
 
 def test_corrected_labels_count_at_each_start_and_other_classes_are_refused(

@@ -2,7 +2,7 @@
 
 from .coco import CocoFile
 from .dataset import IGNORED, Dataset
-from .reading import Source, read_dataset
+from .reading import Source, read_dataset, suggest_files
 from .writing import write_dataset
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "Dataset",
     "Source",
     "read_dataset",
+    "suggest_files",
     "write_dataset",
 ]

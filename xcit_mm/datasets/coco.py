@@ -114,10 +114,21 @@ def _check_names(path: Path, content: CocoFile | ImageList) -> set[int]:
 
 
 def _decode(path: Path, schema: type[_Content]) -> _Content:
+    encoded = path.read_bytes()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=schema)
+        return msgspec.json.decode(encoded, type=schema)
     except ValueError as error:  # of the schema, of json, or of UTF-8
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}{_find_id(encoded, str(error))}") from None
+
+
+def _find_id(encoded: bytes, message: str) -> str:
+    """Return the id of the entry of a json in which msgspec found an error, as ' (id 3)', or ''."""
+    place = re.search(r"\$\.(images|categories|annotations)\[(\d+)\]", message)
+    if place is None:
+        return ""
+    entries = msgspec.json.decode(encoded, type=dict[str, Raw])[place[1]]
+    entry = msgspec.json.decode(msgspec.json.decode(entries, type=list[Raw])[int(place[2])])
+    return f" (id {entry['id']})" if isinstance(entry, dict) and "id" in entry else ""
 
 
 def check_unique(values: Iterable[_Value], problem: str) -> set[_Value]:

@@ -96,3 +96,24 @@ def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
         annotation.category_id = new_ids[annotation.category_id]
     content.annotations = kept
     return left_out
+
+
+def suggest_files(folder: Path) -> list[list[str]]:
+    """List the options of `train --from` for each file of a folder that could be meant, by names
+    alone.
+    """
+    paths = list(folder.glob("*.yaml"))
+    if not (folder / "classes.txt").exists():  # whose jsons are not COCO's
+        jsons = [*folder.glob("*.json"), *folder.glob("*/*.json")]
+        paths += sorted(jsons, key=lambda path: ("train" not in str(path), path))
+    suggestions = []
+    for path in paths:
+        options = ["--data", str(path)]
+        root = path.parent.parent
+        split = path.stem.removeprefix("instances_")
+        folders = (root / "images" / split, root / split, root / "images")
+        photos = next(filter(Path.is_dir, folders), None)
+        if path.parent.name == "annotations" and photos is not None:
+            options += ["--images", str(photos)]
+        suggestions.append(options)
+    return suggestions

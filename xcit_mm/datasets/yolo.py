@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 from msgspec import Raw, Struct
 
+from ..utils.errors import preview
 from ..utils.images import PHOTO_SUFFIXES
 from .coco import Annotation, Category, CocoFile, CocoImage, check_unique
 from .dataset import read_text
@@ -92,6 +93,7 @@ def _label_path(photo: Path) -> Path:
 def _read_split(photos: Sequence[Path], names: dict[int, str]) -> CocoFile:
     labels = [_label_path(photo) for photo in photos]
     check_unique(labels, "two images have the labels")
+    _check_all_have_photos(photos, labels)
     images = []
     annotations: list[Annotation] = []
     for number, header in enumerate(read_headers(photos)):
@@ -102,6 +104,19 @@ def _read_split(photos: Sequence[Path], names: dict[int, str]) -> CocoFile:
             annotations += _read_labels(labels[number], images[-1], names)
     categories = [Category(number, name) for number, name in names.items()]
     return CocoFile(images, categories, annotations)
+
+
+def _check_all_have_photos(photos: Sequence[Path], labels: Sequence[Path]) -> None:
+    """Raise ValueError if labels have no image, used or not, as after a renaming."""
+    known = set()
+    for folder in {photo.parent for photo in photos}:
+        known.add(_label_path(folder / "classes"))  # the names, which some tools write there
+        paths = (folder / name for name in os.listdir(folder))
+        known |= {_label_path(path) for path in paths if path.suffix.lower() in PHOTO_SUFFIXES}
+    texts = {path for folder in {label.parent for label in labels} for path in folder.glob("*.txt")}
+    alone = sorted(texts - known)
+    if alone:
+        raise ValueError(f"{len(alone)} files of labels have no image: {preview(alone)}")
 
 
 def _read_labels(path: Path, image: CocoImage, names: dict[int, str]) -> Iterator[Annotation]:

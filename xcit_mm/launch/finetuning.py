@@ -7,8 +7,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from ..datasets import Source, read_dataset
+from ..datasets import Source, read_dataset, suggest_files
 from ..utils.cli import cli_main
+from ..utils.errors import preview
 from ..weights.classes import configured_classes
 from .config import write_config
 from .model import Adapted, adapt_to_data
@@ -48,7 +49,7 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
         tiles = cut(options, config, adapted.cfg)
         source = tile_source(config, adapted.is_detector)
     elif adapted.is_detector and source.data.is_dir():
-        raise IsADirectoryError(_suggest_command(options.model, options.data))
+        raise IsADirectoryError(_suggest_command(options))
     classes = configured_classes(adapted.cfg) or ()
     dataset = read_dataset(source, adapted.is_detector, classes)
     adapt_to_data(adapted, dataset, options.boxes)
@@ -59,12 +60,16 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
     options.config = str(config)
 
 
-def _suggest_command(model: str, folder: Path) -> str:
-    """Return the error for a folder, with a file in it that could be meant, by its name alone."""
-    problem = f"{folder} is a folder, and --data takes a COCO json or a data.yaml"
-    jsons = sorted(folder.rglob("*.json"), key=lambda path: ("train" not in str(path), path))
-    files = [*folder.glob("*.yaml"), *jsons]
-    if not files:
+def _suggest_command(options: argparse.Namespace) -> str:
+    """Return the error for a folder: which files could be meant, and what to call."""
+    problem = f"{options.data} is a folder, and --data takes a COCO json or a data.yaml"
+    suggestions = suggest_files(options.data)
+    if not suggestions:
         return f"{problem}: docs/your-own-data.md shows what to write"
-    command = ["xcit-mm", "train", "--from", model, "--data", str(files[0])]
-    return f"{problem}, such as {shlex.join(command)}"
+    files = preview([path for _, path, *_ in suggestions])
+    command = ["xcit-mm", "train", "--from", options.model, *suggestions[0]]
+    if options.new_config:
+        command += ["--config", str(options.new_config)]
+    if options.boxes:
+        command += ["--boxes"]
+    return f"{problem}, such as {files}: {shlex.join(command)}"
