@@ -23,7 +23,7 @@ def file(tmp_path) -> str:
 
 def test_inspect_shows_layout_task_and_architecture(weights, file):
     printed = weights("inspect", file)
-    facts = ("prefix      none", "official, under 'model'", "classifier", "32x12x4/p16")
+    facts = ("prefix      none", "official", "classifier", "32x12x4/p16")
     assert [fact for fact in facts if fact not in printed] == []
     assert "bands       3" in printed
 
