@@ -13,7 +13,7 @@ from mmengine.registry import MODELS
 
 from xcit_mm.training import CPUAmpOptimWrapper
 
-SLOW = ("upernet", "mask2former", "cascade")  # similar recipes are fast
+SLOW = ("upernet", "mask2former", "cascade", "retinanet")  # similar recipes are faster
 OTHERS = ("_base_", "classification", "demo")
 RECIPES = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem.startswith(SLOW) else [])
