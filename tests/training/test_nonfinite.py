@@ -2,12 +2,13 @@
 
 import functools
 import itertools
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.devices import on_each_device
+from helpers.devices import DEVICES, on_each_device
 from helpers.processes import in_two_processes
 from mmengine.model import BaseModel, MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
@@ -158,30 +159,54 @@ def test_a_loss_that_is_not_finite_stops_a_training_with_a_loss_scaler(device, s
 
 
 UNKNOWN = r"iteration 0: loss or gradients are not finite, here or in another process at 0a\.jpg"
-INPUT = r"iteration 0: the input is the first that is not finite at 0a\.jpg"
+CASES = dict(
+    input=(UNKNOWN, r"iteration 0: the input is the first that is not finite at 0a\.jpg"),
+    gradient=(UNKNOWN, UNKNOWN),
+    loss=(UNKNOWN, UNKNOWN),
+    none=("$", "$"),
+)
 
 
-def train_one_step(rank: int, device: str, folder: Path) -> None:
-    """Train on a batch that has a fault in the second process only."""
+def train_one_step(rank: int, device: str, fault: str) -> tuple[str, bool]:
+    """Train on a batch with the fault in process 1. Return the error, and if weights are finite."""
+    torch.manual_seed(0)
+    model = MMDistributedDataParallel(Probe().train().to(device), find_unused_parameters=True)
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
+    hook = NonFiniteHook()
+    runner = SimpleNamespace(model=model, optim_wrapper=wrapper, iter=0, cfg={})
+    hook.before_train(runner)
+    batch = batches(fault if rank == 1 else "none", 0)[0]
+    error = ""
+    try:
+        hook.before_train_iter(runner, 0, batch)
+        hook.after_train_iter(runner, 0, outputs=model.train_step(batch, wrapper))
+    except FloatingPointError as raised:
+        error = str(raised)
+    return error, all(value.isfinite().all() for value in model.parameters())
+
+
+def run_process(rank: int, device: str, folder: Path) -> None:
     torch.set_num_threads(1)
     if device == "cuda":  # with gloo two processes share a GPU
         torch.cuda.set_device(rank % torch.cuda.device_count())
     store = f"file://{folder / 'store'}"
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    torch.manual_seed(0)
-    model = MMDistributedDataParallel(Probe().train().to(device), find_unused_parameters=True)
-    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
-    hook = NonFiniteHook()
-    hook.before_train(SimpleNamespace(model=model, optim_wrapper=wrapper, iter=0, cfg={}))
-    batch = batches("input" if rank == 1 else "none", 0)[0]
-    hook.before_train_iter(None, 0, batch)
-    with pytest.raises(FloatingPointError, match=INPUT if rank == 1 else UNKNOWN):
-        hook.after_train_iter(None, 0, outputs=model.train_step(batch, wrapper))
-    assert all(value.isfinite().all() for value in model.parameters())
+    outcomes = {fault: train_one_step(rank, device, fault) for fault in CASES}
+    torch.save(outcomes, folder / f"{rank}.pth")
     torch.distributed.destroy_process_group()
 
 
-@on_each_device
-def test_all_processes_stop_if_one_has_the_fault(device, tmp_path):
-    start_method = "forkserver" if device == "cpu" else "spawn"
-    in_two_processes(train_one_step, device, tmp_path, start_method=start_method)
+@pytest.fixture(scope="module", params=DEVICES)
+def outcomes(request, tmp_path_factory) -> list[dict]:
+    """What happened in each process, by fault. One pair runs all."""
+    folder = tmp_path_factory.mktemp("processes")
+    start_method = "forkserver" if request.param == "cpu" else "spawn"
+    in_two_processes(run_process, request.param, folder, start_method=start_method)
+    return [torch.load(folder / f"{rank}.pth") for rank in range(2)]
+
+
+@pytest.mark.parametrize("fault", CASES)
+def test_all_processes_stop_if_one_has_the_fault(fault, outcomes):
+    for process, expected in zip(outcomes, CASES[fault], strict=True):
+        error, is_finite = process[fault]
+        assert re.match(expected, error) and is_finite

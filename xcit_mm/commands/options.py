@@ -23,7 +23,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     changes = add("--cfg-options", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
     changes.help = "changes of the config"
     add("--skip-checks", action="store_true", help="start without the doctor's checks")
-    add("--verbose", action="store_true", help=f"print the library's own log, and {VERBOSE[6:]}")
+    log_help = "print the library's own log, and the traceback of an error"
+    add("--verbose", action="store_true", help=log_help)
     launchers = ("none", "pytorch", "slurm", "mpi")
     add("--launcher", choices=launchers, default="none", help="how processes are started")
 

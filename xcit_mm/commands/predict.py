@@ -22,6 +22,7 @@ INPUT is an image, a folder of images, or a COCO .json. MODEL is the name of a p
 work folder of a training, or a config. The same command resumes: it predicts what has no result
 yet.
 """
+MAX_REPORTED = 20  # failures whose lines are printed
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -67,9 +68,9 @@ def predict(args: argparse.Namespace) -> int:
     if report is None:  # rank 0 reports
         return 0
     print(report)
-    for line in report.failures[:20]:
+    for line in report.failures[:MAX_REPORTED]:
         print_line(f"failed: {line}")
-    if len(report.failures) > 20:
+    if len(report.failures) > MAX_REPORTED:
         print_line(f"and more, in the records of {args.out}/journal")
     return 3 if report.failures else 0
 

@@ -59,7 +59,8 @@ class ConvPatchEmbed(nn.Module):
                 self.proj.append(nn.GELU())
             conv = nn.Conv2d(in_channels, channels, 3, stride=2, padding=1, bias=False)
             self.proj.append(nn.Sequential(conv, build_norm_layer(norm_cfg, channels)[1]))
-            in_channels, channels = channels, 2 * channels
+            in_channels = channels
+            channels *= 2
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         # In this layout a map is a contiguous list of tokens.

@@ -77,12 +77,15 @@ class Predictor:
             raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
         if overlap is not None and tile is None:
             raise ValueError(f"{overlap=} without a tile: give the tile's side too")
+        if dtype not in (*DTYPES, "auto"):
+            raise ValueError(f"{dtype=}: give {', '.join(DTYPES)} or auto")
         if batch_size < 1:
             raise ValueError(f"{batch_size=}: must be positive")
         if whole and tile is None:
             tile = ModelInput(cfg).side
             if tile is None:
                 raise ValueError("the config says no size of images: give tile too")
+        torch.empty(0, device=device)  # a wrong device raises now
         self.tile = tile
         self.whole = whole
         self.overlap = 0 if tile is None else overlap_of_tiles(tile, overlap)

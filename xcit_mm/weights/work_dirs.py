@@ -57,7 +57,8 @@ def find_checkpoint_in(folder: Path) -> str | None:
     last = last_checkpoint(folder)
     if last is None:
         files = [path for path in folder.iterdir() if path.name.endswith(CHECKPOINT_SUFFIXES)]
-        files = [folder / name for name in _HUB_FILES if folder / name in files][:1] or files
+        of_hub = [folder / name for name in _HUB_FILES if folder / name in files]
+        files = of_hub[:1] or files
         if len(files) > 1:
             names = preview(sorted(path.name for path in files))
             raise ValueError(f"{folder} has the checkpoints {names}: give config and checkpoint")
