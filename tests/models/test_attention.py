@@ -9,7 +9,7 @@ from torch import Tensor
 
 from xcit_mm.models import XCA
 
-# What 'auto' selects from.
+# 'auto' selects from these.
 each_implementation = pytest.mark.parametrize("name", ["plain", "covariance"])
 
 
@@ -51,7 +51,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_implementations_agree(change, seed):
     generator = torch.Generator().manual_seed(seed)
 
@@ -75,42 +75,41 @@ def test_implementations_agree(change, seed):
     assert in_float64 <= 1e-9 * scale
 
 
-class TestPrecision:
-    @on_each_device
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    @pytest.mark.parametrize("name", ["auto", "covariance"])
-    def test_half_precision_is_as_good_as_plain(self, name, dtype, device):
-        """Outputs and gradients, by their distance from float64."""
-        need_autocast(device, dtype)
-        module = attention(64, 4).to(device)
-        x = torch.randn(1, 2000, 64).to(device).requires_grad_()
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_good_as_plain(dtype, device):
+    """Outputs and gradients, by their distance from float64."""
+    need_autocast(device, dtype)
+    module = attention(64, 4).to(device)
+    x = torch.randn(1, 2000, 64).to(device).requires_grad_()
 
-        def results(name: str, **autocast: Any) -> list[Tensor]:
-            with torch.autocast(device, **autocast):
-                out = run(module, name, x.to(module.proj.weight.dtype)).double()
-            return [out, *torch.autograd.grad(out.pow(3).sum(), (x, *module.parameters()))]
+    def results(name: str, **autocast: Any) -> list[Tensor]:
+        with torch.autocast(device, **autocast):
+            out = run(module, name, x.to(module.proj.weight.dtype)).double()
+        return [out, *torch.autograd.grad(out.pow(3).sum(), (x, *module.parameters()))]
 
-        in_half = results(name, dtype=dtype)
-        plain_in_half = results("plain", dtype=dtype)
-        module.double()
-        exact = results("plain", enabled=False)
-        for result, plain, expected in zip(in_half, plain_in_half, exact, strict=True):
-            error_of_plain = (plain - expected).abs().mean()
-            allowed = max(1.5 * error_of_plain, 1e-3 * expected.abs().mean())
-            assert (result - expected).abs().mean() <= allowed
+    in_half = results("auto", dtype=dtype)
+    plain_in_half = results("plain", dtype=dtype)
+    module.double()
+    exact = results("plain", enabled=False)
+    for result, plain, expected in zip(in_half, plain_in_half, exact, strict=True):
+        error_of_plain = (plain - expected).abs().mean()
+        allowed = max(1.5 * error_of_plain, 1e-3 * expected.abs().mean())
+        assert (result - expected).abs().mean() <= allowed
 
-    @on_each_device
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_a_million_tokens_do_not_overflow_half_precision(self, dtype, device):
-        need_autocast(device, dtype)
-        module = attention(8, 2).to(device)
-        x = 30 * torch.randn(1, 1_000_000, 8, device=device)
-        with torch.no_grad():
-            exact = module(x)
-            with torch.autocast(device, dtype):
-                half = module(x).float()
-        assert half.isfinite().all()
-        assert (half - exact).abs().mean() < 2e-2 * exact.abs().mean()
+
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_million_tokens_do_not_overflow_half_precision(dtype, device):
+    need_autocast(device, dtype)
+    module = attention(8, 2).to(device)
+    x = 30 * torch.randn(1, 1_000_000, 8, device=device)
+    with torch.no_grad():
+        exact = module(x)
+        with torch.autocast(device, dtype):
+            half = module(x).float()
+    assert half.isfinite().all()
+    assert (half - exact).abs().mean() < 2e-2 * exact.abs().mean()
 
 
 @each_implementation

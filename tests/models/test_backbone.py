@@ -13,20 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from xcit_mm import XCiT
-from xcit_mm.models import Trunk
+from xcit_mm.models import Trunk, fast, products
 
 # A small architecture of the tests.
 TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
 BN = dict(type="BN")
 
 
-@pytest.fixture(scope="module")
-def golden_model(arch: str, patch_size: int) -> XCiT:
-    return fill(XCiT(arch, patch_size).double())
-
-
-@pytest.mark.parametrize("patch_size", [16, 8], scope="module")
-@pytest.mark.parametrize("arch", ["n12", "t12", "s12"], scope="module")
+@pytest.mark.parametrize("patch_size", [16, 8])
+@pytest.mark.parametrize("arch", ["n12", "t12", "s12"])
 class TestGolden:
     def test_state_dict_has_the_published_names_and_shapes(self, arch, patch_size):
         with torch.device("meta"):
@@ -35,15 +30,36 @@ class TestGolden:
 
     @on_each_device
     @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.float64, 1e-6)])
-    @pytest.mark.parametrize("height, width", [(64, 96), (128, 128), (75, 101)])
-    def test_pyramid_equals_the_authors(
-        self, golden_model, arch, patch_size, height, width, dtype, tolerance, device
-    ):
-        model = copy.deepcopy(golden_model).to(device, dtype)
-        with torch.inference_mode():
-            maps = [m.cpu() for m in model(image(height, width, batch=2).to(device, dtype))]
+    def test_pyramid_equals_the_authors(self, arch, patch_size, dtype, tolerance, device):
+        model = fill(XCiT(arch, patch_size)).to(device, dtype)
         file = GOLDEN / f"pyramid_{arch}_p{patch_size}.npz"
-        assert deviation(maps, file, f"{height}x{width}") < tolerance
+        for height, width in [(64, 96), (128, 128), (75, 101)]:
+            with torch.inference_mode():
+                maps = [m.cpu() for m in model(image(height, width, batch=2).to(device, dtype))]
+            assert deviation(maps, file, f"{height}x{width}") < tolerance
+
+
+@pytest.mark.parametrize("patch_size", [16, 8])
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_small_pieces_give_the_authors_pyramid(patch_size, is_slow, monkeypatch):
+    monkeypatch.setattr(fast, "CPU_POSITIONS", 16)
+    monkeypatch.setattr(products, "has_slow_mkl", lambda: is_slow)
+    model = fill(XCiT("n12", patch_size))
+    with torch.no_grad():
+        maps = model(image(75, 101, batch=2).float())
+    assert deviation(maps, GOLDEN / f"pyramid_n12_p{patch_size}.npz", "75x101") < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_backbone_takes_an_empty_batch_and_once_traced_other_sizes(grad):
+    model = fill(XCiT(TINY, 8, out_indices=(0, 1), strides=(4, 32), norm_cfg=BN))
+    with torch.set_grad_enabled(grad):
+        maps = model(torch.empty(0, 3, 64, 96))
+        assert [m.shape for m in maps] == [(0, 32, 16, 24), (0, 32, 2, 3)]
+        traced = torch.jit.trace(model, image(64, 96).float())
+        larger = image(320, 352).float()
+        torch.testing.assert_close(traced(larger), model(larger))
 
 
 # Millions of parameters of the dense backbone, p16, from the authors' code.
@@ -59,8 +75,8 @@ def test_a_larger_architecture_has_the_published_number_of_parameters(arch, mill
 @pytest.mark.parametrize(
     "kwargs",
     [
-        *({}, dict(patch_size=8), dict(patch_embed="linear"), dict(use_pos=False)),
-        *(dict(out_indices=(0,)), dict(out_indices=(1, 3))),
+        *(dict(patch_size=8), dict(patch_embed="linear"), dict(use_pos=False)),
+        dict(out_indices=(1, 3)),
     ],
 )
 def test_gradients_reach_every_parameter_and_unused_blocks_are_not_built(kwargs):
@@ -71,8 +87,7 @@ def test_gradients_reach_every_parameter_and_unused_blocks_are_not_built(kwargs)
     assert len(model.blocks) == kwargs.get("out_indices", (5,))[-1] + 1
 
 
-@pytest.mark.parametrize("patch_size", [16, 8])
-@pytest.mark.parametrize("strides", [(8, 16, 32), (16,), (4, 32)])
+@pytest.mark.parametrize("patch_size, strides", [(16, (8, 16, 32)), (8, (4, 32))])
 def test_a_pyramid_of_some_strides_equals_the_levels_of_the_whole_pyramid(
     strides, patch_size, tmp_path
 ):
@@ -88,10 +103,9 @@ def test_a_pyramid_of_some_strides_equals_the_levels_of_the_whole_pyramid(
         if stride in strides
     ]
     torch.testing.assert_close(list(model.eval()(image)), expected)
-    assert not any(key.startswith("fpn1.") for key in model.state_dict()) or 4 in strides
 
 
-@pytest.mark.parametrize("height, width", [(20, 96), (96, 31), (5, 1)])
+@pytest.mark.parametrize("height, width", [(20, 96), (5, 1)])
 def test_maps_of_a_small_image_are_its_part_of_the_maps_of_a_padded_one(height, width):
     backbone = XCiT(TINY).eval()
     photo = torch.randn(1, 3, height, width)
@@ -112,102 +126,101 @@ def test_a_trunk_takes_an_image_smaller_than_a_patch():
 
 
 @on_each_device
-@pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("patch_size", [16, 8])
-def test_maps_are_contiguous(patch_size, train, device):
+def test_maps_are_contiguous(patch_size, device):
     """mmcv's RoIAlign reads its input as contiguous: otherwise a detector would learn nothing."""
-    model = XCiT(TINY, patch_size).train(train).to(device)
-    assert all(m.is_contiguous() for m in model(torch.randn(2, 3, 75, 101, device=device)))
+    model = XCiT(TINY, patch_size).to(device)
+    for train in (True, False):
+        maps = model.train(train)(torch.randn(2, 3, 75, 101, device=device))
+        assert all(m.is_contiguous() for m in maps)
 
 
-class TestModes:
-    def test_a_second_init_weights_keeps_trained_weights(self, tmp_path):
-        torch.save(dict(model=XCiT(TINY, norm_cfg=BN).state_dict()), tmp_path / "weights.pth")
-        init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "weights.pth"))
-        model = XCiT(TINY, norm_cfg=BN, init_cfg=init_cfg)
-        model.init_weights()
-        with torch.no_grad():
-            model.blocks[0].gamma1.fill_(7.0)
-        model.init_weights()
-        assert (model.blocks[0].gamma1 == 7).all()
-
-    @pytest.mark.parametrize("frozen_stages", [-1, 0, 2])
-    def test_frozen_stages_do_not_move(self, frozen_stages):
-        model = XCiT(TINY, frozen_stages=frozen_stages, norm_cfg=BN)
-        trained = [block.mlp.training for block in model.blocks]
-        assert trained == [i >= frozen_stages for i in range(6)]
-        model.train()
-        initial = {key: value.clone() for key, value in model.state_dict().items()}
-        sum(m.square().mean() for m in model(torch.randn(2, 3, 64, 64))).backward()
-        for p in model.parameters():
-            if p.requires_grad:
-                p.data -= 0.1 * p.grad.sign()
-        frozen = ["patch_embed.", "pos_embeder."] if frozen_stages >= 0 else []
-        frozen += [f"blocks.{i}." for i in range(frozen_stages)]
-        state = model.state_dict()
-        moved = {key for key in state if not torch.equal(state[key], initial[key])}
-        assert moved == {key for key in state if not key.startswith(tuple(frozen))}
-
-    def test_norm_eval_keeps_running_statistics(self):
-        model = XCiT(TINY, norm_eval=True)
-        initial = {key: value.clone() for key, value in model.named_buffers()}
-        model(torch.randn(2, 3, 64, 64))
-        assert all(torch.equal(value, initial[key]) for key, value in model.named_buffers())
-        assert model.blocks[0].training
+def test_a_second_init_weights_keeps_trained_weights(tmp_path):
+    torch.save(dict(model=XCiT(TINY, norm_cfg=BN).state_dict()), tmp_path / "weights.pth")
+    init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "weights.pth"))
+    model = XCiT(TINY, norm_cfg=BN, init_cfg=init_cfg)
+    model.init_weights()
+    with torch.no_grad():
+        model.blocks[0].gamma1.fill_(7.0)
+    model.init_weights()
+    assert (model.blocks[0].gamma1 == 7).all()
 
 
-class TestPrecision:
-    @on_each_device
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_autocast_infers_as_it_trains(self, dtype, device):
-        """The residual stream is in float32 in both, as torch's rules make it."""
-        need_autocast(device, dtype)
-        model = fill(XCiT("n12")).to(device)
-        x = image(64, 96).float().to(device)
-        with torch.no_grad():
-            exact = model(x)
-            with torch.autocast(device, dtype):
-                inferred = model(x)
+@pytest.mark.parametrize("frozen_stages", [-1, 0, 2])
+def test_frozen_stages_do_not_move(frozen_stages):
+    model = XCiT(TINY, frozen_stages=frozen_stages, norm_cfg=BN)
+    trained = [block.mlp.training for block in model.blocks]
+    assert trained == [i >= frozen_stages for i in range(6)]
+    model.train()
+    initial = {key: value.clone() for key, value in model.state_dict().items()}
+    sum(m.square().mean() for m in model(torch.randn(2, 3, 64, 64))).backward()
+    for p in model.parameters():
+        if p.requires_grad:
+            p.data -= 0.1 * p.grad.sign()
+    frozen = ["patch_embed.", "pos_embeder."] if frozen_stages >= 0 else []
+    frozen += [f"blocks.{i}." for i in range(frozen_stages)]
+    state = model.state_dict()
+    moved = {key for key in state if not torch.equal(state[key], initial[key])}
+    assert moved == {key for key in state if not key.startswith(tuple(frozen))}
+
+
+def test_norm_eval_keeps_running_statistics():
+    model = XCiT(TINY, norm_eval=True)
+    initial = {key: value.clone() for key, value in model.named_buffers()}
+    model(torch.randn(2, 3, 64, 64))
+    assert all(torch.equal(value, initial[key]) for key, value in model.named_buffers())
+    assert model.blocks[0].training
+
+
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_infers_as_it_trains(dtype, device):
+    """The residual stream is in float32 in both, as torch's rules make it."""
+    need_autocast(device, dtype)
+    model = fill(XCiT("n12")).to(device)
+    x = image(64, 96).float().to(device)
+    with torch.no_grad():
+        exact = model(x)
         with torch.autocast(device, dtype):
-            trained = model(x)
-        assert inferred[2].dtype == trained[2].dtype == torch.float32
-        tolerance = 0.015 if dtype == torch.bfloat16 else 0.01
-        for level, (a, b, c) in enumerate(zip(exact, inferred, trained, strict=True)):
-            error = (a - b).abs().mean()
-            assert error < tolerance * a.abs().mean(), level
-            assert error < 1.05 * (a - c).abs().mean(), level
-
-    @on_each_device
-    def test_half_precision_does_not_overflow_the_residual_stream(self, device):
-        """Sums beyond float16, of branches within it."""
-        need_autocast(device, torch.float16)
-        model = fill(XCiT(TINY, norm_cfg=BN)).to(device)
-        for block in model.blocks:
-            block.gamma2.data.fill_(3e4)
-        with torch.autocast(device, torch.float16), torch.no_grad():
-            assert all(m.isfinite().all() for m in model(image(64, 96).float().to(device))[2:])
-
-    @on_each_device
-    @pytest.mark.parametrize("model_too", [False, True])
-    def test_channels_last(self, model_too, device):
-        model = XCiT(TINY, norm_cfg=BN).to(device)
-        other = copy.deepcopy(model)
-        if model_too:
-            other.to(memory_format=torch.channels_last)
-        x = torch.randn(2, 3, 75, 101, device=device)
-        results = []
-        for network, images in ((model, x), (other, x.to(memory_format=torch.channels_last))):
-            maps = network(images)
-            loss = sum(m.square().mean() for m in maps)
-            results.append((*maps, *torch.autograd.grad(loss, tuple(network.parameters()))))
-        for a, b in zip(*results, strict=True):
-            # The gradient of a bias before BatchNorm is zero but for rounding.
-            torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4 * a.abs().max().item() + 1e-7)
+            inferred = model(x)
+    with torch.autocast(device, dtype):
+        trained = model(x)
+    assert inferred[2].dtype == trained[2].dtype == torch.float32
+    tolerance = 0.015 if dtype == torch.bfloat16 else 0.01
+    for level, (a, b, c) in enumerate(zip(exact, inferred, trained, strict=True)):
+        error = (a - b).abs().mean()
+        assert error < tolerance * a.abs().mean(), level
+        assert error < 1.05 * (a - c).abs().mean(), level
 
 
-@pytest.mark.parametrize("patch_size", [16, 8])
-def test_batch_norm_folded_by_mmcv_gives_the_same(patch_size):
-    model = fill(XCiT(TINY, patch_size, norm_cfg=BN))
+@on_each_device
+def test_half_precision_does_not_overflow_the_residual_stream(device):
+    """Sums beyond float16, of branches within it."""
+    need_autocast(device, torch.float16)
+    model = fill(XCiT(TINY, norm_cfg=BN)).to(device)
+    for block in model.blocks:
+        block.gamma2.data.fill_(3e4)
+    with torch.autocast(device, torch.float16), torch.no_grad():
+        assert all(m.isfinite().all() for m in model(image(64, 96).float().to(device))[2:])
+
+
+@on_each_device
+def test_channels_last(device):
+    model = XCiT(TINY, norm_cfg=BN).to(device)
+    other = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 75, 101, device=device)
+    results = []
+    for network, images in ((model, x), (other, x.to(memory_format=torch.channels_last))):
+        maps = network(images)
+        loss = sum(m.square().mean() for m in maps)
+        results.append((*maps, *torch.autograd.grad(loss, tuple(network.parameters()))))
+    for a, b in zip(*results, strict=True):
+        # The gradient of a bias before BatchNorm is zero but for rounding.
+        torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4 * a.abs().max().item() + 1e-7)
+
+
+def test_batch_norm_folded_by_mmcv_gives_the_same():
+    model = fill(XCiT(TINY, norm_cfg=BN))
     x = image(75, 101).float()
     with torch.inference_mode():
         expected = model(x)
@@ -249,17 +262,3 @@ def test_inference_at_1024_pixels_keeps_no_map_longer_than_needed(dtype, megabyt
     with torch.inference_mode(), half, PeakBytes() as measured:
         model(x)
     assert measured.peak < megabytes * 1e6
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype, gigabytes", [("float32", 1.13), ("float16", 0.62)])
-def test_inference_at_2048_pixels_keeps_no_map_longer_than_needed(dtype, gigabytes):
-    model = XCiT("s12", norm_cfg=BN).eval().cuda()
-    x = torch.randn(1, 3, 2048, 2048, device="cuda")
-    half = torch.autocast("cuda", getattr(torch, dtype), enabled=dtype != "float32")
-    with torch.inference_mode(), half:
-        model(x)  # cuBLAS allocates a permanent workspace
-        torch.cuda.reset_peak_memory_stats()
-        at_rest = torch.cuda.memory_allocated()
-        model(x)
-    assert torch.cuda.max_memory_allocated() - at_rest < gigabytes * 1e9

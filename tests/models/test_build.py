@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.golden import fill
-from helpers.paths import CONFIGS
 from helpers.small_models import semantic_fpn
 from helpers.weight_files import MINI
 from mmengine.config import Config
@@ -27,12 +26,9 @@ QKV = "blocks.0.attn.qkv.weight"
     "network, options",
     [
         (XCiT, {}),
-        (XCiT, dict(patch_embed="linear")),
-        (XCiT, dict(patch_size=16, strides=(8, 16, 32))),
-        (XCiT, dict(in_channels=4)),
-        (XCiT, dict(use_pos=False)),
+        (XCiT, dict(patch_size=16, strides=(8, 16, 32), in_channels=4)),
+        (XCiT, dict(patch_embed="linear", use_pos=False)),
         (Trunk, {}),
-        (Trunk, dict(patch_embed="linear")),
     ],
 )
 def test_weights_determine_class_and_options_of_the_backbone(network, options, tmp_path):
@@ -51,10 +47,8 @@ def test_weights_determine_class_and_options_of_the_backbone(network, options, t
         # of 200 GB.
         ({"blocks.300.norm1.weight": torch.ones(16)}, r"it has a block 300, but 200 tensors"),
         ({"blocks.0.norm1.weight": torch.ones(2**16)}, r"it holds patch_embed\.proj\.0\.0\.weight"),
-        ({"blocks.0.attn.temperature": torch.ones(0)}, "num_heads=0"),
         ({QKV: torch.ones(48)}, r"blocks\.0\.attn\.qkv\.weight of \(48,\), not \(48, 16\)"),
         ({STEM: None}, r"stem, patch_embed\.proj\.0\.0\.weight"),
-        ({"patch_embed.proj.weight": torch.ones(16, 3, 1, 64)}, "patch_size=64"),
     ],
 )
 def test_a_damaged_file_is_named_before_it_takes_memory(tensors, message, tmp_path):
@@ -87,38 +81,34 @@ def checkpoint(tmp_path) -> str:
     return str(tmp_path / "whole.pth")
 
 
-class TestModelOfConfig:
-    def test_preprocessing_is_that_of_training_wherever_the_config_has_it(self, checkpoint):
-        """The model's own wins; mmengine finds it beside the model too. The config stays."""
-        both = small()
-        both.data_preprocessor = dict(both.model.data_preprocessor, mean=[1.0, 2.0, 3.0])
-        beside = small()
-        beside.data_preprocessor = beside.model.pop("data_preprocessor")
-        before = deepcopy(beside.to_dict())
-        image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8)
+def test_preprocessing_is_that_of_training_wherever_the_config_has_it(checkpoint):
+    """The model's own wins; mmengine finds it beside the model too. The config stays."""
+    both = small()
+    both.data_preprocessor = dict(both.model.data_preprocessor, mean=[1.0, 2.0, 3.0])
+    beside = small()
+    beside.data_preprocessor = beside.model.pop("data_preprocessor")
+    before = deepcopy(beside.to_dict())
+    image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8)
 
-        def preprocess(cfg: Config) -> Tensor:
-            return load_model(cfg, checkpoint).data_preprocessor(dict(inputs=[image]))["inputs"]
+    def preprocess(cfg: Config) -> Tensor:
+        warnings.simplefilter("error", UserWarning)  # of the library, on losses
+        return load_model(cfg, checkpoint).data_preprocessor(dict(inputs=[image]))["inputs"]
 
-        expected = preprocess(small())
-        assert expected.mean().abs() < 2
-        assert torch.equal(preprocess(beside), expected)
-        assert torch.equal(preprocess(both), expected)
-        with pytest.raises(FileNotFoundError):
-            load_model(beside, "none.pth")
-        assert beside.to_dict() == before
+    expected = preprocess(small())
+    assert expected.mean().abs() < 2
+    assert torch.equal(preprocess(beside), expected)
+    assert torch.equal(preprocess(both), expected)
+    with pytest.raises(FileNotFoundError):
+        load_model(beside, "none.pth")
+    assert beside.to_dict() == before
 
-    def test_what_the_library_says_on_losses_is_not_shown(self, checkpoint):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
-            load_model(small(), checkpoint)
 
-    def test_a_config_without_a_scope_is_named(self):
-        cfg = small()
-        cfg.pop("default_scope")
-        cfg.model.pop("_scope_", None)
-        with pytest.raises(ValueError, match="give the config a default_scope"):
-            load_model(cfg, "any.pth")
+def test_a_config_without_a_scope_is_named():
+    cfg = small()
+    cfg.pop("default_scope")
+    cfg.model.pop("_scope_", None)
+    with pytest.raises(ValueError, match="give the config a default_scope"):
+        load_model(cfg, "any.pth")
 
 
 NAME = "xcit_nano_12_p16_224"
@@ -170,7 +160,6 @@ def test_the_backbone_of_a_trained_model_has_its_pyramid(models, tmp_path, image
     "name, expected",
     [
         ("xcit_tiny_12_p8_224_dist", (Trunk, 192, 8)),
-        ("xcit_small_12_cp16_dino", (Trunk, 384, 16)),
         ("sem_fpn_xcit_tiny_12_p16", (xcit_mm.XCiT, 192, 16)),
         ("retinanet_xcit-s12-p16_fpn_1x_coco", (xcit_mm.XCiT, 384, 16)),
     ],
@@ -189,7 +178,6 @@ def test_without_weights_nothing_is_downloaded(name, expected, monkeypatch, tmp_
         ("retinanet_xcit-s12-p16_fpn_1x_coco", {}, ValueError, "has no checkpoint"),
         (NAME, dict(out_indexes=(3,)), TypeError, "out_indexes"),
         (NAME, dict(arch="t12"), ValueError, "n12/p16, .* t12/p16"),
-        (str(CONFIGS / "none.py"), {}, ValueError, "none.py has no checkpoint"),
         ("none.pth", {}, FileNotFoundError, "none.pth"),
     ],
 )

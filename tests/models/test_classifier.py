@@ -17,7 +17,7 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from torch import nn
 
-from xcit_mm import LayerDecayOptimWrapperConstructor, XCiT, XCiTClassifier
+from xcit_mm import XCiT, XCiTClassifier
 from xcit_mm.archs import resolve_arch
 from xcit_mm.weights.matching import match_model
 
@@ -38,14 +38,14 @@ def load(file: Path, patch_size: int = 16, num_classes: int = 10, **options) -> 
     return model.eval()
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.float64, 1e-9)])
 @pytest.mark.parametrize("name", ["n12_p16", "n12_p8", "t12_p16", "t12_p8"])
-def test_logits_equal_the_authors(name, dtype, tolerance):
+def test_logits_equal_the_authors(name):
     arch, _, patch_size = name.partition("_p")
-    model = fill(XCiTClassifier(arch, int(patch_size)).to(dtype))
-    with torch.inference_mode():
-        logits = model(image(224, 224).to(dtype))
-    assert deviation([logits], GOLDEN / f"logits_{name}.npz") < tolerance
+    for dtype, tolerance in [(torch.float32, 1e-4), (torch.float64, 1e-9)]:
+        model = fill(XCiTClassifier(arch, int(patch_size)).to(dtype))
+        with torch.inference_mode():
+            logits = model(image(224, 224).to(dtype))
+        assert deviation([logits], GOLDEN / f"logits_{name}.npz") < tolerance
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,8 @@ class TestLoading:
             logits = load(path_of(source, tmp_path), patch_size)(image(224, 224).float())
         assert deviation([logits], GOLDEN / f"logits_pico_p{patch_size}.npz") < 1e-4
 
-    @pytest.mark.parametrize("name", ["dino-backbone_p16.pth", "dino-full_p16.pth"])
-    def test_dino_gives_a_descriptor(self, name, tmp_path):
-        dino = path_of(name, tmp_path)
+    def test_dino_gives_a_descriptor(self, tmp_path):
+        dino = path_of("dino-full_p16.pth", tmp_path)
         file = path_of("official-imagenet_p16.pth", tmp_path)
         classifier = load(file)
         x = image(64, 96, batch=2).float()
@@ -121,25 +120,11 @@ def test_attention_maps_are_the_weights_of_the_patches_that_the_logits_follow_fr
         torch.testing.assert_close(attention.flatten(2), weights[..., 1:])
 
 
-@pytest.mark.parametrize("arch", [TINY, dict(TINY, tokens_norm=False)])
-def test_gradients_reach_every_parameter(arch):
-    model = XCiTClassifier(arch, num_classes=5, drop_rate=0.1, attn_drop_rate=0.2).train()
+def test_gradients_reach_every_parameter():
+    model = XCiTClassifier(TINY, num_classes=5, drop_rate=0.1, attn_drop_rate=0.2).train()
     F.cross_entropy(model(torch.randn(2, 3, 64, 96)), torch.tensor([1, 2])).backward()
     parameters = model.named_parameters()
     assert [name for name, p in parameters if p.grad is None or not p.grad.any()] == []
-
-
-def test_layer_decay_gives_head_and_class_attention_the_full_rate():
-    model = nn.Sequential(XCiTClassifier(TINY, num_classes=5))
-    wrapper = dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=1.0))
-    constructor = LayerDecayOptimWrapperConstructor(wrapper, dict(layer_decay_rate=0.5))
-    groups = constructor(model).param_groups
-    rates_by_id = {id(p): group["lr"] for group in groups for p in group["params"]}
-    rates = {name: rates_by_id[id(p)] for name, p in model[0].named_parameters()}
-    beyond_trunk = [name for name in rates if name.startswith(("cls_", "norm.", "head."))]
-    assert {rates[name] for name in beyond_trunk} == {1.0}
-    assert rates["blocks.3.gamma1"] == 0.5
-    assert rates["patch_embed.proj.0.0.weight"] == 0.5**5
 
 
 @pytest.mark.peers

@@ -87,9 +87,8 @@ def test_the_taps_are_those_in_memory(arch, patch_size, size, gaps, tmp_path):
 
 
 @on_each_device
-@pytest.mark.parametrize("options", [dict(patch_embed="linear"), dict(use_pos=False)])
-def test_other_trunks_have_the_taps_in_memory(options, device):
-    model = build(**options).to(device)
+def test_a_trunk_without_convolutions_and_position_has_the_taps_in_memory(device):
+    model = build(patch_embed="linear", use_pos=False).to(device)
     scene = Scene(300, 200, gaps=True)
     taps = large_taps(model, scene.read, *scene.size)
     assert_close(taps.crop(ALL, ALL)[0], scene.in_memory(model))
@@ -108,11 +107,10 @@ def test_half_precision_is_as_exact_as_in_memory(device):
         assert (tap - expected).abs().mean() < 1.1 * (other - expected).abs().mean()
 
 
-@pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("patch_size", [16, 8])
-def test_windows_have_their_part_of_the_pyramid(patch_size, gaps, tmp_path):
+def test_windows_have_their_part_of_the_pyramid(patch_size, tmp_path):
     model = fill(XCiT(TRUNK, patch_size, out_indices=(0, 1, 2, 3), norm_cfg=BN))
-    scene = Scene(300, 200, gaps)
+    scene = Scene(300, 200, gaps=True)
     taps = large_taps(model, scene.read, *scene.size, tmp_path, memory=0)
     maps = scene.in_memory(model, XCiT)
     for rows, columns in [(slice(0, 128), slice(64, 192)), (slice(128, 320), slice(96, 224))]:
@@ -123,7 +121,7 @@ def test_windows_have_their_part_of_the_pyramid(patch_size, gaps, tmp_path):
         assert_close(pyramid_of(model, taps, rows, columns), expected)
 
 
-@pytest.mark.parametrize("stop_after", [1, 3, 5])  # passes: the stem, the second tap, the last
+@pytest.mark.parametrize("stop_after", [1, 3])  # passes: the stem, the second tap
 def test_a_later_call_continues_after_the_last_finished_tap(stop_after, tmp_path):
     model = build()
     scene = Scene(300, 200, gaps=True)
@@ -152,9 +150,7 @@ def test_a_later_call_continues_after_the_last_finished_tap(stop_after, tmp_path
 @pytest.mark.parametrize(
     "name, change",
     [
-        ("blocks.1.attn.qkv", CHANGES["hook"]),
         ("blocks.1.attn.proj", CHANGES["parametrized"]),
-        ("blocks.1.drop_path", CHANGES["hook"]),
         ("blocks.1.mlp.drop", nn.Module.train),  # Monte Carlo dropout
         ("blocks.1.local_mp.conv1", lambda conv: setattr(conv, "dilation", (2, 2))),
         ("patch_embed.proj.0", CHANGES["hook"]),

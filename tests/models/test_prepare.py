@@ -7,12 +7,11 @@ import pytest
 import torch
 from helpers import small_models
 from helpers.golden import fill
-from helpers.layer_changes import CHANGES
+from helpers.layer_changes import CHANGES, OwnAttention
 from helpers.small_models import TRUNK, build, synthetic_images
 from torch import Tensor, nn
 
 from xcit_mm.models import XCiT, XCiTClassifier, prepare_for_inference, products
-from xcit_mm.models.products import FastLinear
 
 SHAPE = (2, 96, 161)
 
@@ -64,17 +63,20 @@ def test_half_precision_is_as_exact_as_before():
     assert (after - exact).abs().mean() < 1.2 * (before - exact).abs().mean()
 
 
-@pytest.mark.parametrize("patch_size", [16, 8])
+@pytest.mark.parametrize("is_slow", [True, False])
 @pytest.mark.parametrize(
     "network, options",
     [(XCiT, dict(out_indices=(0, 1, 2, 3))), (XCiTClassifier, dict(as_tuple=True))],
 )
-def test_a_backbone_alone_and_a_classifier_give_the_same(network, options, patch_size):
-    model = fill(network(TRUNK, patch_size, norm_cfg=dict(type="BN"), **options))
+def test_a_backbone_alone_and_a_classifier_give_the_same(network, options, is_slow, monkeypatch):
+    """By MKL and by oneDNN."""
+    monkeypatch.setattr(products, "has_slow_mkl", lambda: is_slow)
+    model = fill(network(TRUNK, 8, norm_cfg=dict(type="BN"), **options))
     images = synthetic_images(*SHAPE)
     with torch.inference_mode():
         expected = model(images)
         actual = prepare_for_inference(model)(images)
+        assert len(prepare_for_inference(model)(images[:0])[0]) == 0
     assert_equal(actual, expected)
     assert all(level.is_contiguous() for level in actual)
 
@@ -91,20 +93,6 @@ def test_prepared_model_cannot_be_trained():
     model.eval()(images)
     with pytest.raises(RuntimeError, match="Unexpected key"):  # those of the folded BatchNorm
         model.load_state_dict(build(small_models.upernet()).state_dict())
-
-
-@pytest.mark.parametrize("is_slow", [True, False])
-def test_linear_layers_give_the_same_by_onednn_and_by_mkl(is_slow, monkeypatch):
-    monkeypatch.setattr(products, "has_slow_mkl", lambda: is_slow)
-    layer = FastLinear(48, 32)
-    x = torch.randn(2, 7, 48).transpose(0, 1)
-    expected = nn.functional.linear(x, layer.weight, layer.bias)
-    with torch.inference_mode():
-        torch.testing.assert_close(layer(x), expected)
-        with torch.autocast("cpu", torch.bfloat16):
-            assert layer(x).dtype == torch.bfloat16
-        assert layer(x[:0]).shape == (0, 2, 32)
-    assert layer(x).requires_grad
 
 
 def remove_statistics(norm: nn.BatchNorm2d) -> None:
@@ -133,21 +121,12 @@ def test_a_neck_with_norms_gives_the_same(norm_cfg):
     assert_prepared_gives_the_same(build(small_models.semantic_fpn(neck=dict(norm_cfg=norm_cfg))))
 
 
-class OwnAttention(nn.Module):
-    """A user's own, without parameters."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(dim=1, keepdim=True)
-
-
-@pytest.mark.parametrize("name", ["mlp.fc1", "attn.proj", "attn"])
-def test_a_block_with_a_changed_layer_acts_as_before(name):
+def test_blocks_with_changed_layers_act_as_before():
     model = build(small_models.semantic_fpn())
-    block = model.backbone.blocks[1]
-    if name == "attn":
-        block.attn = OwnAttention()
-    else:
-        CHANGES["parametrized"](block.get_submodule(name))
+    blocks = model.backbone.blocks
+    blocks[1].attn = OwnAttention()
+    CHANGES["parametrized"](blocks[2].attn.proj)
+    CHANGES["parametrized"](blocks[3].mlp.fc1)
     assert_prepared_gives_the_same(model)
 
 
