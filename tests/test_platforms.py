@@ -1,37 +1,10 @@
-"""What macOS and Windows do differently, on Linux: workers that are spawned, modules that lack."""
+"""What Windows does differently, on Linux: modules that lack, another encoding of files."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[1]
-PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-
-TRAINING = """
-import json
-import torch
-
-if __name__ == "__main__":
-    import xcit_mm
-    from mmdet.datasets import CocoDataset
-
-    images = [dict(id=1, file_name="a.jpg", width=9, height=9)]
-    with open("a.json", "w") as file:
-        json.dump(dict(images=images, annotations=[], categories=[dict(id=1, name="a")]), file)
-    dataset = CocoDataset(
-        ann_file="a.json",
-        data_prefix=dict(img=""),
-        metainfo=dict(classes=("a",)),
-        test_mode=True,
-    )
-    loader = torch.utils.data.DataLoader(
-        dataset, num_workers=1, collate_fn=list, multiprocessing_context="spawn"
-    )
-    print([sample["height"] for batch in loader for sample in batch])
-"""
+from helpers.paths import ROOT
 
 WINDOWS = """
 import os, sys, types
@@ -50,14 +23,11 @@ def locking(file, mode, count):
 sys.modules.update(fcntl=None, resource=None)
 import torch
 import xcit_mm
-from helpers import small_models
 from xcit_mm.__main__ import main
 from xcit_mm.utils.folders import lock_folder
 
-cfg = small_models.semantic_fpn()
-model = small_models.build(cfg)
-assert len(model.backbone(torch.zeros(1, 3, 64, 64))) == 4
-print(xcit_mm.Predictor(model, cfg)(small_models.synthetic_photo(64, 64)).segmentation.shape)
+backbone = xcit_mm.backbone("sem_fpn_xcit_tiny_12_p16", pretrained=False)
+print(xcit_mm.Predictor, len(backbone(torch.zeros(1, 3, 64, 64))))
 sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
 with lock_folder(Path("out"), "--out"):
     try:
@@ -69,22 +39,18 @@ sys.exit(main(["weights", "list"]))
 """
 
 
-def run(program: str, folder: Path, *options: str) -> str:
-    (folder / "program.py").write_text(program, "utf-8")
-    command = [sys.executable, *options, "program.py"]
-    environment = {**os.environ, "PYTHONPATH": PATHS}
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-@pytest.mark.forks
-def test_spawned_workers_of_mmdets_own_script_find_the_operators(tmp_path):
-    assert run(TRAINING, tmp_path).endswith("[9]\n")
-
-
 def test_backbone_predictor_and_weights_need_no_modules_of_posix(tmp_path):
+    (tmp_path / "program.py").write_text(WINDOWS, "utf-8")
     encodings = ("-X", "warn_default_encoding", "-W", "error::EncodingWarning:xcit_mm")
-    printed = run(WINDOWS, tmp_path, *encodings)
-    assert printed.startswith("(64, 64)\nanother process writes into out")
-    assert "xcit://" in printed
+    ended = subprocess.run(
+        [sys.executable, *encodings, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    predictor, locked, *_ = ended.stdout.splitlines()
+    assert predictor == "<class 'xcit_mm.prediction.predictor.Predictor'> 4"
+    assert locked.startswith("another process writes into out")
+    assert "xcit://" in ended.stdout
