@@ -96,14 +96,8 @@ def test_a_shipped_config_has_the_hooks_for_long_runs_and_the_metadata_of_its_sc
     assert metadata.get("Iterations") == cfg.train_cfg.get("max_iters")
 
 
-def test_the_published_models_have_configs_and_metadata():
-    leaves = {
-        CONFIGS / task / LEAVES[task].format(arch, p)
-        for task in LEAVES
-        for arch in ARCHS
-        for p in (16, 8)
-    }
-    assert leaves <= MODELS_BY_CONFIG.keys() <= SHIPPED
+def test_the_index_names_configs_that_are_shipped():
+    assert MODELS_BY_CONFIG.keys() <= SHIPPED
 
 
 @pytest.mark.parametrize("patch_size", [16, 8])

@@ -7,7 +7,7 @@ from helpers.tiny_recipes import first_batch, read, tiny
 from mmengine.dataset import pseudo_collate
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
-from torch import Tensor, nn
+from torch import nn
 
 from xcit_mm.checks.doctor import diagnose
 
@@ -24,18 +24,6 @@ PUBLISHED = [
     next((ROOT / "configs" / task).glob("*t12-p16*.py"))
     for task in ("mask_rcnn", "semantic_fpn", "upernet")
 ]
-
-
-Losses = dict[str, Tensor]
-
-
-def take_a_step(model: nn.Module, optim_wrapper: dict, batch: dict) -> tuple[Losses, set[str]]:
-    """Train on a batch. Return the losses and the names of the parameters that got a gradient."""
-    reached = set()
-    for name, p in model.named_parameters():
-        p.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))
-    losses = model.train().train_step(batch, build_optim_wrapper(model, optim_wrapper))
-    return losses, reached
 
 
 def assert_prediction(sample: object, size: tuple[int, int]) -> None:
@@ -94,15 +82,30 @@ def test_rates_and_decay_are_those_of_the_recipe(leaf):
         assert group["weight_decay"] == (decay if has_decay else 0.0), name
 
 
+# What no other quick test trains; mask2former of COCO is quicker than that of ADE20K.
+QUICK = ("mask2former_xcit-s12-p16_8xb2-lsj-50e_coco", "retinanet", "segformer", "upernet")
+
+
 @pytest.mark.forks
-@pytest.mark.parametrize("leaf", [*LEAVES, *PUBLISHED], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        pytest.param(path, marks=() if path.stem.startswith(QUICK) else pytest.mark.slow)
+        for path in (*LEAVES, *PUBLISHED)
+    ],
+    ids=lambda path: path.stem,
+)
 def test_a_step_trains_every_parameter_and_the_model_predicts(leaf, shapes):
     cfg = tiny(leaf, shapes)
     torch.manual_seed(0)
     model = MODELS.build(cfg.model)
     model.init_weights()
     initial = {name: p.detach().clone() for name, p in model.named_parameters()}
-    losses, reached = take_a_step(model, cfg.optim_wrapper, first_batch(cfg.train_dataloader))
+    reached = set()
+    for name, p in model.named_parameters():
+        p.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))
+    batch = first_batch(cfg.train_dataloader)
+    losses = model.train().train_step(batch, build_optim_wrapper(model, cfg.optim_wrapper))
     changed = {name for name, p in model.named_parameters() if not torch.equal(p, initial[name])}
     assert all(loss.isfinite().all() for loss in losses.values())
     # On several GPUs torch stops at a parameter without gradient.

@@ -79,15 +79,8 @@ def run_command(line: str, clone: Path) -> None:
     assert ended.returncode == 0, f"{line}\n{ended.stdout[-1000:]}\n{ended.stderr[-3000:]}"
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        # Those that train take half a minute.
-        pytest.param(page, marks=() if page.stem.startswith("from") else pytest.mark.slow)
-        for page in TUTORIALS
-    ],
-    ids=lambda page: page.stem,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_runs_and_writes_the_files_that_it_names(page: Path, clone: Path):
     write, folder = DATA[page.stem]
     write(clone / folder)

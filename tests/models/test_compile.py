@@ -35,6 +35,7 @@ def test_one_graph_gives_the_same_at_every_large_size(device):
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 @on_each_device_in(["bfloat16"], ["bfloat16", "float16"])
 def test_half_precision_trains(device, dtype):
     """As close to float32 as without the compiler."""
@@ -54,6 +55,7 @@ def test_half_precision_trains(device, dtype):
         assert (half - exact).abs().mean() <= allowed
 
 
+@pytest.mark.slow
 def test_checkpointing_saves_memory_and_keeps_the_results():
     """Outputs, gradients, and the same paths dropped in both passes."""
 
