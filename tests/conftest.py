@@ -83,7 +83,10 @@ def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     import cv2
     import torch
     from demo import save_untrained
-    from mmseg.apis import inference_model, init_model
+    from mmengine.config import Config
+    from mmseg.apis import inference_model
+
+    from xcit_mm.models.build import load_model
 
     folder = tmp_path_factory.mktemp("models")
     detector = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
@@ -94,7 +97,10 @@ def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     file = folder / "seg.pth"
     save_untrained(segmentor, file)
     image = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
-    sample = inference_model(init_model(str(segmentor), str(file), device="cpu"), image)
+    cfg = Config.fromfile(segmentor)
+    model = load_model(cfg, file)
+    model.cfg = cfg
+    sample = inference_model(model, image)
     checkpoint = torch.load(file)
     means = sample.seg_logits.data.mean(dim=(1, 2))
     checkpoint["state_dict"]["decode_head.conv_seg.bias"] -= means

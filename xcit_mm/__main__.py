@@ -39,23 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     command, *arguments = argv or ["--help"]
     with ignore_broken_pipe():
-        return _run(command, arguments)
-
-
-def _run(command: str, arguments: Sequence[str]) -> int:
-    if command in ("-h", "--help"):
-        lines = [f"  {name:10} {summary}" for name, summary in COMMANDS.items()]
-        print(_USAGE.format(commands="\n".join(lines)))
-        return 0
-    if command == "--version":
-        print(f"xcit_mm {__version__}")
-        return 0
-    if command not in COMMANDS:
+        if command in ("-h", "--help"):
+            lines = [f"  {name:10} {summary}" for name, summary in COMMANDS.items()]
+            print(_USAGE.format(commands="\n".join(lines)))
+            return 0
+        if command == "--version":
+            print(f"xcit_mm {__version__}")
+            return 0
+        if command in COMMANDS:
+            return import_module(f"xcit_mm.commands.{command}").main(arguments)
         similar = get_close_matches(command, COMMANDS, n=1)
         hint = f"did you mean {similar[0]}?" if similar else f"choose from {', '.join(COMMANDS)}"
         print(f"{command!r} is not a command: {hint}", file=sys.stderr)
         return 2
-    return import_module(f"xcit_mm.commands.{command}").main(arguments)
 
 
 if __name__ == "__main__":

@@ -210,8 +210,8 @@ class Backbone(BaseModule):
             super().init_weights()
             for options in pretrained:
                 load_pretrained(self, **options)
-        except Exception:
-            self.is_init = False  # a second call must try again
+        except Exception:  # of any type: it passes on, and a second call must try again
+            self.is_init = False
             raise
         finally:
             self.init_cfg = init_cfg
