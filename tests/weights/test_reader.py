@@ -248,9 +248,9 @@ def test_safetensors_of_any_name_and_length_of_header_are_read_in_mmengine_too()
     for pad in range(0, 256, 24):
         save_file(dict(w=torch.ones(2)), "file.bin", metadata=dict(pad="x" * pad))
         assert torch.equal(load_from_file("file.bin")["w"], torch.ones(2))
-    Path("file.bin").rename("file.safetensors")
-    content = CheckpointLoader.load_checkpoint("file.safetensors", "cpu")
-    assert torch.equal(content["w"], torch.ones(2))
+    path = r"C:\a model.safetensors"  # on Windows
+    Path("file.bin").rename(path)
+    assert torch.equal(CheckpointLoader.load_checkpoint(path, "cpu")["w"], torch.ones(2))
 
 
 def test_only_the_used_tensors_of_a_training_file_are_read():
@@ -271,10 +271,18 @@ def test_threads_read_at_once():
 
 
 @pytest.mark.parametrize("reader", ["plain_pickle"], indirect=True)
-def test_mmengine_reads_local_files_in_it_too(reader, monkeypatch):
-    """`load_from` and `resume` of a training, which mmengine reads by plain `torch.load`."""
+@pytest.mark.parametrize(
+    "name", ["file.pth", "https://host/file.pth", "open-mmlab://vgg16_caffe", "mmcls://vgg11"]
+)
+def test_mmengine_reads_every_file_in_it_too(name, reader, monkeypatch):
+    """`load_from`, `resume` and `init_cfg` of a training, which mmengine reads by `torch.load`."""
     monkeypatch.setattr("xcit_mm.utils.compat.TORCH", (2, 1))
     saved(Calls(os.system, "touch ran"))
-    with load_files_by(load_from_file), pytest.raises(ValueError, match="names posix"):
-        CheckpointLoader.load_checkpoint("file.pth", "cpu")
+
+    def load(path: str, map_location: str) -> object:
+        assert "://" not in path or path.startswith("https://")
+        return load_from_file("file.pth", map_location)
+
+    with load_files_by(load), pytest.raises(ValueError, match="names posix"):
+        CheckpointLoader.load_checkpoint(name, "cpu")
     assert not Path("ran").exists()

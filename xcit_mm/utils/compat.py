@@ -1,7 +1,5 @@
-"""Private names of other libraries, each with the reason for its use and the library's version.
-
-No other module uses one, but `weights` knows those in checkpoints. What this package replaces in
-another library, it replaces for the time of a call, and here.
+"""Private names and older versions of other libraries. What this package replaces in another
+library, it replaces for the time of a call, and here.
 """
 
 import multiprocessing
@@ -15,16 +13,15 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.logging import MMLogger
-from mmengine.runner import BaseLoop, CheckpointLoader, Runner
+from mmengine.runner import BaseLoop, CheckpointLoader, Runner, checkpoint
 from mmengine.utils import digit_version
 from torch import nn
 from torch.nn.modules import module as _all_modules
 
-# torch 2.13: the base class of every BatchNorm layer, SyncBatchNorm included. The public classes
-# are siblings without a public base class.
+# torch 2.13 has no public base class of BatchNorm layers and SyncBatchNorm.
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 
-# mmcv 2.1: the module of the compiled operators, which xcit_mm.ops replaces. mmcv.ops imports it.
+# mmcv 2.1: the module of the compiled operators, which xcit_mm.ops replaces.
 MMCV_OPERATORS = "mmcv._ext"
 
 TORCH = digit_version(torch.__version__)[:2]
@@ -32,15 +29,15 @@ TORCH = digit_version(torch.__version__)[:2]
 
 
 def is_compiling() -> bool:
-    """Return whether torch compiles or exports. It has a public function from 2.3 on."""
+    """Return whether torch compiles or exports, which has a public function from 2.3 on."""
     if TORCH < (2, 3):
         return torch._utils.is_compiling()
     return torch.compiler.is_compiling()
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
-    """Return the type of autocast on a type of device, or None where it is off. torch has functions
-    that take the device from 2.4 on.
+    """Return the type of autocast on a type of device, or None where it is off. Functions of torch
+    take the device from 2.4 on.
     """
     if TORCH >= (2, 4):
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
@@ -50,8 +47,8 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 
 
 def can_autocast(device: str, dtype: torch.dtype) -> bool:
-    """Return whether autocast on a type of device takes a type: on a CPU, float16 from torch 2.2
-    on.
+    """Return whether autocast takes a type on a type of device. From torch 2.2 on, a CPU has
+    float16.
     """
     return device != "cpu" or dtype != torch.float16 or TORCH >= (2, 2)
 
@@ -70,22 +67,21 @@ def total_norm(tensors: list[torch.Tensor], order: float = 2.0) -> torch.Tensor:
 
 
 def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.Tensor]:
-    """Return the operator of torchvision's gradient of roi_align, which has no public name."""
+    """Return the gradient of torchvision's roi_align, which has no public name."""
     return torchvision_kernels._roi_align_backward
 
 
 def import_in_spawned_processes(function: Callable[[], None]) -> None:
-    """Make the processes that this one spawns import a function's module before anything else that
-    they get. multiprocessing (Python 3.13) gives them this dict first, and has no option for it.
+    """Make the processes that this one spawns import a function's module first. multiprocessing
+    (Python 3.13) gives them this dict before anything else, and has no option for it.
     """
     process: Any = multiprocessing.current_process()
     process._config["imported first"] = function
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether hooks act on a module or submodule, or whether a `forward` is replaced.
-
-    torch (2.13) has public functions to register hooks, but none to list them.
+    """Return whether hooks act on a module or submodule, or whether a `forward` is replaced. torch
+    (2.13) has no public function that lists hooks.
     """
     everywhere = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
     forward = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
@@ -94,10 +90,8 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Compute `F.linear` of float32 on a CPU by oneDNN, without a gradient.
-
-    torch (2.13) takes MKL, which multiplies at half speed on AMD's processors with AVX512, and has
-    no option for float32.
+    """Compute `F.linear` of float32 on a CPU by oneDNN, without a gradient. torch (2.13) takes MKL,
+    which has half the speed on AMD's processors with AVX512, and has no option for it.
     """
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "none")
 
@@ -106,17 +100,14 @@ def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 def find_bases_by_package() -> Iterator[None]:
     """Make mmengine (0.10.7) find `_base_ = 'PACKAGE::CONFIG'` by the import name of the package.
 
-    mmengine asks setuptools, which from 82 on lacks `pkg_resources`, for the name of a
-    distribution, which for mmseg differs between the stacks. And it gives every part of such a base
-    the scope PACKAGE, in which it looks for its class: the parts of this package's configs belong
-    to their `default_scope`. mmengine has no option for either.
+    mmengine finds it by the name of the distribution, which for mmseg differs between the stacks,
+    and by `pkg_resources`, which setuptools lacks from 82 on. And it gives the parts of a base the
+    scope PACKAGE, but those of this package's configs belong to their `default_scope`.
     """
-    # `Config._file2dict` calls this method by the class's name: a subclass would repeat its 160
-    # lines, and the libraries' scripts, which read configs by `Config.fromfile`, would not use it.
-    find_base = Config._get_cfg_path
+    find_base = Config._get_cfg_path  # which the libraries' scripts call too, unlike a subclass's
 
     def find(base: str, filename: str) -> tuple[str, str | None]:
-        """Return the path of a base's file, and the scope of its parts or None."""
+        """Return the path of a base, and the scope of its parts or None."""
         package, separator, path = base.partition("::")
         if not separator:
             return find_base(base, filename)
@@ -142,31 +133,33 @@ def file_handlers(logger: MMLogger) -> list[FileHandler]:
 
 @contextmanager
 def load_files_by(loader: Callable[..., Any]) -> Iterator[None]:
-    """Make mmengine (0.10.7) load checkpoints of the web, and below torch 2.6 local ones, by
-    another function, in this block.
-
-    Its own runs what a file contains. mmengine has no public way to ask for a registered loader.
+    """Make mmengine (0.10.7) load checkpoints of the web, and below torch 2.6 all, by another
+    function, in this block: its own runs what a file contains.
     """
-    schemes = ["http://", "https://"]
-    if TORCH < (2, 6):
-        schemes.append("")
-    former = [CheckpointLoader._get_checkpoint_loader(scheme) for scheme in schemes]
-    CheckpointLoader.register_scheme(schemes, loader, force=True)
+    own_loader = checkpoint.load_from_http  # also of torchvision://, open-mmlab:// and mmcls://
+    own_schemes = CheckpointLoader._schemes
+    # These read by torch.load, without a download by `load_from_http`.
+    local = (checkpoint.load_from_local, checkpoint.load_from_ceph, checkpoint.load_from_pavi)
+    replaced = {own_loader, *local} if TORCH < (2, 6) else {own_loader}
+    CheckpointLoader._schemes = {
+        scheme: loader if own in replaced else own for scheme, own in own_schemes.items()
+    }
+    checkpoint.load_from_http = loader
     try:
         yield
     finally:
-        for scheme, former_loader in zip(schemes, former, strict=True):
-            CheckpointLoader.register_scheme(scheme, former_loader, force=True)
+        CheckpointLoader._schemes = own_schemes
+        checkpoint.load_from_http = own_loader
 
 
 def is_resuming(runner: Runner) -> bool:
-    """Whether a run of mmengine (0.10.7) resumes. Hooks of mmengine read the same attribute."""
+    """Return whether a run of mmengine (0.10.7) resumes."""
     return runner._resume
 
 
 def train_dataloader_config(runner: Runner) -> Any:
-    """Return the config of the training data, or the loader, that a run of mmengine (0.10.7) was
-    given. `runner.cfg` lacks it if the run was not made from a config.
+    """Return the training data of a run of mmengine (0.10.7), a config or a loader. A run that was
+    not made from a config has none in `runner.cfg`.
     """
     return runner._train_dataloader
 
@@ -177,10 +170,8 @@ def is_training_run(runner: Runner) -> bool:
 
 
 def gdal_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that rasterio (1.4) raises for errors of GDAL.
-
-    Writing and closing raise GDAL's own errors unwrapped, whose base class `rasterio.errors` does
-    not export.
+    """Return the exceptions of rasterio (1.4), and of GDAL, which writing and closing raise and
+    `rasterio.errors` does not export.
     """
     from rasterio._err import CPLE_BaseError
     from rasterio.errors import RasterioError
@@ -190,9 +181,10 @@ def gdal_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def without_resize_warning() -> Iterator[None]:
-    """Make mmseg (1.2) resize, by default, without its warning about aligned corners."""
-    # A filter of warnings does not help: before the warning, int() makes the sizes constants of an
-    # exported graph. Heads import the function by name and do not pass its option on.
+    """Make mmseg (1.2) resize without its warning about aligned corners, whose int() makes the
+    sizes constants of an exported graph.
+    """
+    # Heads import the function by name and do not pass its option on.
     from mmseg.models.utils import resize
 
     defaults = resize.__defaults__
@@ -204,8 +196,8 @@ def without_resize_warning() -> Iterator[None]:
 
 
 def stop_workers(loader: Any) -> None:
-    """Stop the processes that a DataLoader keeps. Once it is garbage, torch waits 5 seconds for
-    each of them, because Python closes their queues first.
+    """Stop the processes that a DataLoader keeps, for each of which torch would wait 5 seconds at
+    the end of Python.
     """
     iterator = getattr(loader, "_iterator", None)
     if iterator is not None:

@@ -126,7 +126,7 @@ def find_weights(name: str) -> str | None:
 
 # mmengine logs a loader by its function's name less "load_from_".
 @CheckpointLoader.register_scheme(
-    prefixes=["xcit://", HUB_PREFIX, PUBLISHED_ROOT, r"[^:]+\.safetensors$"]
+    prefixes=["xcit://", HUB_PREFIX, PUBLISHED_ROOT, r"(?!.*://).*\.safetensors$"]
 )
 def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
     """Read published files, models of the Hub and safetensors for mmengine."""
