@@ -6,20 +6,14 @@ from typing import Any
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An `ArgumentParser` whose help begins with calls."""
+    """The parser of a command of `xcit-mm`, whose help begins with its commonest calls, or of a
+    part of it, without them.
+    """
 
     def __init__(self, command: str = "", calls: str = "", **options: Any) -> None:
-        """Make the parser of a command.
-
-        Args:
-            command: Name of the command of `xcit-mm`.
-            calls: The commonest calls, a line each.
-        """
         if command:
             options["prog"] = f"xcit-mm {command}"
-        if calls:
-            lines = [line.strip() for line in calls.strip().splitlines()]
-            options["usage"] = "\n       ".join(lines)
+            options["usage"] = calls.strip().replace("\n", "\n       ")
         if "description" in options:
             options["description"] = options["description"].strip()
         # Most options fit a line.

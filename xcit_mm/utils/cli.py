@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -25,49 +24,39 @@ class Terminated(KeyboardInterrupt):
 
 
 def cli_main(work: Callable[[], int | None], interrupted: str, verbose: bool = False) -> int:
-    """Run a command and return its exit code, or that of a command that it started and that failed.
+    """Run a command in the main thread and return its exit code, or that of a command that it
+    started and that failed.
 
     Args:
         interrupted: Message after Ctrl-C, for which the exit code is 130, and after SIGTERM, 143.
         verbose: Whether an error ends the program with its traceback, not with one line.
     """
+
+    def terminate(number: int, frame: object) -> None:
+        raise Terminated
+
+    former = signal.signal(signal.SIGTERM, terminate)
     try:
-        with _terminating_by_an_exception():
-            return work() or 0
+        return work() or 0
     except subprocess.CalledProcessError as error:
         if error.returncode < 0:  # a killed command has printed nothing
             sys.exit(str(error))
         return error.returncode
-    except Exception as error:
+    except Exception as error:  # a command calls every library
         if verbose:
             raise
         sys.exit(reason(error))
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted: {str(stop) or interrupted}", file=sys.stderr)
         return 143 if isinstance(stop, Terminated) else 130
-
-
-@contextmanager
-def _terminating_by_an_exception() -> Iterator[None]:
-    """Let SIGTERM raise `Terminated` in this block. Only the main thread can decide that."""
-
-    def terminate(number: int, frame: object) -> None:
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
     finally:
         signal.signal(signal.SIGTERM, former)
 
 
 @contextmanager
 def ignore_broken_pipe() -> Iterator[None]:
-    """Exit with the code of SIGPIPE, without a traceback, when the reader of the output has closed
-    it, as `| head -1` does.
+    """Exit with the code of SIGPIPE when the reader of the output, such as `head -1`, has closed
+    it.
     """
     try:
         try:
@@ -84,11 +73,7 @@ def ignore_broken_pipe() -> Iterator[None]:
 
 
 def parse_cfg_options(options: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the options KEY=VALUE of `--cfg-options`, by dotted key.
-
-    Raises:
-        ValueError: If an option is not KEY=VALUE, or leaves a bracket open.
-    """
+    """Return the values of `--cfg-options KEY=VALUE ...` by dotted key, or raise ValueError."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--cfg-options", nargs="*", action=DictAction, default={})
     try:

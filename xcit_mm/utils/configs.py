@@ -1,4 +1,4 @@
-"""Configs of mmdet, mmseg and mmpretrain: reading, and properties of their models and data sets."""
+"""Configs of mmdet, mmseg and mmpretrain: reading, and facts of their models and data sets."""
 
 import copy
 import inspect
@@ -18,7 +18,7 @@ from .errors import reason
 
 SUFFIXES = (".py", ".json", ".yaml", ".yml")
 """Suffixes of the configs that mmengine reads."""
-# What the runners, the libraries' scripts and this package read of a config.
+# What runners, the libraries' scripts and this package read of a config.
 _READ_KEYS = {
     *inspect.signature(Runner.__init__).parameters,
     *("activation_checkpointing", "compile", "custom_imports", "efficient_conv_bn_eval"),
@@ -50,45 +50,36 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
         raise ValueError(f"{config} cannot be read: {reason(error)}") from None
     if not cfg.get("model"):
         raise ValueError(f"{config} has no model: give the config of a whole run")
-    if options:
-        _merge_options(cfg, options)
-    return cfg
-
-
-def _merge_options(cfg: Config, options: Mapping[str, Any]) -> None:
-    """Change values of a config, or raise ValueError if no run reads the name of an option."""
-    new_keys = []
-    for key in options:
+    for key in options or ():
         if key.partition(".")[0] not in _READ_KEYS:  # mistyped, or a variable that parts copy
             fix = "give a whole key, such as train_cfg.max_iters"
             raise ValueError(f"--cfg-options {key}: no part of a run has this name: {fix}")
-        if "." in key and not key.endswith("._delete_") and not _has_key(cfg, key):
-            new_keys.append(key)
-    cfg.merge_from_dict(dict(options))
-    if os.environ.get("RANK", "0") == "0":  # of torchrun
-        for key in new_keys:
+        is_new = "." in key and not key.endswith("._delete_") and not _has_key(cfg, key)
+        if is_new and os.environ.get("RANK", "0") == "0":  # of torchrun
             print_line(f"--cfg-options {key}: new key")
+    if options:
+        cfg.merge_from_dict(dict(options))
+    return cfg
 
 
 def _has_key(cfg: Config, key: str) -> bool:
-    """Return whether a config has a value, maybe None, at a dotted key."""
     value: Any = cfg
-    for name in key.split("."):
-        try:
-            value = value[int(name) if isinstance(value, list | tuple) else name]
-        except (KeyError, IndexError, TypeError, ValueError):
-            return False
+    try:
+        for name in key.split("."):
+            value = value[int(name) if name.isdigit() else name]
+    except (KeyError, IndexError, TypeError):
+        return False
     return True
 
 
 def evaluators(cfg: Config, split: str) -> list[dict]:
-    """List the evaluators of a split: one, several or none."""
+    """List the evaluators of a split."""
     configs = cfg.get(f"{split}_evaluator") or []
     return [configs] if isinstance(configs, dict) else configs
 
 
 def leaf_datasets(dataset: dict) -> Iterator[dict]:
-    """Iterate over the data sets inside wrappers such as RepeatDataset and ConcatDataset."""
+    """Iterate over the data sets inside of wrappers such as RepeatDataset."""
     wrapped = [dataset["dataset"]] if "dataset" in dataset else dataset.get("datasets")
     if wrapped is None:
         yield dataset
@@ -98,19 +89,19 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
 
 def data_sets(cfg: Config, split: str) -> Iterator[dict]:
     """Iterate over the data sets of a split, if it has any, without their wrappers."""
-    loader = cfg.get(f"{split}_dataloader") or {}
-    yield from filter(None, leaf_datasets(loader.get("dataset") or {}))
+    dataset = (cfg.get(f"{split}_dataloader") or {}).get("dataset")
+    yield from leaf_datasets(dataset) if dataset else ()
 
 
 def type_name(part: dict) -> str:
-    """Return the name of a part's type, without its scope. A pure Python config has a class."""
+    """Return the name of a part's type without its scope. A pure Python config has a class."""
     part_type = part["type"]
     return part_type.rpartition(".")[2] if isinstance(part_type, str) else part_type.__name__
 
 
 def part_class(part: dict, registry: Registry, scope: str | None = None) -> type[Any] | None:
-    """Return the class of a part of a config, or None if it is not registered. The scope, by
-    default the current one, matters: mmpretrain has an XCiT of its own.
+    """Return the class of a part of a config, or None if it is not registered in the scope, by
+    default the current one. mmpretrain has an XCiT of its own.
     """
     name = part.get("type")
     if not isinstance(name, str):
@@ -120,7 +111,7 @@ def part_class(part: dict, registry: Registry, scope: str | None = None) -> type
 
 
 def backbone_class(cfg: Config) -> type[Any] | None:
-    """Return the class of a config's backbone, or None without a registered backbone."""
+    """Return the class of a config's backbone, or None if none is registered."""
     return part_class(cfg.get("model", {}).get("backbone") or {}, MODELS, cfg.get("default_scope"))
 
 
@@ -134,9 +125,7 @@ def dataset_class(dataset: dict) -> type[Any]:
 
 
 def metainfo(dataset: dict) -> dict[str, Any]:
-    """Return classes, palette and other metainfo of a data set: of its class, updated by its
-    config.
-    """
+    """Return classes, palette and other metainfo of a data set's class, updated by its config."""
     info = copy.deepcopy(dataset_class(dataset).METAINFO)
     for key, value in (dataset.get("metainfo") or {}).items():
         # As in mmengine, a string may be the path of a file with one item per line.
@@ -146,16 +135,16 @@ def metainfo(dataset: dict) -> dict[str, Any]:
 
 
 def tested_dataset(cfg: Config) -> dict:
-    """Return the config of the data set that a config tests on; the first of several."""
-    if not cfg.get("test_dataloader"):
-        problem = "the config has no test_dataloader, whose pipeline preprocesses images"
-        raise ValueError(f"{problem}: give it one")
-    return next(leaf_datasets(cfg.test_dataloader.dataset))
+    """Return the config of the first data set that a config tests on."""
+    for dataset in data_sets(cfg, "test"):
+        return dataset
+    problem = "the config has no test_dataloader, whose pipeline preprocesses images"
+    raise ValueError(f"{problem}: give it one")
 
 
 def tested_metainfo(cfg: Config) -> dict[str, Any]:
-    """Return the `metainfo` of the tested data set: a class and, with a palette, a colour for each
-    label of the model. A segmentor of one class separates it from the background, label 0.
+    """Return the `metainfo` of the tested data set, with a class for each label of the model. A
+    segmentor of one class separates it from the background, label 0.
     """
     dataset = dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg)
     info = metainfo(dataset)
@@ -172,7 +161,7 @@ def tested_metainfo(cfg: Config) -> dict[str, Any]:
 
 
 def loading_step(pipeline: Sequence[dict]) -> dict | None:
-    """Return the first step of a pipeline that loads an image rather than annotations, or None."""
+    """Return the first step of a pipeline that loads an image, or None."""
     for step in pipeline:
         name = type_name(step)
         if name.startswith("Load") and "Annotation" not in name:
@@ -181,7 +170,7 @@ def loading_step(pipeline: Sequence[dict]) -> dict | None:
 
 
 def find_step(pipeline: Sequence[dict], name: str) -> dict | None:
-    """Return the first step of a pipeline that has a type of this name, or None."""
+    """Return the first step of a pipeline with a type of this name, or None."""
     return next((step for step in pipeline if type_name(step) == name), None)
 
 
@@ -189,9 +178,8 @@ class ModelInput:
     """How the test pipeline and the data preprocessor of a config turn an image file into input.
 
     Attributes:
-        pipeline: Configs of the steps.
-        loading: Config of the step that loads an image, or None.
-        preprocessor: Config of the data preprocessor, empty without one.
+        pipeline, loading, preprocessor: Configs of all steps, of that which loads an image or None,
+            and of the preprocessor, {} without one.
         channels: Number of channels of the backbone.
 
     Raises:
@@ -208,14 +196,11 @@ class ModelInput:
     @property
     def raster_step(self) -> dict | None:
         """The step that loads rasters, or None if OpenCV loads images."""
-        is_raster = self.loading is not None and type_name(self.loading) == "LoadRasterFromFile"
-        return self.loading if is_raster else None
+        return find_step(self.pipeline, "LoadRasterFromFile")
 
     @property
     def bands(self) -> int | None:
-        """Number of bands of a raster, by default of channels of the backbone, or None if OpenCV
-        loads images.
-        """
+        """Number of bands of a raster, or None if OpenCV loads images."""
         if self.raster_step is None:
             return None
         bands = self.raster_step.get("bands")
@@ -223,8 +208,8 @@ class ModelInput:
 
     @property
     def side(self) -> int | None:
-        """Shorter side in pixels of the images that the model predicts or was trained on: that of
-        the first Resize, else of the crops in training, `size` of mmseg's preprocessor, or None.
+        """Shorter side in pixels that the first Resize gives, else of the crops in training, `size`
+        of mmseg's preprocessor, or None.
         """
         scales = [step.get("scale") for step in self.pipeline if type_name(step) == "Resize"]
         size = next(filter(None, scales), self.preprocessor.get("size"))
@@ -238,7 +223,7 @@ class ModelInput:
         if name != "LoadImageFromFile" or self.channels != 3:
             options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
             return f"as {name}({options}) gives them"
-        # mmcv loads BGR, and the preprocessor or a step may swap it. Two swaps give BGR again.
+        # mmcv loads BGR. Two swaps give BGR again.
         swaps = any(self.preprocessor.get(key) for key in ("bgr_to_rgb", "rgb_to_bgr"))
         normalize = find_step(self.pipeline, "Normalize") or dict(to_rgb=False)
         return "RGB" if swaps != normalize.get("to_rgb", True) else "BGR"

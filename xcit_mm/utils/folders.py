@@ -26,13 +26,10 @@ def open_folder(
     overwrite: bool = False,
     list_results: Callable[[], Iterable[Path]] = tuple,
 ) -> Iterator[None]:
-    """Open a folder of results that a later call with the same settings resumes.
-
-    A new folder stores the settings in run.json. Until the block ends, no other process can open
-    the folder.
+    """Lock a folder of results, which a later call with the same settings resumes.
 
     Args:
-        settings: Model, options and versions that determine the results, as in a JSON file.
+        settings: Model, options and versions that determine the results, stored in run.json.
         overwrite: Whether to remove the results of earlier calls first, and store other settings.
         list_results: Function that lists the files of earlier calls. Files of the user stay.
 
@@ -45,37 +42,33 @@ def open_folder(
         if overwrite:
             for result in [*list_results(), path]:
                 result.unlink(missing_ok=True)
-        if path.exists():
-            stored = json.loads(path.read_bytes())
-            current = json.loads(json.dumps(settings))
-            names = {**current, **stored}
-            changed = [name for name in names if stored.get(name) != current.get(name)]
-            if changed:
-                change = f"{changed[0]} was {stored.get(changed[0])}, is {current.get(changed[0])}"
+        content = json.dumps(settings, indent=2)
+        if not path.exists():
+            with atomic_write(path, folder / f"{SETTINGS}.unfinished") as file:
+                file.write(content.encode())
+        current = json.loads(content)
+        stored = json.loads(path.read_bytes())
+        for name in {**current, **stored}:
+            if stored.get(name) != current.get(name):
+                change = f"{name} was {stored.get(name)}, is {current.get(name)}"
                 fix = "give another --out, or --overwrite"
                 raise ValueError(f"{folder} has results of another run: {change}; {fix}")
-        else:
-            with atomic_write(path, folder / f"{SETTINGS}.unfinished") as file:
-                file.write(json.dumps(settings, indent=2).encode())
         yield
 
 
 def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
-    """Raise ValueError if an output, a file or a folder, is one of the inputs or holds one. Inputs
-    that are URLs are skipped.
-    """
+    """Raise ValueError if an output, a file or a folder, is an input or holds one."""
     written = os.path.realpath(out)
     for path in inputs:
-        real_path = os.path.realpath(path)  # unlike Path.resolve, it takes loops of links
-        if "://" not in str(path) and Path(real_path).is_relative_to(written):
-            relation = "is" if real_path == written else "holds"
-            raise ValueError(f"--out {out} {relation} the input {path}: give another --out")
+        # Unlike Path.resolve, realpath takes loops of links. A URL is not a file.
+        if "://" not in str(path) and Path(os.path.realpath(path)).is_relative_to(written):
+            raise ValueError(f"--out {out} is or holds the input {path}: give another --out")
 
 
 @contextmanager
 def lock_folder(folder: Path, option: str) -> Iterator[None]:
-    """Lock a folder, which is made if necessary, until this process ends, however it ends. A folder
-    that was made and stays empty is removed.
+    """Lock a folder until the block or this process ends. A folder that is made for this and stays
+    empty is removed.
 
     Args:
         option: The option of the command by which a user gives another folder.
@@ -104,7 +97,7 @@ def lock_folder(folder: Path, option: str) -> Iterator[None]:
         finally:
             with suppress(PermissionError):  # Windows removes no open file
                 path.unlink(missing_ok=True)
-            with suppress(OSError):  # it has files
+            with suppress(OSError):  # of a folder that has files
                 for new_folder in new_folders:
                     new_folder.rmdir()
 

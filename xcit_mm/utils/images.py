@@ -15,7 +15,7 @@ PHOTO_SUFFIXES = (
     *(".ppm", ".pgm", ".jp2"),
 )
 """Suffixes of the images that training and prediction read."""
-# Length of the header of a TIFF or BigTIFF, by its first bytes.
+# Lengths of the headers of TIFF and BigTIFF, by their first bytes.
 _HEADER_LENGTHS = {b"II*\0": 8, b"MM\0*": 8, b"II+\0": 16, b"MM\0+": 16}
 # Bands of a TIFF by its PhotometricInterpretation: RGB, CMYK, YCbCr and CIELab. Others have one.
 _PHOTO_BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
@@ -28,8 +28,8 @@ def read_image(
     The arguments, as in `LoadImageFromFile`, may give other shapes and types.
 
     Raises:
-        ValueError: If the file cannot be decoded, is HEIC or AVIF, whose orientation OpenCV
-            ignores, or is a TIFF with bands that would be dropped.
+        ValueError: If OpenCV cannot decode the file or ignores its orientation, as of HEIC and
+            AVIF, or if it is a TIFF with bands that would be dropped.
     """
     encoded = Path(path).read_bytes()
     if encoded[4:8] == b"ftyp":
@@ -50,8 +50,8 @@ def reads_all_bands(color_type: str, imdecode_backend: str | None) -> bool:
 
 
 def count_raster_bands(file: BinaryIO) -> int:
-    """Return the number of bands of a TIFF of which OpenCV would drop some, or multiply three by a
-    fourth, as by an alpha channel. Return 0 for a TIFF of a photo and for other formats.
+    """Return the number of bands of a TIFF of which OpenCV would drop some or take one for alpha,
+    or 0 for a photo.
     """
     header = file.read(16)
     if header[:4] not in _HEADER_LENGTHS:
