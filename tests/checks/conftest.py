@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ import torch
 from helpers.configs import read_config_file
 from helpers.doctor_data import ADE, SHAPES, write_coco, write_segmentation_maps
 from mmengine.config import Config
+from mmengine.registry import init_default_scope
+
+from xcit_mm.checks.findings import Finding
+from xcit_mm.checks.model import CheckedModel, check_strides
 
 
 def not_in_a_metafile(package: str, config: str) -> str:
@@ -25,13 +30,31 @@ def written(tmp_path_factory) -> Path:
     return root
 
 
+MODELS: dict[str, CheckedModel] = {}
+
+
+def check_model_once(cfg: Config) -> CheckedModel:
+    init_default_scope(cfg.default_scope)
+    key = repr(cfg.get("model"))
+    if key not in MODELS:
+        MODELS[key] = CheckedModel(cfg)
+    return MODELS[key]
+
+
+@cache
+def check_strides_once(module: torch.nn.Module) -> list[Finding]:
+    return list(check_strides(module))
+
+
 @pytest.fixture
 def doctors_place(written, tmp_path, monkeypatch) -> None:
-    """A folder with correct data sets, no GPU, and a cache of configs."""
+    """A folder with correct data sets, no GPU, a cache of configs, and one of checked models."""
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "weights"))
     monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr("xcit_mm.checks.doctor.CheckedModel", check_model_once)
+    monkeypatch.setattr("xcit_mm.checks.doctor.check_strides", check_strides_once)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     # mmengine searches hundreds of metafiles for `mmdet::_base_/...`, which takes seconds and finds

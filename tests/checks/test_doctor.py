@@ -20,7 +20,6 @@ from helpers.doctor_data import (
     write_segmentation_maps,
 )
 from helpers.paths import CONFIGS, ROOT
-from helpers.processes import run_script
 from mmengine.config import Config
 
 from xcit_mm.checks.doctor import check_test
@@ -101,42 +100,28 @@ def test_wrong_option_is_the_only_failure(config, option, expected):
 
 def test_notes_are_not_failures(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "")  # scripts may pass on an unset variable
-    notes = findings(MASK_RCNN, "custom_hooks=[]", level="note")
-    assert_named(notes, [("D204", "2 images", "1 process", "16 images"), ("D701",)])
-    assert failures(MASK_RCNN, "custom_hooks=[]") == []
+    options = ["custom_hooks=[]", "compile=True", "optim_wrapper.accumulative_counts=4"]
+    found = findings(MASK_RCNN, *options)
+    assert not any(finding.level == "FAIL" for finding in found)
+    batch = ("D204", "8 images", "1 process", "4 iteration(s)", "16 images")
+    notes = [finding for finding in found if finding.level == "note"]
+    assert_named(notes, [batch, ("", "traced again for each batch"), ("D701",)])
+    assert findings(MASK_RCNN, "optim_wrapper.accumulative_counts=8", level="note") == []
 
 
-def test_gradients_that_accumulate_are_a_part_of_the_batch(monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    accumulating = "optim_wrapper.accumulative_counts={}"
-    assert findings(MASK_RCNN, accumulating.format(8), level="note") == []
-    (note,) = findings(MASK_RCNN, accumulating.format(4), level="note")
-    assert "8 images a step over 1 process(es), 4 iteration(s)" in str(note)
-
-
-@pytest.mark.parametrize("library", ["mmdet", "mmseg"])
-def test_layer_decay_of_another_library_names_ours(library):
-    name = f"optim_wrapper.constructor={library}.LearningRateDecayOptimizerConstructor"
+def test_layer_decay_of_another_library_names_ours():
+    name = "optim_wrapper.constructor=mmdet.LearningRateDecayOptimizerConstructor"
     (failure,) = failures(MASK_RCNN, name)
     assert "'LayerDecayOptimWrapperConstructor'" in failure.fix
 
 
-def test_a_compiled_step_is_named():
-    (note,) = findings(MASK_RCNN, "compile=True", "auto_scale_lr.enable=True", level="note")
-    assert "traced again for each batch" in str(note)
-
-
-def test_command_continues_after_a_failure_and_exits_with_1(tmp_path):
+def test_command_continues_after_a_failure_and_exits_with_1(call):
     options = ["model.neck.in_channels=[384]", "train_dataloader.dataset.data_root=nowhere"]
-    run = run_script(
-        ROOT / "tools" / "doctor.py", str(SEMANTIC_FPN), "--cfg-options", *options, cwd=tmp_path
-    )
-    assert run.returncode == 1, run.stderr
-    lines = run.stdout.splitlines()
-    assert [line[:11] for line in lines if line.startswith("FAIL")] == [
-        "FAIL       ",
-        "FAIL D311  ",
-    ]
+    code, printed, _ = call("doctor", SEMANTIC_FPN, "--cfg-options", *options)
+    assert code == 1
+    lines = printed.splitlines()
+    failed = [line[:11] for line in lines if line.startswith("FAIL")]
+    assert failed == ["FAIL       ", "FAIL D311  "]
     assert all(re.match(r"(ok {9}|(note|FAIL) (D\d{3}| {4})  )\S", line) for line in lines)
 
 
@@ -177,9 +162,12 @@ MAPS_TRAINING += ["data_prefix.seg_map_path=annotations/training"]
 
 
 @pytest.mark.parametrize(
-    "config, options", [(MASK_RCNN, COCO_TRAINING), (SEMANTIC_FPN, MAPS_TRAINING)]
+    "config, options, split, check",
+    [
+        (MASK_RCNN, COCO_TRAINING, "val", findings),
+        (SEMANTIC_FPN, MAPS_TRAINING, "test", checked_test),
+    ],
 )
-@pytest.mark.parametrize("split, check", [("val", findings), ("test", checked_test)])
 def test_validation_and_test_on_training_images_are_a_note(config, options, split, check):
     found = check(config, *[f"{split}_dataloader.dataset.{option}" for option in options])
     notes = [finding for finding in found if finding.code == "D319"]
@@ -189,11 +177,7 @@ def test_validation_and_test_on_training_images_are_a_note(config, options, spli
 NAMES = ("background", "circle", "square", "triangle", "star")
 
 
-@pytest.mark.parametrize(
-    "learned, levels",
-    [(NAMES, []), (("background", "disc", *NAMES[2:]), ["FAIL"]), (NAMES[::-1], ["FAIL"])],
-    ids=["the same", "another name", "another order"],
-)
+@pytest.mark.parametrize("learned, levels", [(NAMES, []), (NAMES[::-1], ["FAIL"])])
 def test_classes_of_the_tested_checkpoint_are_compared_with_the_data(learned, levels):
     torch.save(dict(state_dict={}, meta=dict(dataset_meta=dict(classes=learned))), "trained.pth")
     found = checked_test(SHAPES, checkpoint="trained.pth")

@@ -14,8 +14,10 @@ import pytest
 from helpers.exports import CLASSES, EXPORTS, OBJECTS, write_export, write_maps
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from yaml import YAMLError
 
 from xcit_mm.datasets import CocoFile, Dataset, Source, read_dataset, write_dataset
+from xcit_mm.utils.errors import reason
 
 NAMES = {"", *CLASSES, "ground", "'date',", "'fig'],"}
 
@@ -74,28 +76,34 @@ def test_objects_of_the_validation_that_are_of_no_class_are_counted(tmp_path):
     val = tmp_path / "valid/_annotations.coco.json"
     edit_json(val, lambda coco: coco["annotations"][0].update(category_id=0))
     dataset = read_export(options)
-    assert dataset.describe().endswith("; left out 1 object of no class of the training")
+    assert dataset.describe().endswith(", left out 1 object of no class of the training")
     assert len(dataset.val.annotations) == 1
     edit_json(val, lambda coco: coco["categories"].pop())
     edit_json(val, lambda coco: coco["annotations"].pop())
-    with pytest.raises(ValueError, match="--val has no category fig"):
+    with pytest.raises(ValueError, match=r"_annotations\.coco\.json has no category fig"):
         read_export(options)
 
 
 @pytest.mark.parametrize(
     "export, file, old, new, message",
     [
-        ("Ultralytics", "data.yaml", "names:", "kpt_shape: [2, 3]\nnames:", "kpt_shape: keypoints"),
+        (
+            "Ultralytics",
+            "data.yaml",
+            "names:",
+            "kpt_shape: [2, 3]\nnames:",
+            "null`, got `array` - at `$.kpt_shape`",
+        ),
         ("Ultralytics", "data.yaml", "1: fig", "1: date", "two classes are named 'date'"),
-        ("Ultralytics", "data.yaml", "images/val", "images/dev", "images/dev is neither below"),
+        ("Ultralytics", "data.yaml", "images/val", "images/dev", "data.yaml: no "),
         ("Ultralytics", "data.yaml", "train:", "trian:", "missing required field `train`"),
-        ("Ultralytics", "data.yaml", "0: date", "date", "data.yaml: mapping values"),
+        ("Ultralytics", "data.yaml", "0: date", "date", "mapping values"),
         ("Roboflow YOLO", "data.yaml", "names: ['date', 'fig']", "names: date", "Expected `object"),
         ("Ultralytics", "labels/train/b.txt", "0 0.5", "2 0.5", "b.txt, line 1: '2 0.5"),
         ("Ultralytics", "labels/train/b.txt", "\n", " 0.9", "is not the number of a class and a"),
         ("Ultralytics", "labels/train/b.txt", "1.0", "40", "a polygon in parts of the image"),
         ("Ultralytics", "labels/train/b.txt", "1.0", "nan", "a polygon in parts of the image"),
-        ("CVAT Ultralytics YOLO Detection 1.0", "train.txt", "a.jpg", "x.jpg", "lists data/images"),
+        ("CVAT Ultralytics YOLO Detection 1.0", "train.txt", "a.jpg", "x.jpg", "train.txt: no "),
     ],
 )
 def test_what_a_data_yaml_or_its_labels_must_not_hold(export, file, old, new, message, tmp_path):
@@ -103,7 +111,7 @@ def test_what_a_data_yaml_or_its_labels_must_not_hold(export, file, old, new, me
     path = tmp_path / file
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    with pytest.raises((ValueError, OSError)) as error:
+    with pytest.raises((ValueError, OSError, YAMLError)) as error:
         read_export(options)
     assert message in str(error.value) and str(tmp_path) in str(error.value)
 
@@ -158,7 +166,7 @@ def describe(read: Callable[[], Dataset], folder: str) -> Any:
     """Return what a training reads: names, files, objects; or the error."""
     try:
         dataset = read()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, YAMLError) as error:
         return error
     arguments = write_dataset(dataset, Path(folder, "written"))
     if isinstance(dataset.train, CocoFile):
@@ -169,7 +177,7 @@ def describe(read: Callable[[], Dataset], folder: str) -> Any:
 
 @pytest.mark.parametrize("name", [*EXPORTS, "maps"])
 @given(random=st.randoms(use_true_random=False))
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=12)
 def test_one_spoilt_thing_is_one_line_or_changes_nothing(name, random):
     with TemporaryDirectory() as folder:
         root = Path(folder, "nuts")
@@ -184,6 +192,6 @@ def test_one_spoilt_thing_is_one_line_or_changes_nothing(name, random):
         spoil(root, random)
         spoilt = describe(read, folder)
         if isinstance(spoilt, Exception):
-            assert "\n" not in str(spoilt) and str(root) in str(spoilt)
+            assert str(root) in reason(spoilt)
         else:
             assert spoilt == whole

@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from PIL import Image
@@ -32,129 +32,136 @@ def write_photos(folder: Path, split: str) -> None:
         photo.save(folder / f"{name}.jpg", exif=exif)
 
 
-def write_json(
-    path: Path, split: str, categories: Sequence[str], first: int, prefix: str = ""
-) -> None:
-    """Write a COCO json, whose ids of images and annotations start at `first`. Categories may be
-    unused. Boxes have outlines.
-    """
-    numbers = {name: number for number, name in enumerate(categories, start=first)}
-    ids = count(first)
+def write_json(path: Path, split: str, categories: Sequence[str], first: int, prefix: str) -> None:
+    """Write a COCO json, whose ids start at `first`. Boxes have outlines."""
     images = []
-    annotations = []
+    annotations: list[dict] = []
     for number, (name, objects) in enumerate(OBJECTS[split].items(), start=first):
         size = dict(width=WIDTH, height=HEIGHT)
         images.append(dict(id=number, file_name=f"{prefix}{name}.jpg", license=0, **size))
         for label, (x, y, width, height) in objects:
+            ids = dict(id=len(annotations) + first, image_id=number)
+            ids["category_id"] = categories.index(label) + first
             outline = [x, y, x + width, y, x + width, y + height, x, y + height]
             shape = dict(bbox=[x, y, width, height], area=width * height, segmentation=[outline])
-            keys = dict(id=next(ids), image_id=number, category_id=numbers[label], iscrowd=0)
-            annotations.append(keys | shape | dict(attributes=dict(occluded=False)))
-    listed = [dict(id=number, name=name, supercategory="none") for name, number in numbers.items()]
+            annotations.append(ids | shape | dict(iscrowd=0, attributes=dict(occluded=False)))
+    listed = [dict(id=number, name=name) for number, name in enumerate(categories, start=first)]
     content = dict(info={}, images=images, annotations=annotations, categories=listed)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
 
 
-def write_labels(folder: Path, split: str, are_polygons: bool = False) -> None:
+def write_labels(folder: Path, split: str, are_polygons: bool) -> None:
     """Write YOLO's texts. A photo without objects has none."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, objects in OBJECTS[split].items():
         lines = []
         for label, (x, y, width, height) in objects:
-            values = [x + width / 2, y + height / 2, width, height]
+            points = [(x + width / 2, y + height / 2), (width, height)]
             if are_polygons:
-                values = [x, y, x + width, y, x + width, y + height, x, y + height]
-            scaled = [f"{value / (WIDTH, HEIGHT)[i % 2]:.6f}" for i, value in enumerate(values)]
-            lines.append(f"{CLASSES.index(label)} {' '.join(scaled)}\n")
+                points = [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
+            values = " ".join(f"{x / WIDTH:.6f} {y / HEIGHT:.6f}" for x, y in points)
+            lines.append(f"{CLASSES.index(label)} {values}\n")
         if lines:
             (folder / f"{name}.txt").write_text("".join(lines))
 
 
-def _roboflow_coco(root: Path) -> list[str]:
-    for split, folder in (("train", "train"), ("val", "valid")):
-        write_photos(root / folder, split)
-        write_json(root / folder / "_annotations.coco.json", split, ("nuts", *CLASSES), 0)
-    return ["train/_annotations.coco.json", "--val", "valid/_annotations.coco.json"]
+@dataclass
+class Export:
+    """What a tool writes.
+
+    Attributes:
+        photos: Folder of the photos of each split.
+        jsons: COCO json of each split, and what precedes the names of photos in it. Without jsons
+            texts of YOLO are written.
+        files: Other files.
+        options: Those of `train --from`.
+        first: First id in jsons.
+    """
+
+    photos: dict[str, str]
+    jsons: dict[str, tuple[str, str]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    options: str = "--data data.yaml"
+    categories: Sequence[str] = CLASSES
+    first: int = 0
+    are_polygons: bool = False
 
 
-def _roboflow_yolo(root: Path) -> list[str]:
-    for split, folder in (("train", "train"), ("val", "valid")):
-        write_photos(root / folder / "images", split)
-        write_labels(root / folder / "labels", split)
-    lines = ["train: ../train/images", "val: ../valid/images", "test: ../test/images", ""]
-    lines += ["nc: 2", f"names: {list(CLASSES)}", "", "roboflow:", "  license: MIT", ""]
-    (root / "data.yaml").write_text("\n".join(lines))
-    return ["data.yaml"]
+NAMES = "names:\n  0: date\n  1: fig\n"
+FOUR_LINES = {"data.yaml": f"train: images\n{NAMES}"}
+LIST = "".join(f"data/images/train/{name}.jpg\n" for name in OBJECTS["train"])
+CVAT_YOLO = Export(
+    {"train": "images/train"},
+    files={"data.yaml": f"{NAMES}path: .\ntrain: train.txt\n", "train.txt": LIST},
+)
+ROBOFLOW_YAML = f"""train: ../train/images
+val: ../valid/images
+test: ../test/images
 
+nc: 2
+names: {list(CLASSES)}
 
-def _cvat_coco(root: Path) -> list[str]:
-    write_photos(root / "images", "train")
-    write_json(root / "annotations" / "instances_default.json", "train", CLASSES, 1)
-    return ["annotations/instances_default.json", "--images", "images"]
+roboflow:
+  license: MIT
+"""
+ULTRALYTICS_YAML = f"""path: nuts # dataset root dir
+train: images/train
+val: images/val
+test:
 
-
-def _cvat_yolo(root: Path, are_polygons: bool = False) -> list[str]:
-    write_photos(root / "images" / "train", "train")
-    write_labels(root / "labels" / "train", "train", are_polygons)
-    names = "names:\n  0: date\n  1: fig\n"
-    (root / "data.yaml").write_text(f"{names}path: .\ntrain: train.txt\n")
-    lines = [f"data/images/train/{name}.jpg\n" for name in OBJECTS["train"]]
-    (root / "train.txt").write_text("".join(lines))
-    return ["data.yaml"]
-
-
-def _label_studio_coco(root: Path) -> list[str]:
-    write_photos(root / "images", "train")
-    write_json(root / "result.json", "train", CLASSES, 0, "images/")
-    return ["result.json"]
-
-
-def _label_studio_yolo(root: Path) -> list[str]:
-    write_photos(root / "images", "train")
-    write_labels(root / "labels", "train")
-    (root / "classes.txt").write_text("date\nfig\n")
-    (root / "notes.json").write_text(json.dumps(dict(categories=[], info={})))
-    (root / "data.yaml").write_text("train: images\nnames:\n  0: date\n  1: fig\n")
-    return ["data.yaml"]
-
-
-def _x_anylabeling_yolo(root: Path) -> list[str]:
-    write_photos(root / "images", "train")
-    write_labels(root / "labels", "train")
-    (root / "labels" / "classes.txt").write_text("date\nfig\n")
-    (root / "data.yaml").write_text("train: images\nnames:\n  0: date\n  1: fig\n")
-    return ["data.yaml"]
-
-
-def _ultralytics(root: Path) -> list[str]:
-    for split in OBJECTS:
-        write_photos(root / "images" / split, split)
-        write_labels(root / "labels" / split, split)
-    lines = ["path: nuts # dataset root dir", "train: images/train", "val: images/val", "test:", ""]
-    (root / "data.yaml").write_text("\n".join([*lines, "names:", "  0: date", "  1: fig", ""]))
-    return ["data.yaml"]
-
-
-EXPORTS: dict[str, Callable[[Path], list[str]]] = {
-    "Roboflow COCO": _roboflow_coco,
-    "Roboflow YOLO": _roboflow_yolo,
-    "CVAT COCO 1.0": _cvat_coco,
-    "CVAT Ultralytics YOLO Detection 1.0": _cvat_yolo,
-    "CVAT Ultralytics YOLO Segmentation 1.0": lambda root: _cvat_yolo(root, are_polygons=True),
-    "Label Studio COCO": _label_studio_coco,
-    "Label Studio YOLO": _label_studio_yolo,
-    "X-AnyLabeling YOLO": _x_anylabeling_yolo,
-    "Ultralytics": _ultralytics,
+{NAMES}"""
+EXPORTS = {
+    "Roboflow COCO": Export(
+        {"train": "train", "val": "valid"},
+        {
+            "train": ("train/_annotations.coco.json", ""),
+            "val": ("valid/_annotations.coco.json", ""),
+        },
+        options="--data train/_annotations.coco.json --val valid/_annotations.coco.json",
+        categories=("nuts", *CLASSES),
+    ),
+    "Roboflow YOLO": Export(
+        {"train": "train/images", "val": "valid/images"}, files={"data.yaml": ROBOFLOW_YAML}
+    ),
+    "CVAT COCO 1.0": Export(
+        {"train": "images"},
+        {"train": ("annotations/instances_default.json", "")},
+        options="--data annotations/instances_default.json --images images",
+        first=1,
+    ),
+    "CVAT Ultralytics YOLO Detection 1.0": CVAT_YOLO,
+    "CVAT Ultralytics YOLO Segmentation 1.0": replace(CVAT_YOLO, are_polygons=True),
+    "Label Studio COCO": Export(
+        {"train": "images"}, {"train": ("result.json", "images/")}, options="--data result.json"
+    ),
+    "Label Studio YOLO": Export(
+        {"train": "images"},
+        files=FOUR_LINES | {"classes.txt": "date\nfig\n", "notes.json": '{"categories": []}'},
+    ),
+    "X-AnyLabeling YOLO": Export(
+        {"train": "images"}, files=FOUR_LINES | {"labels/classes.txt": "date\nfig\n"}
+    ),
+    "Ultralytics": Export(
+        {"train": "images/train", "val": "images/val"}, files={"data.yaml": ULTRALYTICS_YAML}
+    ),
 }
-"""Functions that write an export into a folder, and return the options from `--data` on."""
 
 
 def write_export(name: str, root: Path) -> list[str]:
     """Write an export, and return the options of `train --from` for it."""
-    options = EXPORTS[name](root)
-    values = [word if word.startswith("--") else str(root / word) for word in options]
-    return ["--data", *values]
+    export = EXPORTS[name]
+    for split, folder in export.photos.items():
+        write_photos(root / folder, split)
+        if export.jsons:
+            path, prefix = export.jsons[split]
+            write_json(root / path, split, export.categories, export.first, prefix)
+        else:
+            labels = root / folder.replace("images", "labels")
+            write_labels(labels, split, export.are_polygons)
+    for path, text in export.files.items():
+        (root / path).write_text(text)
+    return [word if word.startswith("--") else str(root / word) for word in export.options.split()]
 
 
 def write_maps(root: Path) -> None:

@@ -35,10 +35,10 @@ def check_classes(
             problem = f"{problem} has {counted(len(first), 'class')}, {preview(first)}"
             yield fail("D303", problem, f"correct metainfo.classes, or model.{name}.num_classes")
     for others in list(splits_of)[1:]:
-        pairs = list(zip_longest(first, others))
-        number = next(index for index, (name, other) in enumerate(pairs) if name != other)
-        problem = f"class {number} is {pairs[number][0]} in the {splits_of[first]} data"
-        problem = f"{problem}, {pairs[number][1]} in the {splits_of[others]} data"
+        pairs = enumerate(zip_longest(first, others))
+        number, (name, other) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+        problem = f"class {number} is {name} in the {splits_of[first]} data"
+        problem = f"{problem}, {other} in the {splits_of[others]} data"
         fix = "give both the same metainfo.classes, in the order that the model has learned"
         yield fail("D305", problem, fix)
 

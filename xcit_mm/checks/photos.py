@@ -34,21 +34,18 @@ def check_photos(
     is_whole = reads_all_bands(color_type, step.get("imdecode_backend"))
     if is_whole or type_name(step) != "LoadImageFromFile":
         return
-    paths = list(set(labels).difference(missing))
-    headers = dict(zip(paths, read_headers(paths), strict=True))
     wrong = []
     deep = []
     unusable = []
-    for path, (file, size) in labels.items():
-        header = headers.get(path)
-        if header is None:
-            continue
+    paths = sorted(set(labels).difference(missing))
+    for path, header in zip(paths, read_headers(paths), strict=True):
+        file, size = labels[path]
         if header.problem or header.raster_bands:
             unusable.append(f"{path} ({header.problem or f'{header.raster_bands} bands'})")
         elif header[:2] != size and not color_type.endswith("ignore_orientation"):
             sizes = f"{size[0]} x {size[1]} in its labels, {header.width} x {header.height} loaded"
             wrong.append(f"{file} ({sizes})")
-        if header.bits > 8:
+        if header.is_deep:
             deep.append(path)
     fix = "replace or remove these files; of bands: docs/bands.md"
     yield from listed("FAIL", "D315", unusable, "images cannot be used", fix)

@@ -50,8 +50,8 @@ def _check_labels(
 ) -> Iterator[Finding]:
     """Check that heads have classes for the labels of maps, and that classes have pixels."""
     maps = defaultdict(list)  # that have a label, by label
-    for path, pixels in zip(paths, read_labels(paths), strict=True):
-        for label in {_trained_label(int(value), dataset.built) for value in pixels}:
+    for path, values in zip(paths, read_labels(paths), strict=True):
+        for label in {_trained_label(value, dataset.built) for value in values}:
             maps[label].append(path)
     ignored = IGNORED
     for name, head in heads.items():

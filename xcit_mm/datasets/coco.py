@@ -12,8 +12,6 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 _Pixels = Annotated[int, Meta(ge=1)]
-_NO_MASK = re.compile(rb"[\[\s]*(\]|null|$)")  # [], [[]] or null
-_Content = TypeVar("_Content")
 _Value = TypeVar("_Value")
 
 
@@ -59,7 +57,7 @@ class Annotation(Struct, gc=False):
     @property
     def has_mask(self) -> bool:
         """Whether the segmentation is neither empty nor null."""
-        return _NO_MASK.match(self.segmentation) is None
+        return bytes(self.segmentation) not in (b"[]", b"[[]]", b"null")
 
 
 class CocoFile(Struct):
@@ -77,6 +75,9 @@ class ImageList(Struct):
     categories: list[Category] = []
 
 
+_Content = TypeVar("_Content", CocoFile, ImageList)
+
+
 def read_coco(path: Path) -> CocoFile:
     """Read a json of images with labels.
 
@@ -84,58 +85,51 @@ def read_coco(path: Path) -> CocoFile:
         ValueError: If it does not have the schema, an id or name of images or categories occurs
             twice, or an annotation belongs to none of them. The message names the place.
     """
-    coco = _decode(path, CocoFile)
-    image_ids = _check_names(path, coco)
+    coco = _read(path, CocoFile)
+    image_ids = {image.id for image in coco.images}
     category_ids = {category.id for category in coco.categories}
     for number, annotation in enumerate(coco.annotations):
+        place = f"at $.annotations[{number}] (id {annotation.id})"
         if annotation.image_id not in image_ids:
-            problem = f"no image has the id {annotation.image_id}"
-        elif annotation.category_id not in category_ids:
-            problem = f"no category has the id {annotation.category_id}"
-        else:
-            continue
-        raise ValueError(f"{path}: {problem} - at $.annotations[{number}] (id {annotation.id})")
+            raise ValueError(f"{path}: no image has the id {annotation.image_id} - {place}")
+        if annotation.category_id not in category_ids:
+            raise ValueError(f"{path}: no category has the id {annotation.category_id} - {place}")
     return coco
 
 
 def read_images(path: Path) -> ImageList:
     """Read a json of images to predict. The errors are those of `read_coco`."""
-    listed = _decode(path, ImageList)
-    _check_names(path, listed)
-    return listed
+    return _read(path, ImageList)
 
 
-def _check_names(path: Path, content: CocoFile | ImageList) -> set[int]:
-    """Return the ids of images. Raise ValueError if two images or categories have an id or name."""
-    check_unique((image.file_name for image in content.images), f"{path}: two images are named")
-    check_unique((part.name for part in content.categories), f"{path}: two categories are named")
-    check_unique((part.id for part in content.categories), f"{path}: two categories have the id")
-    return check_unique((image.id for image in content.images), f"{path}: two images have the id")
-
-
-def _decode(path: Path, schema: type[_Content]) -> _Content:
+def _read(path: Path, schema: type[_Content]) -> _Content:
     encoded = path.read_bytes()
     try:
-        return msgspec.json.decode(encoded, type=schema)
+        content = msgspec.json.decode(encoded, type=schema)
     except ValueError as error:  # of the schema, of json, or of UTF-8
         raise ValueError(f"{path}: {error}{_find_id(encoded, str(error))}") from None
+    for noun, entries in (("images", content.images), ("categories", content.categories)):
+        check_unique((entry.id for entry in entries), f"{path}: two {noun} have the id")
+    check_unique((image.file_name for image in content.images), f"{path}: two images are named")
+    check_unique((entry.name for entry in content.categories), f"{path}: two categories are named")
+    return content
 
 
 def _find_id(encoded: bytes, message: str) -> str:
-    """Return the id of the entry of a json in which msgspec found an error, as ' (id 3)', or ''."""
+    """Return the id of the entry in which msgspec found an error, as ' (id 3)', or ''."""
     place = re.search(r"\$\.(images|categories|annotations)\[(\d+)\]", message)
     if place is None:
         return ""
-    entries = msgspec.json.decode(encoded, type=dict[str, Raw])[place[1]]
-    entry = msgspec.json.decode(msgspec.json.decode(entries, type=list[Raw])[int(place[2])])
+    lists = msgspec.json.decode(encoded, type=dict[str, Raw])
+    entries = msgspec.json.decode(lists[place[1]], type=list[Raw])
+    entry = msgspec.json.decode(entries[int(place[2])])
     return f" (id {entry['id']})" if isinstance(entry, dict) and "id" in entry else ""
 
 
-def check_unique(values: Iterable[_Value], problem: str) -> set[_Value]:
-    """Return the values, or raise ValueError with a problem and the first repeated value."""
+def check_unique(values: Iterable[_Value], problem: str) -> None:
+    """Raise ValueError with a problem and the first repeated value, if a value occurs twice."""
     seen: set[_Value] = set()
     for value in values:
         if value in seen:
             raise ValueError(f"{problem} {str(value)!r}")
         seen.add(value)
-    return seen

@@ -25,28 +25,28 @@ class Maps:
 
 @dataclass
 class Dataset:
-    """A data set. Objects have 1, 2, ... for its classes as category ids, and absolute paths as
-    names of images.
-
-    Attributes:
-        note: How many objects are left out, or ''.
+    """A data set. Its classes are the categories 1, 2, ... of objects, and images have absolute
+    paths as names. `left_out` is the number of objects of no class.
     """
 
     classes: tuple[str, ...]
     train: CocoFile | Maps
     val: CocoFile | Maps | None = None
-    note: str = ""
+    left_out: int = 0
 
     def describe(self) -> str:
         """Return a line: what is trained on, held out and left out."""
-        line = counted(len(self.train.images), "photo")
+        parts = [counted(len(self.train.images), "photo")]
         if isinstance(self.train, CocoFile):
-            annotations = self.train.annotations
-            empty = len(self.train.images) - len({part.image_id for part in annotations})
-            line += f", {empty:,} without objects, {counted(len(annotations), 'object')}"
-        line += f", {counted(len(self.classes), 'class')}"
-        line += f"; held out {counted(len(self.val.images), 'photo')}" if self.val else "; no --val"
-        return line + self.note
+            labelled = {annotation.image_id for annotation in self.train.annotations}
+            parts.append(f"{len(self.train.images) - len(labelled):,} without objects")
+            parts.append(counted(len(self.train.annotations), "object"))
+        parts.append(counted(len(self.classes), "class"))
+        val = f"held out {counted(len(self.val.images), 'photo')}" if self.val else "no --val"
+        parts.append(val)
+        if self.left_out:
+            parts.append(f"left out {counted(self.left_out, 'object')} of no class of the training")
+        return ", ".join(parts)
 
 
 def read_text(path: Path) -> str:

@@ -1,20 +1,17 @@
 """What the headers of image files say, and which labels segmentation maps have."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from PIL import ExifTags, Image
-from PIL.TiffImagePlugin import TiffImageFile
+from PIL import Image
 
 from ..utils.cli import progress_bar
 from ..utils.errors import reason
 from ..utils.images import count_raster_bands, read_orientation
 
-_THREADS = 4  # which wait for the disk
-_MIN_FOR_BAR = 5_000  # files that take seconds
 _Fact = TypeVar("_Fact")
 
 
@@ -24,14 +21,14 @@ class Header(NamedTuple):
     Attributes:
         width: In pixels as mmcv loads the image, after EXIF's orientation. So is the height.
         channels: Number of channels, 1 with a palette.
-        bits: Bits of a channel.
+        is_deep: Whether a channel has more than 8 bits.
         problem: Why the file cannot be read, or ''.
     """
 
     width: int = 0
     height: int = 0
     channels: int = 0
-    bits: int = 8
+    is_deep: bool = False
     raster_bands: int = 0
     problem: str = ""
 
@@ -41,16 +38,15 @@ def read_headers(paths: Sequence[str | Path]) -> list[Header]:
     return _read_all(_read_header, paths)
 
 
-def read_labels(paths: Sequence[str | Path]) -> list[dict[int, int]]:
-    """Return the number of pixels of each label of segmentation maps, or raise ValueError."""
-    return _read_all(_count_labels, paths)
+def read_labels(paths: Sequence[str | Path]) -> list[list[int]]:
+    """Return the labels of the pixels of each segmentation map, or raise ValueError."""
+    return _read_all(_read_map, paths)
 
 
 def _read_all(read: Callable[[str | Path], _Fact], paths: Sequence[str | Path]) -> list[_Fact]:
-    is_short = len(paths) < _MIN_FOR_BAR
-    with ThreadPoolExecutor(_THREADS) as pool:
-        facts = pool.map(read, paths)
-        return list(progress_bar(len(paths), "file", iterable=facts, disable=is_short))
+    with ThreadPool(4) as pool:  # which waits for the disk
+        facts = pool.imap(read, paths, chunksize=64)
+        return list(progress_bar(len(paths), "file", iterable=facts, delay=2))
 
 
 def _read_header(path: str | Path) -> Header:
@@ -58,25 +54,21 @@ def _read_header(path: str | Path) -> Header:
     try:
         with open(path, "rb") as file:
             bands = count_raster_bands(file)
-            file.seek(24)
-            png_bits = file.read(1)
             file.seek(0)
             with Image.open(file) as image:
                 width, height = image.size
                 if read_orientation(image) >= 5:
                     width, height = height, width
-                bits = png_bits[0] if image.format == "PNG" else 8  # Pillow does not tell them
-                if isinstance(image, TiffImageFile):
-                    bits = max(image.tag_v2.get(ExifTags.Base.BitsPerSample, (1,)))
-                return Header(width, height, len(image.getbands()), bits, bands)
+                # Pillow opens colors of 16 bits as 8, and tells it in the decoder's arguments.
+                is_deep = image.mode[0] in "IF" or ";16" in str(image.tile)
+                return Header(width, height, len(image.getbands()), is_deep, bands)
     except Exception as error:  # every decoder has its own exceptions
         return Header(raster_bands=bands, problem=reason(error))
 
 
-def _count_labels(path: str | Path) -> dict[int, int]:
+def _read_map(path: str | Path) -> list[int]:
     try:
         with Image.open(path) as image:
-            labels, pixels = np.unique(np.asarray(image), return_counts=True)
+            return np.unique(np.asarray(image)).tolist()
     except Exception as error:  # every decoder has its own exceptions
         raise ValueError(f"{path} cannot be read: {reason(error)}") from None
-    return dict(zip(labels.tolist(), pixels.tolist(), strict=True))

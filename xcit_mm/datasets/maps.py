@@ -25,21 +25,17 @@ def read(folder: Path) -> Dataset:
 def _read_split(folder: Path, split: str) -> Maps:
     image_folder = folder / "images" / split
     map_folder = folder / "masks" / split
-    images = _list_images(image_folder, PHOTO_SUFFIXES)
-    maps = _list_images(map_folder, (".png",))
-    alone = sorted(images.keys() ^ maps.keys())
-    if alone or not images:
-        problem = f"{image_folder} has {len(images)} images, {map_folder} {len(maps)} maps (*.png)"
-        raise FileNotFoundError(f"{problem}; without a partner: {preview(alone) or 'none'}")
-    suffixes = sorted(set(images.values()))
-    if len(suffixes) > 1:
-        raise ValueError(f"{image_folder} has images with the suffixes {suffixes}: expected one")
+    # Hidden files are left out, as by mmseg.
+    photos = [path for path in image_folder.rglob("[!.]*") if path.suffix.lower() in PHOTO_SUFFIXES]
+    suffixes = sorted({path.suffix for path in photos})
+    if len(suffixes) != 1:
+        raise ValueError(f"{image_folder}: expected images of one suffix, found {suffixes}")
+    images = {str(path.relative_to(image_folder).with_suffix("")) for path in photos}
+    maps = {
+        str(path.relative_to(map_folder).with_suffix("")) for path in map_folder.rglob("[!.]*.png")
+    }
+    alone = sorted(images ^ maps)
+    if alone:
+        counts = f"{image_folder} has {len(images)} images, {map_folder} {len(maps)} maps (*.png)"
+        raise FileNotFoundError(f"{counts}; without a partner: {preview(alone)}")
     return Maps(image_folder, map_folder, suffixes[0], sorted(images))
-
-
-def _list_images(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the suffix of each image below a folder, as mmseg lists them: without hidden files."""
-    paths = [path for path in folder.rglob("[!.]*") if path.suffix.lower() in suffixes]
-    names = [str(path.relative_to(folder).with_suffix("")) for path in paths]
-    check_unique(names, f"{folder}: two images are named")
-    return {name: path.suffix for name, path in zip(names, paths, strict=True)}

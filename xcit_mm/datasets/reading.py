@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..utils.errors import counted, preview
+from ..utils.errors import preview
 from . import maps, yolo
 from .coco import CocoFile, read_coco
 from .dataset import Dataset
@@ -38,6 +38,7 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     Raises:
         OSError: If a file or folder is missing.
         ValueError: If a file is not what its format says. The message names it and the place.
+        yaml.YAMLError: If a data.yaml is no yaml.
     """
     data = source.data
     if data.suffix != ".json" and (source.val or source.images or source.val_images):
@@ -60,16 +61,13 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
         raise ValueError(f"{data}: no image for training has an object")
     if set(classes) == set(order):
         classes = list(order)
-    _number_classes(train, classes)
-    note = ""
+    left_out = _number_classes(train, classes)
     if val is not None:
-        lacking = set(classes).difference(category.name for category in val.categories)
+        lacking = sorted(set(classes).difference(category.name for category in val.categories))
         if lacking:
-            raise ValueError(f"{data}: --val has no category {preview(sorted(lacking))}")
-        left_out = _number_classes(val, classes)
-        if left_out:
-            note = f"; left out {counted(left_out, 'object')} of no class of the training"
-    return Dataset(tuple(classes), train, val, note)
+            raise ValueError(f"{source.val} has no category {preview(lacking)}")
+        left_out += _number_classes(val, classes)
+    return Dataset(tuple(classes), train, val, left_out)
 
 
 def _read_with_photos(path: Path, folder: Path | None) -> CocoFile:
@@ -77,43 +75,36 @@ def _read_with_photos(path: Path, folder: Path | None) -> CocoFile:
     coco = read_coco(path)
     for image in coco.images:
         image.file_name = os.path.join(folder or path.parent, image.file_name)
-    missing = [image.file_name for image in coco.images if not os.path.isfile(image.file_name)]
-    if missing:
-        problem = f"{len(missing)} of {len(coco.images)} images of {path} are missing"
-        raise FileNotFoundError(f"{problem}, such as {missing[0]}: name their folder by --images")
+        if not os.path.isfile(image.file_name):
+            raise FileNotFoundError(f"{path}: no {image.file_name}: name its folder by --images")
     return coco
 
 
 def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
-    """Give objects the numbers of classes. Remove those of other categories, and return how many
-    they are.
-    """
-    numbers = {name: number for number, name in enumerate(classes, start=1)}
-    new_ids = {part.id: numbers[part.name] for part in content.categories if part.name in numbers}
-    kept = [part for part in content.annotations if part.category_id in new_ids]
-    left_out = len(content.annotations) - len(kept)
-    for annotation in kept:
-        annotation.category_id = new_ids[annotation.category_id]
-    content.annotations = kept
-    return left_out
+    """Give objects the numbers of classes. Remove the others, and return how many they are."""
+    ids = {category.name: category.id for category in content.categories}
+    numbers = {ids[name]: number for number, name in enumerate(classes, start=1)}
+    objects = content.annotations
+    content.annotations = [entry for entry in objects if entry.category_id in numbers]
+    for entry in content.annotations:
+        entry.category_id = numbers[entry.category_id]
+    return len(objects) - len(content.annotations)
 
 
 def suggest_files(folder: Path) -> list[list[str]]:
     """List the options of `train --from` for each file of a folder that could be meant, by names
     alone.
     """
-    paths = list(folder.glob("*.yaml"))
-    if not (folder / "classes.txt").exists():  # whose jsons are not COCO's
-        jsons = [*folder.glob("*.json"), *folder.glob("*/*.json")]
-        paths += sorted(jsons, key=lambda path: ("train" not in str(path), path))
-    suggestions = []
-    for path in paths:
+    suggestions = [["--data", str(path)] for path in folder.glob("*.yaml")]
+    if (folder / "classes.txt").exists():  # of YOLO: its jsons are not COCO's
+        return suggestions
+    jsons = [*folder.glob("*.json"), *folder.glob("*/*.json")]
+    for path in sorted(jsons, key=lambda path: ("train" not in str(path), path)):
         options = ["--data", str(path)]
-        root = path.parent.parent
-        split = path.stem.removeprefix("instances_")
-        folders = (root / "images" / split, root / split, root / "images")
-        photos = next(filter(Path.is_dir, folders), None)
-        if path.parent.name == "annotations" and photos is not None:
+        if path.parent.name == "annotations":  # beside folders of images
+            split = path.stem.removeprefix("instances_")
+            folders = [path.parent.parent / name for name in (f"images/{split}", split, "images")]
+            photos = next(filter(Path.is_dir, folders), folders[-1])
             options += ["--images", str(photos)]
         suggestions.append(options)
     return suggestions

@@ -1,14 +1,13 @@
 """Data sets written for mmdet as COCO jsons. Segmentation maps stay where they are."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from ..utils.atomic import atomic_write
-from .coco import Annotation, Category, CocoImage
+from .coco import Annotation, Category, CocoFile, CocoImage
 from .dataset import Dataset, Maps
 
 
@@ -31,34 +30,15 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_coco(
-    path: Path,
-    classes: Sequence[str],
-    images: Sequence[CocoImage],
-    annotations: Sequence[Annotation],
+    path: Path, classes: Sequence[str], images: list[CocoImage], annotations: list[Annotation]
 ) -> None:
-    """Write a COCO json, whose images, categories and annotations are numbered from 1.
-
-    Args:
-        classes: Names of the categories 1, 2, ...
-        images: With ids of any kind.
-        annotations: With the ids of their images and the numbers of their categories.
-    """
+    """Write a COCO json. Its images and annotations get the ids 1, 2, ..., as classes have."""
     numbers = {image.id: number for number, image in enumerate(images, start=1)}
-    lists: dict[str, Iterable[Any]] = dict(
-        categories=(Category(number, name) for number, name in enumerate(classes, start=1)),
-        images=(replace(image, id=numbers[image.id]) for image in images),
-        annotations=(
-            replace(annotation, id=number, image_id=numbers[annotation.image_id])
-            for number, annotation in enumerate(annotations, start=1)
-        ),
-    )
+    for image in images:
+        image.id = numbers[image.id]
+    for number, annotation in enumerate(annotations, start=1):
+        annotation.id = number
+        annotation.image_id = numbers[annotation.image_id]
+    categories = [Category(number, name) for number, name in enumerate(classes, start=1)]
     with atomic_write(path) as file:
-        start = "{"
-        for name, entries in lists.items():
-            file.write(f'{start}"{name}": ['.encode())
-            separator = b"\n"
-            for entry in entries:  # one by one: the whole text would take as much memory again
-                file.write(separator + msgspec.json.encode(entry))
-                separator = b",\n"
-            start = "],\n"
-        file.write(b"]}")
+        file.write(msgspec.json.encode(CocoFile(images, categories, annotations)))
