@@ -12,17 +12,22 @@ from helpers.tiny_recipes import first_batch, tiny
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-DETECTORS = {
-    "mask_rcnn/mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco": "bbox segm",
-    "cascade_rcnn/cascade-mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco": "bbox segm",
-    "retinanet/retinanet_xcit-s12-p16_fpn_1x_coco": "bbox",
-    "mask2former/mask2former_xcit-s12-p16_8xb2-lsj-50e_coco": "bbox segm",
-}
+DETECTORS = [
+    "mask_rcnn/mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco",
+    "mask2former/mask2former_xcit-s12-p16_8xb2-lsj-50e_coco",
+    pytest.param(
+        "cascade_rcnn/cascade-mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param("retinanet/retinanet_xcit-s12-p16_fpn_1x_coco", marks=pytest.mark.slow),
+]
 SEGMENTORS = [
     "semantic_fpn/fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512",
-    "upernet/upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512",
-    "segformer/segformer_xcit-s12-p16_8xb2-160k_ade20k-512x512",
     "mask2former/mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512",
+    pytest.param("upernet/upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512", marks=pytest.mark.slow),
+    pytest.param(
+        "segformer/segformer_xcit-s12-p16_8xb2-160k_ade20k-512x512", marks=pytest.mark.slow
+    ),
 ]
 
 
@@ -61,7 +66,7 @@ def test_every_published_detector_trains_on_own_classes_and_empty_photos(
     edit_json(data / "annotations" / "instances_training.json", empty_first)
     printed, cfg = finetune(tiny(CONFIGS / f"{leaf}.py", shapes), shapes_options(data))
     assert re.search("8 photos, [12] without objects, ", printed)
-    assert " ".join(cfg.test_evaluator.metric) == DETECTORS[leaf]
+    assert cfg.test_evaluator.metric[1:] == ([] if "retinanet" in leaf else ["segm"])
 
 
 @pytest.mark.parametrize("leaf", SEGMENTORS)
@@ -71,25 +76,15 @@ def test_every_published_segmentor_trains_on_own_classes(leaf, shapes, maps, fin
 
 
 RESNET = """
-_base_ = {!r}
-backbone = dict(_delete_=True, type="mmdet.ResNet", depth=18, norm_eval=False, style="pytorch")
-model = dict({}backbone=backbone, neck=dict(in_channels=[64, 128, 256, 512]))
+_base_ = "mmdet::retinanet/retinanet_r50_fpn_1x_coco.py"
+backbone = dict(_delete_=True, type="ResNet", depth=18, norm_eval=False, style="pytorch")
+model = dict(backbone=backbone, neck=dict(in_channels=[64, 128, 256, 512]))
 """
 
 
-@pytest.mark.parametrize(
-    "base, changes",
-    [
-        ("mmdet::retinanet/retinanet_r50_fpn_1x_coco.py", ""),
-        ("mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py", "pretrained=None, "),
-    ],
-)
-def test_a_config_of_the_library_with_another_backbone_trains(
-    base, changes, shapes, maps, folder, finetune
-):
-    (folder / "base.py").write_text(RESNET.format(base, changes))
-    data = ["--data", maps] if base.startswith("mmseg") else shapes_options(shapes)
-    _, cfg = finetune(Config.fromfile(folder / "base.py"), data)
+def test_a_config_of_the_library_with_another_backbone_trains(shapes, folder, finetune):
+    (folder / "base.py").write_text(RESNET)
+    _, cfg = finetune(Config.fromfile(folder / "base.py"), shapes_options(shapes))
     assert cfg.optim_wrapper.constructor == "DefaultOptimWrapperConstructor"
     train_steps = [step.type for step in cfg.train_pipeline]
     assert "RandomResize" in train_steps and "Resize" not in train_steps
@@ -108,28 +103,6 @@ def test_weights_of_the_backbone_stay_unless_a_checkpoint_replaces_them(
     assert cfg.model.pretrained == (None if has_checkpoint else "open-mmlab://resnet50_v1c")
 
 
-@pytest.mark.parametrize(
-    "weights, expected",
-    [
-        ([1.0] * 4 + [9.0], [1.0] * 2 + [9.0]),  # the last is that of no object
-        ([1.0, 5.0, 1.0, 1.0, 9.0], None),
-        ([2.0] * 5, None),
-    ],
-)
-def test_weights_of_classes_are_refused_but_that_of_no_object(
-    weights, expected, trained, own_data, start, refused
-):
-    cfg = Config.fromfile(trained / "mine.py")
-    cfg.model.roi_head.bbox_head.loss_cls.class_weight = weights
-    cfg.dump(trained / "mine.py")
-    arguments = ["--from", trained, *own_data]
-    if expected is None:
-        assert f"weights its classes by {weights}: set class_weight=None" in refused(*arguments)
-    else:
-        head = start(*arguments).model.roi_head.bbox_head
-        assert head.loss_cls.class_weight == expected
-
-
 WRAPPER = dict(type="MultiImageMixDataset", dataset=dict(type="A"))
 
 
@@ -141,13 +114,12 @@ WRAPPER = dict(type="MultiImageMixDataset", dataset=dict(type="A"))
             dict(
                 model=dict(roi_head=dict(bbox_head=dict(_delete_=True, type="A"), mask_head=None))
             ),
-            "is a MaskRCNN without num_classes",
+            "has no head with num_classes",
         ),
         (
             dict(train_dataloader=dict(dataset=dict(_delete_=True, **WRAPPER))),
-            "train_dataloader has no pipeline: --from takes data sets without",
+            "MultiImageMixDataset has no pipeline: --from takes data sets without",
         ),
-        (dict(test_dataloader=None), "test_dataloader has no pipeline"),
         (dict(model=dict(roi_head=dict(type="A"))), "needs masks: give data with masks"),
     ],
 )

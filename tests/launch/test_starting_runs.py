@@ -2,7 +2,6 @@
 
 import argparse
 import multiprocessing
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ def test_ctrl_c_prints_one_line(shapes, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(mmengine.runner.Runner, "from_cfg", interrupt)
-    assert train.main([str(CONFIG), *cfg_options(SEG, shapes, 1)]) == 130
+    assert train.main([str(CONFIG), "--skip-checks", *cfg_options(SEG, shapes, 1)]) == 130
     line = "interrupted: --resume resumes from the last checkpoint"
     assert capsys.readouterr().err.splitlines()[-1] == line
 
@@ -57,10 +56,6 @@ def test_training_that_would_fail_does_not_start(config, change, message, shapes
     [
         ("model = dict(\n    a=1,,\n)", "own.py cannot be read: SyntaxError: invalid syntax"),
         ("model = dict(type='A')", "default_scope=None in own.py: must be one of mmdet, mmseg"),
-        (
-            "default_scope = 'mmdet'\nmodel = dict(type='SoftTeacher', detector=dict(type='A'))",
-            "own.py: SoftTeacher wraps a detector",
-        ),
     ],
 )
 def test_config_with_an_error_is_named(text, message, refused):
@@ -97,29 +92,30 @@ def other(folder) -> Iterator[BaseProcess]:
 def test_only_the_first_process_checks_prints_and_locks(
     variable, other, shapes, monkeypatch, capsys, refused, start
 ):
-    arguments = (DEMO / f"{DET}.py", *cfg_options(DET, shapes, 1), "model.backbone.arch=t12")
+    arguments = (CONFIG, *cfg_options(SEG, shapes, 1), "train_dataloader.dataset.data_root=nowhere")
     monkeypatch.setenv(variable, "0")
-    assert "neck.in_channels is [" in refused(*arguments)
+    assert "no data at nowhere" in refused(*arguments)
     monkeypatch.setenv(variable, "8")
     capsys.readouterr()
     assert start("--work-dir", "work", *arguments) and capsys.readouterr().err == ""
 
 
-def test_variables_of_torchrun_that_are_set_by_hand_may_lack_the_local_rank(
-    shapes, monkeypatch, start
-):
-    monkeypatch.setenv("LOCAL_RANK", "")
-    monkeypatch.delenv("LOCAL_RANK")
-    cfg = start(CONFIG, "--launcher=pytorch", *cfg_options(SEG, shapes, 1))
-    assert (cfg.launcher, os.environ["LOCAL_RANK"]) == ("pytorch", "0")
+def test_one_training_at_a_time_writes_into_a_work_folder(other, shapes, weights, refused, start):
+    options = ("--work-dir", "work", "--skip-checks", *cfg_options(SEG, shapes, 1))
+    assert "another process writes into work: " in refused(CONFIG, *options)
+    assert start(CONFIG, weights[SEG], *options, tool="test")
+    other.kill()
+    other.join()
+    assert start(CONFIG, *options)
 
 
 @pytest.mark.parametrize("config", SCORES)
 def test_correct_runs_start_with_the_given_options(config, shapes, weights, start):
     file = DEMO / f"{config}.py"
-    cfg = start(file, *cfg_options(config, shapes, 5), f"load_from={weights[config]}")
+    options = (*cfg_options(config, shapes, 5), f"load_from={weights[config]}")
+    cfg = start(file, "--auto-scale-lr", *options)
     assert (cfg.train_cfg.max_iters, cfg.load_from, cfg.resume) == (5, str(weights[config]), False)
-    assert cfg.work_dir.endswith(f"work_dirs/{config}")
+    assert cfg.work_dir.endswith(f"work_dirs/{config}") and cfg.auto_scale_lr.enable
     options = ("--work-dir", "w", *cfg_options(config, shapes, 1))
     cfg = start(file, weights[config], *options, tool="test")
     assert (cfg.load_from, cfg.work_dir) == (str(weights[config]), "w")
@@ -128,15 +124,21 @@ def test_correct_runs_start_with_the_given_options(config, shapes, weights, star
 @pytest.mark.parametrize("flag", ["--amp", "AmpOptimWrapper", "mmengine.AmpOptimWrapper"])
 def test_mixed_precision_on_a_cpu_is_bfloat16(flag, shapes, start):
     flags = [flag] if flag == "--amp" else ["--cfg-options", f"optim_wrapper.type={flag}"]
-    cfg = start(CONFIG, *cfg_options(SEG, shapes, 1), *flags)
+    cfg = start(CONFIG, "--skip-checks", *cfg_options(SEG, shapes, 1), *flags)
     assert cfg.optim_wrapper.type == "mmengine.CPUAmpOptimWrapper"
+
+
+def test_amp_refuses_a_wrapper_of_its_own_precision(shapes, refused):
+    wrapper = "optim_wrapper.type=ApexOptimWrapper"
+    message = refused(CONFIG, "--amp", *cfg_options(SEG, shapes, 1), wrapper)
+    assert "optim_wrapper.type=ApexOptimWrapper has a precision of its own" in message
 
 
 def test_mask2former_does_not_train_in_float16(monkeypatch):
     monkeypatch.setattr("xcit_mm.launch.options.get_device", lambda: "cuda")
     cfg = read_config(CONFIGS / "mask2former/mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py")
     options = argparse.Namespace(amp=True, auto_scale_lr=False)
-    with pytest.raises(ValueError, match=r"loss of masks of Mask2FormerHead is 0 in float16: set"):
+    with pytest.raises(ValueError, match=r"the loss of masks is 0 in float16"):
         change_training(cfg, options)
     cfg.optim_wrapper.dtype = "bfloat16"
     change_training(cfg, options)
@@ -151,15 +153,6 @@ def test_testing_that_would_fail_does_not_start(shapes, weights, refused):
     assert "neck.in_channels is [" in refused(CONFIG, weights[SEG], *other_backbone, tool="test")
     swapped = refused(weights[SEG], CONFIG, tool="test")
     assert "the config comes before the checkpoint" in swapped and str(weights[SEG]) in swapped
-
-
-def test_one_training_at_a_time_writes_into_a_work_folder(other, shapes, weights, refused, start):
-    options = ("--work-dir", "work", *cfg_options(SEG, shapes, 1))
-    assert "another process writes into work: " in refused(CONFIG, *options)
-    assert start(CONFIG, weights[SEG], *options, tool="test")
-    other.kill()
-    other.join()
-    assert start(CONFIG, *options)
 
 
 def test_weights_that_do_not_load_end_a_test_in_one_line(shapes, weights, tmp_path):
@@ -177,16 +170,6 @@ def test_a_key_that_a_part_does_not_take_is_two_lines(shapes, tmp_path):
     assert re.match("TypeError: .*'max_iter'", lines[-1]) and "Traceback" not in run.stderr
     (log,) = tmp_path.glob("work_dirs/*/2*/*.log")
     assert "Traceback" in log.read_text()
-
-
-def test_auto_scale_lr_is_an_option(shapes, start):
-    assert start(CONFIG, "--auto-scale-lr", *cfg_options(SEG, shapes, 1)).auto_scale_lr.enable
-
-
-def test_amp_refuses_a_wrapper_of_its_own_precision(shapes, refused):
-    wrapper = "optim_wrapper.type=ApexOptimWrapper"
-    message = refused(CONFIG, "--amp", *cfg_options(SEG, shapes, 1), wrapper)
-    assert "optim_wrapper.type=ApexOptimWrapper has a precision of its own" in message
 
 
 def test_maps_of_a_test_have_the_numbers_of_predict(shapes, weights):

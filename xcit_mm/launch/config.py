@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mmengine.config import Config
 
@@ -11,47 +11,51 @@ from ..models.build import has_pyramid
 from ..utils.atomic import atomic_write
 from ..utils.scripts import shipped_folder
 from ..weights.classes import configured_classes
-from .model import Adapted
-from .rasters import has_other_bands
-
-if TYPE_CHECKING:
-    from ..rasters.cutting import Tiles
 
 _BATCH_SIZE = 2
 
 
 def write_config(
-    config: Path, adapted: Adapted, dataset: Dataset, source: Source, tiles: "Tiles | None" = None
+    config: Path, cfg: Config, dataset: Dataset, source: Source, values: dict[str, Any]
 ) -> Path:
-    """Write a config that trains an adapted model on a data set, read from a source or cut into
-    tiles, for 12 epochs, at least 1000 iterations. Return the folder of its objects, beside it.
+    """Write a config that trains a model on a data set, read from a source, for 12 epochs, at least
+    1000 iterations. Return the folder of its objects, beside it.
+
+    Args:
+        cfg: The model's own config, with its checkpoint as `load_from`.
+        values: Those of `adapt`.
     """
     folder = config.resolve().with_name(f"{config.stem}-coco")
     arguments = write_dataset(dataset, folder)
+    optim_wrapper = cfg.get("optim_wrapper") or {}
+    imports = (cfg.get("custom_imports") or {}).get("imports") or []
+    rate = 1e-4 if cfg.load_from else optim_wrapper["optimizer"]["lr"]
+    constructor = "DefaultOptimWrapperConstructor"
+    if cfg.load_from and has_pyramid(cfg):  # lower rates nearer to the image
+        constructor = "LayerDecayOptimWrapperConstructor"
     # With all keys, since mmengine keeps those of the base.
-    paths = {name: path and str(path) for name, path in vars(source).items()}
-    values = dict(
-        source=paths | dict(folder=str(folder)),
+    files = {name: path and str(path) for name, path in vars(source).items()}
+    values = values | dict(
+        source=dict(files, folder=str(folder)),
         training=arguments["train"],
         held_out=arguments.get("val", arguments["train"]),
         is_validated=dataset.val is not None,
         classes=dataset.classes,
         max_iters=max(1000, 12 * len(dataset.train.images) // _BATCH_SIZE),
         batch_size=_BATCH_SIZE,
-        fill_stem=tiles is not None and has_other_bands(adapted.cfg, tiles),
-        **_describe_model(adapted),
+        load_from=cfg.load_from,
+        custom_imports=dict(imports=list(dict.fromkeys(["xcit_mm", *imports]))),
+        learning_rate=rate,
+        constructor=constructor,
+        clip_grad=optim_wrapper.get("clip_grad"),
+        model=_difference(cfg.model.to_dict(), values["model"]),
     )
-    if tiles is not None:
-        values["raster"] = tiles.settings
-    description = repr(dataset.describe())[1:-1]  # one line, whatever names it has
-    base = Path(adapted.base).resolve().as_posix()
+    base = Path(cfg.filename).resolve().as_posix()
     shipped = base.partition("/xcit_mm/.mim/configs/")[2]
-    if shipped:
-        base = f"xcit_mm::{shipped}"
     header = (
-        f"# Fine-tunes {adapted.name}. Written by `train --from`: edit and keep it.\n"
-        f"# {description}\n"
-        f"_base_ = {base!r}\n"
+        f"# Fine-tunes {cfg.load_from or base}. Written by `train --from`: edit and keep it.\n"
+        f"# {repr(dataset.describe())[1:-1]}\n"  # one line, whatever names it has
+        f"_base_ = {f'xcit_mm::{shipped}' if shipped else base!r}\n"
     )
     same_in_all = (shipped_folder("configs") / "_base_" / "finetuning.txt").read_text("utf-8")
     with atomic_write(config) as file:
@@ -76,43 +80,15 @@ def write_data_anew(cfg: Config) -> None:
     print(dataset.describe(), file=sys.stderr)
 
 
-def _describe_model(adapted: Adapted) -> dict[str, Any]:
-    """Return the values of a config that a model determines."""
-    cfg = adapted.cfg
-    imports = (cfg.get("custom_imports") or {}).get("imports") or []
-    optim_wrapper = cfg.get("optim_wrapper") or {}
-    train_pipeline, test_pipeline = adapted.pipelines
-    metric = None  # of maps
-    if adapted.is_detector:
-        metric = ["bbox", "segm"] if adapted.masks else ["bbox"]
-    rate = 1e-4
-    constructor = "DefaultOptimWrapperConstructor"
-    if adapted.checkpoint is None:
-        rate = optim_wrapper["optimizer"]["lr"]
-    elif has_pyramid(cfg):  # lower rates nearer to the image
-        constructor = "LayerDecayOptimWrapperConstructor"
-    return dict(
-        load_from=adapted.checkpoint,
-        custom_imports=dict(imports=list(dict.fromkeys(["xcit_mm", *imports]))),
-        learning_rate=rate,
-        constructor=constructor,
-        clip_grad=optim_wrapper.get("clip_grad"),
-        metric=metric,
-        model=_difference(cfg.model.to_dict(), adapted.model),
-        train_pipeline=train_pipeline,
-        test_pipeline=test_pipeline,
-    )
-
-
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a config that differ from those of its base."""
     changes = {}
     for key, value in new.items():
         old_value = old.get(key)
         if isinstance(value, dict) and isinstance(old_value, dict):
-            inner = _difference(old_value, value)
-            if inner:
-                changes[key] = inner
+            value = _difference(old_value, value)
+            if value:
+                changes[key] = value
         elif key not in old or value != old_value:
             changes[key] = value
     return changes

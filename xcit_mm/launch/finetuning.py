@@ -12,8 +12,8 @@ from ..utils.cli import cli_main
 from ..utils.errors import preview
 from ..weights.classes import configured_classes
 from .config import write_config
-from .model import Adapted, adapt_to_data
-from .rasters import adapt_to_tiles, cut, tile_source
+from .model import adapt, read_model
+from .rasters import adapt_to_tiles, cut
 from .run import train
 
 
@@ -43,19 +43,18 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
     if config.exists() and not options.overwrite:
         fix = f"train it by `xcit-mm train {config}`, or name another by --config"
         raise FileExistsError(f"{config} exists: {fix}")
-    adapted = Adapted.of(options.model)
+    cfg = read_model(options.model)
+    is_detector = cfg.default_scope == "mmdet"
     tiles = None
     if options.labels is not None:
-        tiles = cut(options, config, adapted.cfg)
-        source = tile_source(config, adapted.is_detector)
-    elif adapted.is_detector and source.data.is_dir():
+        source, tiles = cut(options, config.resolve().with_name(f"{config.stem}-tiles"), cfg)
+    elif is_detector and source.data.is_dir():
         raise IsADirectoryError(_suggest_command(options))
-    classes = configured_classes(adapted.cfg) or ()
-    dataset = read_dataset(source, adapted.is_detector, classes)
-    adapt_to_data(adapted, dataset, options.boxes)
+    dataset = read_dataset(source, is_detector, configured_classes(cfg) or ())
+    values = adapt(cfg, dataset, options.boxes)
     if tiles is not None:
-        adapt_to_tiles(adapted, tiles)
-    written += [config, write_config(config, adapted, dataset, source, tiles)]
+        adapt_to_tiles(values, cfg, tiles)
+    written += [config, write_config(config, cfg, dataset, source, values)]
     print(f"{name}: {dataset.describe()}", file=sys.stderr)
     options.config = str(config)
 
@@ -68,8 +67,6 @@ def _suggest_command(options: argparse.Namespace) -> str:
         return f"{problem}: docs/your-own-data.md shows what to write"
     files = preview([path for _, path, *_ in suggestions])
     command = ["xcit-mm", "train", "--from", options.model, *suggestions[0]]
-    if options.new_config:
-        command += ["--config", str(options.new_config)]
-    if options.boxes:
-        command += ["--boxes"]
+    command += ["--config", str(options.new_config)] if options.new_config else []
+    command += ["--boxes"] if options.boxes else []
     return f"{problem}, such as {files}: {shlex.join(command)}"

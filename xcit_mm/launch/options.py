@@ -7,7 +7,7 @@ from mmengine.config import Config
 from mmengine.device import get_device
 
 from ..utils.configs import data_sets, evaluators, type_name
-from .model import iter_dicts, map_steps
+from .model import iter_parts
 
 
 def change_training(cfg: Config, options: argparse.Namespace) -> None:
@@ -17,25 +17,19 @@ def change_training(cfg: Config, options: argparse.Namespace) -> None:
     name = type_name(wrapper)
     if options.amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
         raise ValueError(f"--amp: optim_wrapper.type={wrapper['type']} has a precision of its own")
-    if get_device() == "cpu" and (options.amp or name == "AmpOptimWrapper"):
-        wrapper["type"] = "mmengine.CPUAmpOptimWrapper"  # in bfloat16
-    elif options.amp:
-        wrapper["type"] = "AmpOptimWrapper"
-        wrapper.setdefault("loss_scale", "dynamic")
-    if type_name(wrapper) == "AmpOptimWrapper" and wrapper.get("dtype") != "bfloat16":
-        _check_float16(cfg.model)
+    if options.amp or name == "AmpOptimWrapper":
+        if get_device() == "cpu":
+            wrapper["type"] = "mmengine.CPUAmpOptimWrapper"  # in bfloat16
+        else:
+            wrapper["type"] = "AmpOptimWrapper"
+            wrapper.setdefault("loss_scale", "dynamic")
+            heads = {type_name(part) for part in iter_parts(cfg.model)}
+            # They divide the loss of masks by the number of masks times that of points.
+            if wrapper.get("dtype") != "bfloat16" and heads & {"MaskFormerHead", "Mask2FormerHead"}:
+                problem = "the loss of masks is 0 in float16, which overflows"
+                raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
     if options.auto_scale_lr:
         cfg.merge_from_dict({"auto_scale_lr.enable": True})
-
-
-def _check_float16(model: Config) -> None:
-    """Raise ValueError if a model does not train in float16."""
-    # They divide the loss of masks by the number of masks times that of points, which overflows.
-    broken = {"MaskFormerHead", "Mask2FormerHead"}
-    found = broken & {type_name(part) for part in iter_dicts(model) if "type" in part}
-    if found:
-        problem = f"the loss of masks of {found.pop()} is 0 in float16"
-        raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
 
 
 def change_test(cfg: Config, checkpoint: str, options: argparse.Namespace) -> None:
@@ -50,37 +44,33 @@ def change_test(cfg: Config, checkpoint: str, options: argparse.Namespace) -> No
         cfg.model = dict(**cfg.tta_model, module=cfg.model)
         for dataset in data_sets(cfg, "test"):
             dataset["pipeline"] = cfg.tta_pipeline
-    if options.show_dir:
-        _draw_into(cfg, options.show_dir)
-    if options.out and cfg.default_scope == "mmseg":
+    is_segmentor = cfg.default_scope == "mmseg"
+    if options.show_dir and cfg.default_scope == "mmpretrain":
+        hook = dict(enable=True, out_dir=options.show_dir, interval=1)
+        cfg.default_hooks.visualization.update(hook)
+    elif options.show_dir:
+        cfg.default_hooks.visualization.draw = True
+        if is_segmentor:
+            cfg.visualizer.save_dir = options.show_dir
+        else:
+            cfg.default_hooks.visualization.test_out_dir = options.show_dir
+    if options.out and is_segmentor:
         for metric in evaluators(cfg, "test"):
             metric.update(output_dir=options.out, keep_results=True)
         for dataset in data_sets(cfg, "test"):
-            dataset["pipeline"] = map_steps(dataset["pipeline"], _hide_reduced_labels)
+            _hide_reduced_labels(dataset["pipeline"])
     elif options.out:
         dump = "DumpDetResults" if cfg.default_scope == "mmdet" else "DumpResults"
         file = dict(type=dump, out_file_path=options.out)  # a pickle
         cfg.test_evaluator = [*evaluators(cfg, "test"), file]
 
 
-def _hide_reduced_labels(step: dict) -> list[dict]:
+def _hide_reduced_labels(pipeline: list) -> None:
     """Let mmseg write the numbers of classes, as `predict` does, without adding 1 to them."""
-    if type_name(step) != "PackSegInputs":
-        return [step]
     from mmseg.datasets.transforms import PackSegInputs
 
     keys = inspect.signature(PackSegInputs).parameters["meta_keys"].default
-    keys = [key for key in step.get("meta_keys", keys) if key != "reduce_zero_label"]
-    return [step | dict(meta_keys=keys)]
-
-
-def _draw_into(cfg: Config, folder: str) -> None:
-    """Draw predictions into a folder, by each library's hook."""
-    hook = cfg.default_hooks.visualization
-    if cfg.default_scope == "mmdet":
-        hook.update(draw=True, test_out_dir=folder)
-    elif cfg.default_scope == "mmseg":
-        hook.draw = True
-        cfg.visualizer.save_dir = folder
-    else:
-        hook.update(enable=True, out_dir=folder, interval=1)
+    for step in iter_parts(pipeline):
+        if type_name(step) == "PackSegInputs":
+            shown = [key for key in step.get("meta_keys", keys) if key != "reduce_zero_label"]
+            step["meta_keys"] = shown

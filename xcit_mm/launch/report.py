@@ -1,9 +1,10 @@
 """The end of a training: its best checkpoint, and after a fine-tuning its scores and a drawing."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -13,7 +14,7 @@ from mmengine.device import get_device
 from mmengine.registry import DATASETS, init_default_scope
 
 from ..models.build import load_model
-from ..prediction import Prediction, Predictor
+from ..prediction import Predictor
 from ..utils.cli import quiet
 from ..utils.configs import tested_dataset, type_name
 from ..utils.errors import reason
@@ -25,6 +26,7 @@ _SCORES = ("bbox_mAP", "segm_mAP", "_precision", "mIoU")  # mmdet's _precision i
 _PHOTOS = 4
 _WIDTH = 1280  # pixels
 _MARGIN = ((10, 10), (10, 10), (0, 0))
+_WHITE = (255, 255, 255)
 
 
 def report(work_dir: Path, cfg: Config) -> Iterator[str]:
@@ -51,40 +53,38 @@ def report(work_dir: Path, cfg: Config) -> Iterator[str]:
 
 
 def _draw_photos(cfg: Config, checkpoint: str) -> np.ndarray:
-    """Draw some photos of the test set, each with its labels at the left and with the predictions
-    of a checkpoint at the right: (H, W, 3), BGR. Raise ValueError for images of other bands.
+    """Draw some photos of the test set, evenly spread, each with its labels at the left and with
+    the predictions of a checkpoint at the right: (H, W, 3), BGR. Pixels without a label are white.
+    Raise ValueError for images of other bands.
     """
     predictor = Predictor(load_model(cfg, checkpoint), cfg, get_device())
+    init_default_scope(cfg.default_scope)
+    config = copy.deepcopy(tested_dataset(cfg))
+    config["pipeline"] = [step for step in config["pipeline"] if type_name(step).startswith("Load")]
+    dataset = DATASETS.build(config)
+    count = len(predictor.names)
+    colors = make_palette(count, predictor.metainfo.get("palette"))[:, ::-1].tolist()  # RGB
+    style: Any = dict(names=[*predictor.names, "not labelled"], palette=[*colors, _WHITE])
     rows = []
-    for labelled in _read_labelled(cfg, predictor):
-        predicted = predictor(labelled.image)
-        predicted = replace(predicted, names=labelled.names, palette=labelled.palette)
-        drawings = [prediction.draw() for prediction in (labelled, predicted)]
-        row = np.hstack([np.pad(drawing, _MARGIN, constant_values=255) for drawing in drawings])
+    shown = np.linspace(0, len(dataset) - 1, min(_PHOTOS, len(dataset)))
+    for index in shown.round().astype(int):
+        sample = dataset[index]
+        predicted = replace(predictor(sample["img"]), **style)
+        labelled = replace(predicted, **_read_labels(sample, count))
+        drawings = [
+            np.pad(part.draw(), _MARGIN, constant_values=255) for part in (labelled, predicted)
+        ]
+        row = np.hstack(drawings)
         height = round(row.shape[0] * _WIDTH / row.shape[1])
         rows.append(cv2.resize(row, (_WIDTH, height), interpolation=cv2.INTER_AREA))
     return np.vstack(rows)
 
 
-def _read_labelled(cfg: Config, predictor: Predictor) -> Iterator[Prediction]:
-    """Read some photos of the test set, evenly spread, with labels instead of predictions. Ignored
-    pixels of a map are a further class, drawn in white.
-    """
-    init_default_scope(cfg.default_scope)
-    config = copy.deepcopy(tested_dataset(cfg))
-    config["pipeline"] = [step for step in config["pipeline"] if type_name(step).startswith("Load")]
-    dataset = DATASETS.build(config)
-    names = predictor.names
-    colors = make_palette(len(names), predictor.metainfo.get("palette"))[:, ::-1].tolist()  # RGB
-    count = min(_PHOTOS, len(dataset))
-    for index in np.linspace(0, len(dataset) - 1, count).round().astype(int):
-        sample = dataset[index]
-        if predictor.is_detector:
-            boxes = sample["gt_bboxes"].numpy()
-            masks = sample["gt_masks"].to_ndarray().astype(bool) if "gt_masks" in sample else None
-            objects = sv.Detections(boxes, masks, class_id=sample["gt_bboxes_labels"].astype(int))
-            yield Prediction(sample["img"], objects, None, names, colors)
-        else:
-            labels = np.minimum(sample["gt_seg_map"], len(names))
-            shown = [*names, "not labelled"]
-            yield Prediction(sample["img"], None, labels, shown, [*colors, (255, 255, 255)])
+def _read_labels(sample: Mapping[str, Any], not_labelled: int) -> dict[str, Any]:
+    """Return the labels of a sample as values of a `Prediction`."""
+    if "gt_seg_map" in sample:
+        return dict(segmentation=np.minimum(sample["gt_seg_map"], not_labelled))
+    boxes = sample["gt_bboxes"].numpy()
+    masks = sample["gt_masks"].to_ndarray().astype(bool) if "gt_masks" in sample else None
+    class_ids = sample["gt_bboxes_labels"].astype(int)
+    return dict(instances=sv.Detections(boxes, masks, class_id=class_ids))

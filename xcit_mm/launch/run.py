@@ -5,7 +5,7 @@ import copy
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -24,13 +24,12 @@ from ..utils.configs import read_config, type_name
 from ..utils.folders import lock_folder
 from ..utils.scripts import check_library
 from ..weights.reader import check_checkpoint
-from ..weights.work_dirs import last_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
 from .config import write_data_anew
 from .options import change_test, change_training
 from .report import report
 from .runner import AccumulatingRunner, QuietRunner, print_into_log
-from .state import is_complete
+from .state import find_checkpoint, is_complete
 
 
 def train(options: argparse.Namespace, written: Sequence[Path] = ()) -> int:
@@ -63,19 +62,30 @@ def _train(options: argparse.Namespace, written: Sequence[Path]) -> None:
         with removed_on_error(written):
             with quiet():
                 change_training(cfg, options)
-                if not _find_start(cfg, options.resume):
-                    return
-                if _is_first() and not (cfg.resume or written):
+                checkpoint = find_checkpoint(cfg, options.resume)
+                cfg.resume = checkpoint is not None
+                if checkpoint:
+                    if is_complete(checkpoint, cfg):
+                        fix = "a longer run starts from it by load_from, see docs/recipes.md"
+                        _say(f"the run is complete: {checkpoint} is its end; {fix}")
+                        return
+                elif options.resume is not None:
+                    _say(f"{folder} has no checkpoint yet: the run starts at the first iteration")
+                if _is_first() and not (checkpoint or written):
                     write_data_anew(cfg)
                 checked = copy.deepcopy(cfg)
-                if cfg.resume:
-                    checked.load_from = None  # it is the run's own state
+                if checkpoint:
+                    cfg.load_from = checkpoint
+                    checked.load_from = None  # which the run does not read
+                start = cfg.get("load_from") or "the config's initial weights"
+                _say(f"{type_name(cfg.model)} from {start}, in {folder}")
                 _check(check_training(checked), options)
             runner = _build_runner(cfg, options.verbose)
         runner.register_hook(TerminationHook())
         for config in written[:1]:
             _say(f"written: {config}; edit it, and train it by xcit-mm train {config}")
-        _run(runner, runner.train, options)
+        with print_into_log(runner, options.verbose), load_files_by(load_checkpoint):
+            runner.train()
         if _is_first():
             for line in report(folder, cfg):
                 _say(line)
@@ -91,53 +101,17 @@ def _test(options: argparse.Namespace) -> None:
         _check(check_test(copy.deepcopy(cfg), checkpoint), options)
         change_test(cfg, checkpoint, options)
     runner = _build_runner(cfg, options.verbose)
-    _run(runner, runner.test, options)
+    with print_into_log(runner, options.verbose), load_files_by(load_checkpoint):
+        runner.test()
 
 
 def _read_run(config: str, options: argparse.Namespace) -> Config:
     """Read the config of a run, with its folder and launcher."""
     cfg = read_config(config, parse_cfg_options(options.cfg_options))
-    if "detector" in (cfg.get("model") or {}):
-        problem = f"{config}: {type_name(cfg.model)} wraps a detector"
-        raise ValueError(f"{problem}: train it by xcit-mm tool mmdet/train.py, see docs/recipes.md")
     check_library(cfg, config)
     cfg.launcher = options.launcher
-    if options.launcher == "pytorch":
-        os.environ.setdefault("LOCAL_RANK", "0")  # which torchrun sets
     cfg.work_dir = str(options.work_dir or cfg.get("work_dir") or f"work_dirs/{Path(config).stem}")
     return cfg
-
-
-def _find_start(cfg: Config, resume: str | None) -> bool:
-    """Set the checkpoint from which a training resumes, if it does, and say where it starts. Return
-    False if the training is complete.
-
-    Args:
-        resume: The checkpoint, '' for the last of the work folder if it has one, or None to start.
-
-    Raises:
-        FileExistsError: If a run starts in a folder with a checkpoint.
-    """
-    if resume is None and cfg.get("resume"):  # as mmengine means it
-        resume = cfg.get("load_from") or ""
-    folder = Path(cfg.work_dir)
-    last = last_checkpoint(folder)
-    cfg.resume = False
-    if resume is None and last:
-        problem = f"{folder} has a checkpoint, and a work folder is one run"
-        raise FileExistsError(f"{problem}: --resume continues it, --work-dir names another folder")
-    if resume or last:
-        cfg.resume = True
-        cfg.load_from = resume or last
-        if is_complete(cfg.load_from, cfg):
-            longer = "a longer run starts from it by load_from, see docs/recipes.md"
-            _say(f"the run is complete: {cfg.load_from} is its end; {longer}")
-            return False
-    elif resume is not None:
-        _say(f"{folder} has no checkpoint yet: the run starts at the first iteration")
-    start = cfg.get("load_from") or "the config's initial weights"
-    _say(f"{type_name(cfg.model)} from {start}, in {folder}")
-    return True
 
 
 def _check(findings: Iterable[Finding], options: argparse.Namespace) -> None:
@@ -156,21 +130,13 @@ def _check(findings: Iterable[Finding], options: argparse.Namespace) -> None:
 
 def _build_runner(cfg: Config, is_verbose: bool) -> Runner:
     """Build the Runner that a config names, by default mmengine's."""
-    own_runner = AccumulatingRunner if is_verbose else QuietRunner
+    if is_verbose:
+        return RUNNERS.build(cfg) if "runner_type" in cfg else AccumulatingRunner.from_cfg(cfg)
     with warnings.catch_warnings():
-        if not is_verbose:
-            warnings.simplefilter("ignore")
-        runner = RUNNERS.build(cfg) if "runner_type" in cfg else own_runner.from_cfg(cfg)
-    if not is_verbose:
-        runner.register_hook(ConsoleHook(sys.stdout))
+        warnings.simplefilter("ignore")
+        runner = RUNNERS.build(cfg) if "runner_type" in cfg else QuietRunner.from_cfg(cfg)
+    runner.register_hook(ConsoleHook(sys.stdout))
     return runner
-
-
-def _run(runner: Runner, run: Callable[[], object], options: argparse.Namespace) -> None:
-    """Train or test by a runner."""
-    into_log = nullcontext() if options.verbose else print_into_log(runner)
-    with into_log, load_files_by(load_checkpoint):
-        run()
 
 
 def _say(line: str) -> None:

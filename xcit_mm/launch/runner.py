@@ -18,8 +18,8 @@ from ..utils.compat import file_handlers
 class AccumulatingRunner(Runner):
     """mmengine's Runner, for which gradients that accumulate are a part of the batch.
 
-    mmengine (0.10) scales learning rates by the images of an iteration, not of an optimizer step,
-    and writes the config of each run and test before it starts. Here the config of a work folder is
+    mmengine (0.10) scales learning rates by the images of an iteration, not of an optimizer step.
+    It writes the config of each run and test before it starts; here the config of a work folder is
     that of its checkpoints.
     """
 
@@ -28,8 +28,8 @@ class AccumulatingRunner(Runner):
     def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
         if auto_scale_lr and "base_batch_size" in auto_scale_lr:
             count = (self.cfg.get("optim_wrapper") or {}).get("accumulative_counts", 1)
-            base_batch_size = auto_scale_lr["base_batch_size"] / count
-            auto_scale_lr = dict(auto_scale_lr, base_batch_size=base_batch_size)
+            images = auto_scale_lr["base_batch_size"] / count  # of an iteration
+            auto_scale_lr = dict(auto_scale_lr, base_batch_size=images)
         super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def dump_config(self) -> None:
@@ -46,23 +46,25 @@ class QuietRunner(AccumulatingRunner):
     """A Runner of whose log warnings, errors and lines of this package appear on the screen."""
 
     def build_logger(self, *args: Any, **options: Any) -> MMLogger:
+        def is_shown(record: logging.LogRecord) -> bool:
+            return record.levelno >= logging.WARNING or hasattr(record, "on_screen")
+
         logger = super().build_logger(*args, **options)
         for handler in logger.handlers:
             if type(handler) is logging.StreamHandler:
-                handler.addFilter(_is_shown)
+                handler.addFilter(is_shown)
                 handler.setStream(sys.stderr)
         return logger
 
 
-def _is_shown(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING or hasattr(record, "on_screen")
-
-
 @contextmanager
-def print_into_log(runner: Runner) -> Iterator[None]:
-    """Write what libraries print, Python's warnings and an error's traceback into the log file of a
-    run.
+def print_into_log(runner: Runner, is_verbose: bool) -> Iterator[None]:
+    """Unless verbose, write what libraries print, Python's warnings and an error's traceback into
+    the log file of a run.
     """
+    if is_verbose:
+        yield
+        return
     files = file_handlers(runner.logger)
     log: Any = files[0].stream if files else io.StringIO()  # only the first process has a file
     with redirect_stdout(log), warnings.catch_warnings():

@@ -53,13 +53,12 @@ class NonFiniteHook(Hook):
         self._check(outputs["loss"])
 
     def _check_gradients(self, optimizer: Any, *_: Any) -> None:
-        # If the loss scaler has found an overflow, a fused optimizer skips this step itself.
-        if not getattr(optimizer, "found_inf", 0):
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            # The norm takes a tenth of the time of the maximum, but its squares may overflow.
-            norm = total_norm(gradients)
-            self._check(norm if norm.isfinite() else total_norm(gradients, torch.inf))
+        if getattr(optimizer, "found_inf", 0):
+            return  # a fused optimizer skips this step itself
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        norm = total_norm(gradients)  # in a tenth of the time of the maximum
+        self._check(norm if norm.isfinite() else total_norm(gradients, torch.inf))
 
     def _check(self, value: Tensor) -> None:
         """Raise FloatingPointError if a loss or a gradient is not finite in any process."""
@@ -81,7 +80,7 @@ class NonFiniteHook(Hook):
         sources = [] if is_finite(batch) else ["the input"]
 
         def inspect(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not sources and module in names and not is_finite(output):
+            if module in names and not is_finite(output):
                 sources.append(f"the output of {names[module]} ({type(module).__name__})")
 
         # All processes run it, since modules such as SyncBN wait for each other. A loss may raise.

@@ -28,9 +28,6 @@ class AtomicBackend(LocalBackend):
     _outdated: ClassVar[set[Path]] = set()  # of all instances: mmengine builds one for each file
 
     def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
-        """Write a checkpoint, and unless it is a best one, its name into `last_checkpoint`; then
-        remove the outdated files. If the disk is full, raise OSError, and all files stay.
-        """
         path = Path(filepath)
         unfinished = path.with_name(".unfinished")
         with atomic_write(path, unfinished) as file:
@@ -53,12 +50,11 @@ register_backend("atomic", AtomicBackend)
 class ResumableCheckpointHook(CheckpointHook):
     """mmengine's CheckpointHook, with its arguments, for runs that may be killed at any moment.
 
-    Local files are whole or absent, and a checkpoint is removed only after the next is complete.
-    Weights or statistics that are not finite replace no checkpoint. Training resumes at the next
-    batch, also within an epoch, with the random numbers of uninterrupted training, which depend on
-    the batch's number, the seed and the process alone. Gradients that accumulate are saved by a run
-    of one process. No checkpoint holds the patience of EarlyStoppingHook or the images of
-    CachedMosaic and CachedMixUp. A run that resumes keeps its schedule: see `check_schedule`.
+    Local files are whole or absent. Weights that are not finite replace no checkpoint. Training
+    resumes at the next batch, also within an epoch, with the random numbers of uninterrupted
+    training and the gradients that accumulate in one process. No checkpoint holds the patience of
+    EarlyStoppingHook or the images of CachedMosaic and CachedMixUp. A run that resumes keeps its
+    schedule: see `check_schedule`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -96,10 +92,11 @@ class ResumableCheckpointHook(CheckpointHook):
             if not is_finite(value):
                 problem = f"iteration {runner.iter}: {name} is not finite"
                 raise FloatingPointError(f"{problem}: resume from the last checkpoint")
+        if "optimizer" not in checkpoint or get_world_size() > 1:
+            return
         # A step of the optimizer drops the gradients: those that are there accumulate.
         gradients = [parameter.grad for parameter in runner.model.parameters()]
-        is_pending = any(gradient is not None for gradient in gradients)
-        if is_pending and "optimizer" in checkpoint and get_world_size() == 1:
+        if any(gradient is not None for gradient in gradients):
             scale = _loss_scale(runner)
             checkpoint["pending_gradients"] = [
                 None if gradient is None else gradient.cpu() / scale for gradient in gradients

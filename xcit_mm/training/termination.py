@@ -37,7 +37,8 @@ class TerminationHook(Hook):
         loops: Any = filter(None, (runner.train_loop, runner.val_loop))
         self._loaders = [loop.dataloader for loop in loops]
         for loader in self._loaders:
-            loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
+            if hasattr(os, "setpgid"):  # not on Windows
+                loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.
@@ -65,8 +66,8 @@ class TerminationHook(Hook):
 
 
 def _leave_process_group(init: Callable[[int], None] | None, worker: int) -> None:
-    """Take a worker out of the process group of the run, to which a terminal sends Ctrl-C, and
-    torchrun SIGTERM: the run needs its workers until it ends. Then call the loader's own `init`.
+    """Take a worker, which the run needs until it ends, out of the group of processes to which
+    torchrun sends SIGTERM. Then call the loader's own `init`.
     """
     os.setpgid(0, 0)
     if init is not None:
