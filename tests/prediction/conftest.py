@@ -1,13 +1,19 @@
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
 import torch
 from helpers.runs import model_of
+from mmengine.config import Config
 from mmengine.model import BaseModel
 from PIL import Image
+
+from xcit_mm.commands import predict
+from xcit_mm.prediction import Predictor
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +39,27 @@ def turned(photos, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("turned") / "turned.jpg"
     Image.open(photos / "00.png").save(path, exif=exif, quality=95)
     return path
+
+
+@pytest.fixture(scope="session")
+def predictors(models, tmp_path_factory) -> dict[str, Predictor]:
+    """Predictors of the work folders of training runs."""
+    built = {}
+    for kind, (config, checkpoint) in models.items():
+        folder = tmp_path_factory.mktemp(kind)
+        Config.fromfile(config).dump(folder / "mine.py")
+        (folder / "last_checkpoint").write_text(checkpoint)
+        built[kind] = Predictor.from_pretrained(folder, device="cpu")
+    return built
+
+
+_build_once = cache(Predictor.from_pretrained)
+
+
+@pytest.fixture(autouse=True)
+def builds_once(monkeypatch) -> None:
+    """Let commands in this process share the predictors of equal options."""
+    monkeypatch.setattr(predict, "Predictor", SimpleNamespace(from_pretrained=_build_once))
 
 
 @pytest.fixture

@@ -26,8 +26,7 @@ def test_an_error_before_the_start_is_one_line(
     pipeline = [dict(type="PackSegInputs")]
     unloaded.write_text(f"{base}test_dataloader = dict(dataset=dict(pipeline={pipeline}))\n")
     files = dict(detector=models["det"][1], untested=untested, unloaded=unloaded)
-    options = options.format(**files).split()
-    assert message in refusal(*command(photos / "00.png"), *options)
+    assert message in refusal(*command(photos / "00.png"), *options.format(**files).split())
     assert not out.exists()
 
 

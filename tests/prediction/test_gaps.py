@@ -19,8 +19,7 @@ def predictor_of(recipe, **options) -> Predictor:
     cfg = recipe(backbone=NO_CODE)
     if recipe is mask_rcnn:
         cfg.model.test_cfg.rcnn.max_per_img = 10
-    side = options.get("tile") or 416
-    cfg.test_dataloader.dataset.pipeline[1].scale = (side, side)  # nothing is enlarged
+    cfg.test_dataloader.dataset.pipeline[1].scale = (416, 416)  # nothing is enlarged
     return Predictor(build(cfg), cfg, **options)
 
 
@@ -42,8 +41,7 @@ def outcome(prediction: Prediction) -> np.ndarray:
     return np.column_stack([prediction.boxes, prediction.scores, prediction.labels])
 
 
-@pytest.mark.parametrize("recipe", [semantic_fpn, mask_rcnn])
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("recipe", "whole"), [(semantic_fpn, False), (mask_rcnn, True)])
 def test_what_stands_in_pixels_without_data_changes_nothing(recipe, whole, photo, valid):
     predictor = predictor_of(recipe, whole=whole, batch_size=2)
     black = np.where(valid[..., None], photo, 0)
@@ -86,13 +84,9 @@ def test_a_mask_is_resized_and_padded_as_its_image():
     assert np.array_equal(sample["valid"], expected)
 
 
-@pytest.mark.parametrize(
-    "masks, message",
-    [
-        ([np.ones((40, 40), bool)], "1 masks for 2"),
-        ([np.zeros((9, 9), bool)] * 2, r"mask of \(9, 9\)"),
-    ],
-)
-def test_masks_that_do_not_fit_are_refused(masks, message, photo):
-    with pytest.raises(ValueError, match=message):
-        predictor_of(semantic_fpn)([photo, photo], masks)
+def test_masks_that_do_not_fit_are_refused(photo, valid):
+    predictor = predictor_of(semantic_fpn)
+    with pytest.raises(ValueError, match="1 masks for 2"):
+        predictor([photo, photo], [valid])
+    with pytest.raises(ValueError, match=r"mask of \(9, 9\)"):
+        predictor(photo, np.zeros((9, 9), bool))

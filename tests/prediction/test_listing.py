@@ -14,7 +14,9 @@ EXPECTED = ["a.jpg", "b.PNG", "c.jfif", "sub/a.jpg", "sub/c.webp"]
 def folder(tmp_path, monkeypatch) -> Path:
     """The folder `in` of the current one."""
     monkeypatch.chdir(tmp_path)
-    for name in (*EXPECTED, ".hidden.jpg", ".cache/d.jpg", "clip.mp4", "note.md", "Makefile"):
+    results = "sub/predictions"
+    others = (".hidden.jpg", ".cache/d.jpg", "clip.mp4", "Makefile", f"{results}/run.json")
+    for name in (*EXPECTED, *others, f"{results}/visualizations/a.jpg"):
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -27,19 +29,8 @@ def test_a_folder_counts_what_is_left_out(folder):
     listing = find_items(["in"])
     assert [item.name for item in listing.items] == EXPECTED
     assert listing.items[0].path == str(folder / "a.jpg")
-    left_out = {"link to a folder": 2, ".mp4": 1, ".md": 1, "without a suffix": 1}
+    left_out = {"link to a folder": 2, ".mp4": 1, "without a suffix": 1, "folder of results": 1}
     assert listing.left_out == left_out
-
-
-def test_results_are_never_photos(folder):
-    """A folder of results holds drawings."""
-    results = folder / "sub" / "predictions"
-    (results / "visualizations").mkdir(parents=True)
-    (results / "visualizations" / "a.jpg").touch()
-    (results / "run.json").touch()
-    listing = find_items([folder])
-    assert [item.name for item in listing.items] == EXPECTED
-    assert listing.left_out["folder of results"] == 1
 
 
 @pytest.mark.parametrize(
@@ -48,9 +39,10 @@ def test_results_are_never_photos(folder):
         (["in/none.jpg"], FileNotFoundError, "No such file or directory: 'in/none.jpg'"),
         (["empty"], FileNotFoundError, r"no images at empty: .*docs/recipes\.md"),
         (["in/clip.mp4"], ValueError, r"clip\.mp4 is not in a format that is .*docs/recipes\.md"),
-        (["in/a.jpg", "in/sub"], ValueError, r"a\.jpg and .*sub/a\.jpg are one .* have one name"),
-        (["in", "coco.json"], ValueError, r"coco\.json is not in a format .* one COCO \.json"),
-        (["gone.json"], FileNotFoundError, r"no image of gone\.json is found in .*: .* by --root"),
+        (["in/a.jpg", "in/sub"], ValueError, r"with an --out: two have the name 'a\.jpg'"),
+        (["in", "in/sub/c.webp"], ValueError, r"each image once.* two have the path .*c\.webp'"),
+        (["in", "coco.json"], ValueError, r"coco\.json is not in a format .* a COCO \.json"),
+        (["gone.json"], FileNotFoundError, r"no images at gone\.json: .* the --root of its paths"),
         (["out.json"], ValueError, r"the file_name in/\.\./\.\./x\.jpg leads out of"),
         (["twice.json"], ValueError, r"twice\.json: two images "),
     ],
@@ -73,6 +65,6 @@ def test_a_coco_json_lists_images_below_its_folder_or_root(categories, folder):
     listing = find_items([path])
     assert [(item.name, item.id) for item in listing.items] == [("in/a.jpg", 0), ("in/gone.jpg", 7)]
     assert listing.items[0].path == str(folder / "a.jpg")
-    assert listing.categories == (categories or None)
+    assert listing.categories == categories
     write_json(path, {1: "a.jpg"}, categories)
     assert find_items([path], root="in").items == [(str(folder / "a.jpg"), "a.jpg", 1)]

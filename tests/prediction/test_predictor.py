@@ -8,23 +8,10 @@ import torch
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.structures import InstanceData
-from PIL import Image
 
 from xcit_mm import Predictor
 from xcit_mm.models.build import load_model
 from xcit_mm.prediction.preprocessing import Preprocessing
-
-
-@pytest.fixture(scope="module")
-def predictors(models, tmp_path_factory) -> dict[str, Predictor]:
-    """Predictors of the work folders of training runs."""
-    built = {}
-    for kind, (config, checkpoint) in models.items():
-        folder = tmp_path_factory.mktemp(kind)
-        Config.fromfile(config).dump(folder / "mine.py")
-        (folder / "last_checkpoint").write_text(checkpoint)
-        built[kind] = Predictor.from_pretrained(folder, device="cpu")
-    return built
 
 
 def test_a_detection_is_arrays_by_descending_score(predictors, models, turned):
@@ -44,15 +31,13 @@ def test_a_segmentation_is_a_map_and_has_no_boxes(predictors, turned):
     assert len(prediction) == len(np.unique(prediction.segmentation)) > 2
 
 
-def test_paths_pillow_and_arrays_give_the_same_prediction(predictors, turned):
+def test_paths_and_arrays_give_the_same_prediction(predictors, turned):
     predict = predictors["det"]
     pixels = cv2.imread(str(turned))
     single = predict(str(turned))
-    with Image.open(turned) as image:
-        from_path, from_pillow, from_array, half = predict([turned, image, pixels, pixels[:48]])
-    difference = np.abs(from_pillow.image.astype(int) - single.image)
-    assert difference.mean() < 1  # two decoders of JPEG
-    for prediction in (from_path, from_array):
+    rgb = np.ascontiguousarray(pixels[..., ::-1])
+    *same, half = predict([turned, pixels, rgb[..., ::-1], pixels[:48]])
+    for prediction in same:
         assert np.array_equal(prediction.image, single.image)
         assert prediction.to_coco() == single.to_coco()
     assert half.image.shape == (48, 96, 3) and predict([]) == []
@@ -64,7 +49,6 @@ def test_paths_pillow_and_arrays_give_the_same_prediction(predictors, turned):
         ("none.jpg", FileNotFoundError, "none.jpg"),
         ("text.jpg", ValueError, "text.jpg: the file is broken or not an image"),
         (np.zeros((40, 40, 3)), ValueError, r"float64, \(40, 40, 3\)"),
-        (Image.fromarray(np.zeros((40, 40), np.uint16)), ValueError, "I;16"),
         (torch.zeros(3, 40, 40), TypeError, "Tensor"),
     ],
 )
@@ -125,4 +109,3 @@ def test_boxes_of_a_model_without_boxes_enclose_the_masks_and_the_best_comes_fir
     assert prediction.boxes.tolist() == [[5, 10, 35, 20], [0, 0, 5, 5]][:count]
     assert prediction.labels.tolist() == [1, 0][:count]
     assert np.array_equal(prediction.masks, masks[:count].flip(0))
-    assert len(prediction.to_coco()) == count

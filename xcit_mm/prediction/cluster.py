@@ -44,26 +44,25 @@ def predict_chunk(
     deaths: Mapping[str, int],
     prefix: str,
     items: Sequence[Item],
-) -> list[str]:
-    """Predict items in a process of Ray, and return their paths.
+) -> list[Item]:
+    """Predict items in a process of Ray, and return them.
 
-    If a process dies, Ray repeats the call, which skips items with a record in a journal of the
-    prefix.
+    If it dies, Ray repeats the call, which skips items with a record in a journal of the prefix.
     """
     earlier = read_journals(options["out"], prefix)
     engine = Engine(Predictor.from_config(**model), Journal(options["out"], prefix), **options)
     pending = [item for item in items if item.path not in earlier.records]
     list(engine.predict(pending, {**deaths, **earlier.deaths}))
-    return [item.path for item in items]
+    return list(items)
 
 
 def predict_on_ray(
     address: str, engine: Engine, items: Sequence[Item], deaths: Mapping[str, int]
-) -> Iterator[str]:
-    """Let a Ray cluster predict items, and yield the path of each that is done.
+) -> Iterator[Item]:
+    """Let a Ray cluster predict items, and yield each that is done.
 
-    A task predicts a chunk with a journal of its own, on a GPU if the cluster has GPUs. Its error,
-    such as a full disk, is a RuntimeError.
+    A task predicts a chunk with a journal of its own, on a GPU if the cluster has GPUs. Its error
+    is a RuntimeError.
     """
     if not items:
         return
@@ -85,9 +84,8 @@ def predict_on_ray(
             prefix = f"{run:020}-{start:09}-"
             chunk = items[start : start + size]
             tasks.append(predict.remote(model, options, deaths, prefix, chunk))
-        while tasks:
-            (done,), tasks = ray.wait(tasks)
-            yield from ray.get(done)
+        for task in tasks:
+            yield from ray.get(task)
     except ray.exceptions.RayError as error:
         raise RuntimeError(str(error).strip().splitlines()[-1]) from error
     finally:

@@ -10,29 +10,29 @@ import numpy as np
 import supervision as sv
 from PIL import Image, ImageDraw, ImageFont
 
-from ..utils.palettes import Palette, make_palette
-
 # It comes with matplotlib, and has letters of many European languages.
 FONT = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
 
 
 class Style(NamedTuple):
-    """How a prediction is drawn: names and colors of the classes, opacity, and whether with names.
+    """How a prediction is drawn.
 
-    `font` is the path of the font of the names.
+    Attributes:
+        names: Name of each class.
+        colors: Color of each class, BGR, (n, 3), uint8.
+        alpha: Opacity of masks and maps.
+        font: Path of the font of the names, or None to draw no names.
     """
 
     names: Sequence[str]
-    palette: Palette | None
+    colors: np.ndarray
     alpha: float
-    with_names: bool
-    font: str
+    font: str | None
 
 
 def draw_instances(image: np.ndarray, instances: sv.Detections, style: Style) -> np.ndarray:
     """Draw objects over a copy of an image (H, W, 3), BGR: masks with outlines, or else boxes."""
-    bgr = make_palette(len(style.names), style.palette).tolist()
-    colors = sv.ColorPalette([sv.Color(*color[::-1]) for color in bgr])
+    colors = sv.ColorPalette([sv.Color(*bgr[::-1]) for bgr in style.colors.tolist()])
     line = max(round(min(image.shape[:2]) / 300), 1)
     drawn = image.copy()
     if instances.mask is None:
@@ -40,14 +40,14 @@ def draw_instances(image: np.ndarray, instances: sv.Detections, style: Style) ->
     else:
         drawn = sv.MaskAnnotator(colors, style.alpha).annotate(drawn, instances)
         drawn = sv.PolygonAnnotator(colors, line).annotate(drawn, instances)
-    if not style.with_names:
+    if style.font is None:
         return drawn
-    is_bright = np.array(bgr) @ (0.114, 0.587, 0.299) > 140
-    letters = [sv.Color.BLACK if bright else sv.Color.WHITE for bright in is_bright]
     texts = np.array(style.names)[instances.class_id].tolist()
     if instances.confidence is not None:
         scores = zip(texts, instances.confidence, strict=True)
         texts = [f"{text} {score:.2f}" for text, score in scores]
+    is_bright = style.colors @ (0.114, 0.587, 0.299) > 140
+    letters = [sv.Color.BLACK if bright else sv.Color.WHITE for bright in is_bright]
     annotator = sv.RichLabelAnnotator(
         colors,
         text_color=sv.ColorPalette(letters),
@@ -62,21 +62,21 @@ def draw_segmentation_map(image: np.ndarray, segmentation: np.ndarray, style: St
     """Draw a map (H, W) over an image (H, W, 3), BGR, and beside it the names of its classes, the
     largest first, as far as the image's height goes.
     """
-    colors = make_palette(len(style.names), style.palette)
+    colors = style.colors
     drawn = cv2.addWeighted(image, 1 - style.alpha, colors[segmentation], style.alpha, 0)
-    if not style.with_names:
+    if style.font is None:
         return drawn
     size = _font_size(image)
-    sized_font = ImageFont.truetype(style.font, size)
-    width = max(map(sized_font.getlength, style.names))  # whatever classes are present
-    legend = Image.new("RGB", (round(width + 3 * size), image.shape[0]), "white")
+    font = ImageFont.truetype(style.font, size)
+    width = max(map(font.getlength, style.names))  # whatever classes are present
+    legend = Image.new("RGB", (round(width + 3 * size), len(image)), "white")
     draw = ImageDraw.Draw(legend)
     present, areas = np.unique(segmentation, return_counts=True)
     for row, number in enumerate(present[np.argsort(-areas, kind="stable")]):
         top = round((1.5 * row + 0.25) * size)
         square = (size / 2, top, 1.5 * size, top + size)
-        draw.rectangle(square, fill=tuple(colors[number].tolist()), outline=(120, 120, 120))
-        draw.text((2 * size, top + size / 2), style.names[number], "black", sized_font, anchor="lm")
+        draw.rectangle(square, fill=tuple(colors[number].tolist()), outline="gray")
+        draw.text((2 * size, top + size / 2), style.names[number], "black", font, anchor="lm")
     return np.hstack([drawn, np.asarray(legend)])
 
 

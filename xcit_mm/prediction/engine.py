@@ -1,6 +1,6 @@
 """Items to records: a process reads and predicts items, and appends records to its journal."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +24,8 @@ MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tr
 CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
 TIMEOUT = 600  # seconds without images from the processes that read
 
-# An item with its pixels (H, W, C), or with the reason why it cannot be read.
-ReadImage: TypeAlias = tuple[Item, np.ndarray | str]
+# The pixels of an image (H, W, C), or the reason why it cannot be read.
+Pixels: TypeAlias = np.ndarray | str
 
 
 @dataclass
@@ -68,48 +68,45 @@ class Engine:
             raise
 
     def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
-        """Predict and record images in batches, and yield their items."""
-        for batch in self._read(items):
-            for (item, _), result in zip(batch, self._predict_batch(batch), strict=True):
-                self._record(item, result)
-                yield item
-
-    def _read(self, items: Sequence[Item]) -> Iterable[list[ReadImage]]:
-        """Read images in order and in batches, each after its start is in the journal.
+        """Read items in order and in batches, predict and record them.
 
         If a process that reads dies or hangs, torch raises a RuntimeError wherever this process is.
         """
-
-        def iter_started() -> Iterator[int]:
-            for number, item in enumerate(items):
-                self.journal.start(item)
-                yield number
-
         workers = min(self.workers, len(items))
         dataset: Any = items
-        return DataLoader(
+        loader = DataLoader(
             dataset,
             batch_size=self.predictor.batch_size if self.predictor.tile is None else 1,
-            sampler=iter_started(),
+            sampler=self._start(items),
             num_workers=workers,
             prefetch_factor=1 if workers == 1 else None,  # so an image that hangs is read alone
             collate_fn=partial(_read_batch, self.predictor.preprocess),
             timeout=TIMEOUT if workers else 0,
             worker_init_fn=_stop_threads,
         )
+        for batch, images in loader:
+            for item, result in zip(batch, self._predict_batch(images), strict=True):
+                self._record(item, result)
+                yield item
 
-    def _predict_batch(self, batch: Sequence[ReadImage]) -> list[Prediction | str]:
+    def _start(self, items: Sequence[Item]) -> Iterator[int]:
+        """Yield the number of each item when its start is in the journal."""
+        for number, item in enumerate(items):
+            self.journal.start(item)
+            yield number
+
+    def _predict_batch(self, images: Sequence[Pixels]) -> list[Prediction | str]:
         """Return the prediction of each image, or the reason of its failure."""
-        arrays = [pixels for _, pixels in batch if not isinstance(pixels, str)]
+        arrays = [pixels for pixels in images if not isinstance(pixels, str)]
         try:
             predictions = iter(self.predictor(arrays))
         except Exception as error:  # models and pipelines raise many types
             if "DataLoader worker" in str(error):  # a process that reads
                 raise
-            if len(batch) == 1:
+            if len(images) == 1:
                 return [reason(error)]
-            return [result for image in batch for result in self._predict_batch([image])]
-        return [pixels if isinstance(pixels, str) else next(predictions) for _, pixels in batch]
+            return [result for pixels in images for result in self._predict_batch([pixels])]
+        return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
 
     def _record(self, item: Item, result: Prediction | str) -> None:
         """Draw, store and record the prediction of an image, or record why it failed."""
@@ -130,14 +127,16 @@ class Engine:
         self.journal.add(item, **fields)
 
 
-def _read_batch(preprocess: Preprocessing, items: Sequence[Item]) -> list[ReadImage]:
-    images: list[ReadImage] = []
+def _read_batch(
+    preprocess: Preprocessing, items: Sequence[Item]
+) -> tuple[Sequence[Item], list[Pixels]]:
+    images: list[Pixels] = []
     for item in items:
         try:
-            images.append((item, preprocess.read(item.path)))
+            images.append(preprocess.read(item.path))
         except Exception as error:  # decoders raise many types
-            images.append((item, reason(error)))
-    return images
+            images.append(reason(error))
+    return items, images
 
 
 def _stop_threads(worker: int) -> None:

@@ -2,15 +2,15 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from ..datasets.coco import read_images
+from ..datasets.coco import check_unique, read_images
 from ..utils.folders import SETTINGS
 from ..utils.images import PHOTO_SUFFIXES
 
-FIX = "give images, folders or one COCO .json; docs/recipes.md has videos and other formats"
+_FIX = "give images, folders or a COCO .json and the --root of its paths; see docs/recipes.md"
 
 
 class Item(NamedTuple):
@@ -37,7 +37,7 @@ class Listing(NamedTuple):
 
     items: list[Item]
     left_out: Mapping[str, int] = {}
-    categories: dict[str, int] | None = None
+    categories: Mapping[str, int] = {}
 
 
 def find_items(sources: Sequence[str | Path], root: str | Path | None = None) -> Listing:
@@ -61,51 +61,44 @@ def find_items(sources: Sequence[str | Path], root: str | Path | None = None) ->
         raise ValueError(f"root {root} is for paths in a COCO .json: leave it out")
     else:
         items = [item for path in paths for item in _list_source(path, left_out)]
-        listing = Listing(items, +left_out)
-    listed: dict[str, Item] = {}  # by path and by name
-    for item in listing.items:
-        for key in (item.path, item.name):
-            other = listed.setdefault(key, item)
-            if other is not item:
-                problem = f"{other.path} and {item.path} are one image, or have one name"
-                raise ValueError(f"{problem}: give a folder of both, or predict each with an --out")
+        listing = Listing(items, left_out)
+    if not any(os.path.isfile(item.path) for item in listing.items):
+        raise FileNotFoundError(f"no images at {', '.join(paths)}: {_FIX}")
+    fix = "predict each image once, and images of one name each with an --out"
+    check_unique((item.path for item in listing.items), f"{fix}: two have the path")
+    check_unique((item.name for item in listing.items), f"{fix}: two have the name")
     return listing
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
 
 
 def _list_source(source: str, left_out: Counter[str]) -> list[Item]:
     """List an image, or those below a folder, and count what is left out."""
     if os.path.isfile(source):
         if _suffix(source) not in PHOTO_SUFFIXES:
-            raise ValueError(f"{source} is not in a format that is predicted: {FIX}")
+            raise ValueError(f"{source} is not in a format that is predicted: {_FIX}")
         return [Item(os.path.abspath(source), os.path.basename(source))]
-    items = []
-    for folder, subfolders, files in os.walk(source, onerror=_raise):
-        if SETTINGS in files:
-            left_out["folder of results"] += 1
-            subfolders.clear()
-            continue
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        links = [name for name in subfolders if os.path.islink(os.path.join(folder, name))]
-        left_out["link to a folder"] += len(links)
-        for name in files:
-            if name.startswith("."):
-                continue
-            path = os.path.join(folder, name)
-            if _suffix(name) in PHOTO_SUFFIXES:
-                items.append(Item(os.path.abspath(path), os.path.relpath(path, source)))
-            else:
-                left_out[_suffix(name) or "without a suffix"] += 1
-    if not items:
-        raise FileNotFoundError(f"no images at {source}: {FIX}")
-    return sorted(items)
+    paths = sorted(_list_folder(source, left_out))
+    return [Item(os.path.abspath(path), os.path.relpath(path, source)) for path in paths]
 
 
-def _raise(error: OSError) -> NoReturn:
-    raise error
-
-
-def _suffix(path: str) -> str:
-    return os.path.splitext(path)[1].lower()
+def _list_folder(folder: str, left_out: Counter[str]) -> Iterator[str]:
+    entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    if any(entry.name == SETTINGS for entry in entries):
+        left_out["folder of results"] += 1
+        return
+    for entry in entries:
+        suffix = _suffix(entry.name)
+        if entry.is_dir(follow_symlinks=False):
+            yield from _list_folder(entry.path, left_out)
+        elif entry.is_dir():
+            left_out["link to a folder"] += 1
+        elif suffix in PHOTO_SUFFIXES:
+            yield entry.path
+        else:
+            left_out[suffix or "without a suffix"] += 1
 
 
 def _read_coco(path: Path, root: str | Path | None) -> Listing:
@@ -114,14 +107,11 @@ def _read_coco(path: Path, root: str | Path | None) -> Listing:
     folder = os.path.abspath(root or path.parent)
     items = []
     for image in coco.images:
-        image_path = os.path.normpath(os.path.join(folder, image.file_name))
+        image_path = os.path.abspath(os.path.join(folder, image.file_name))
         name = os.path.relpath(image_path, folder)
-        if name.split(os.sep)[0] == os.pardir:
+        if name.startswith(os.pardir + os.sep):
             problem = f"{path}: the file_name {image.file_name} leads out of {folder}"
             raise ValueError(f"{problem}: write paths below the folder of --root")
         items.append(Item(image_path, name, image.id))
-    if not any(os.path.isfile(item.path) for item in items):
-        problem = f"no image of {path} is found in {folder}"
-        raise FileNotFoundError(f"{problem}: give the folder of its paths by --root")
     categories = {category.name: category.id for category in coco.categories}
-    return Listing(items, categories=categories or None)
+    return Listing(items, categories=categories)

@@ -11,7 +11,7 @@ import supervision as sv
 from PIL import Image
 
 from ..utils.coco import encode_mask, from_corners
-from ..utils.palettes import Palette
+from ..utils.palettes import Palette, make_palette
 from .drawing import FONT, Style, draw_instances, draw_segmentation_map
 
 
@@ -93,7 +93,8 @@ class Prediction:
         if image.shape[2] != 3 or image.dtype != np.uint8:
             given = f"image of {image.dtype}, {image.shape}"
             raise ValueError(f"{given}: only (H, W, 3), BGR, uint8 is drawn")
-        style = Style(self.names, self.palette, alpha, labels, font or FONT)
+        colors = make_palette(len(self.names), self.palette)
+        style = Style(self.names, colors, alpha, (font or FONT) if labels else None)
         if self.segmentation is not None:
             return draw_segmentation_map(image, self.segmentation, style)
         return draw_instances(image, self.above(min_score)._objects, style)

@@ -1,10 +1,9 @@
 """Trained detectors and segmentors on images in memory."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from itertools import groupby
+from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any, overload
 from zlib import crc32
@@ -86,16 +85,16 @@ class Predictor:
             if tile is None:
                 raise ValueError("the config says no size of images: give tile too")
         torch.empty(0, device=device)  # a wrong device raises now
-        self.tile = tile
-        self.whole = whole
-        self.overlap = 0 if tile is None else overlap_of_tiles(tile, overlap)
         self.cfg = cfg
-        self.is_detector = scope == "mmdet"
+        self.tile = tile
+        self.overlap = 0 if tile is None else overlap_of_tiles(tile, overlap)
+        self.whole = whole
         self.batch_size = batch_size
         self.min_score = min_score
-        self.arguments: dict[str, Any] | None = None
+        self.is_detector = scope == "mmdet"
         self.metainfo = tested_metainfo(cfg)
         self.names: Sequence[str] = self.metainfo["classes"]
+        self.arguments: dict[str, Any] | None = None
         self.preprocess = Preprocessing(cfg)
         # Weights are read, and perhaps downloaded, once all options are known to be valid.
         loaded = model if isinstance(model, nn.Module) else load_model(cfg, model)
@@ -106,10 +105,7 @@ class Predictor:
             raise ValueError(f"{dtype=}: torch {torch.__version__} has none on a CPU: {fix}")
         self._checksum = _checksum(loaded)  # of the weights before they are folded
         own_model = revert_sync_batchnorm(copy_sharing_weights(loaded)).eval().to(self.device)
-        self.model = prepare_for_inference(own_model)
-        backbone: Any = getattr(self.model, "backbone", None)
-        is_slide = (cfg.model.get("test_cfg") or {}).get("mode") == "slide"
-        self._leaves_out_pixels = getattr(backbone, "can_leave_out_pixels", False) and not is_slide
+        self.model: Any = prepare_for_inference(own_model)
         return_crops(self.model)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
@@ -178,46 +174,46 @@ class Predictor:
         """Predict an image, or a sequence of images, `batch_size` neighbours of one size at a time.
 
         Args:
-            images: Paths of images; images of Pillow, also for users whose arrays are RGB,
-                by `Image.fromarray`; or arrays (H, W, 3), BGR as OpenCV reads them, uint8. For a
-                config that loads other images, arrays are as its loading step returns them: from
-                `LoadRasterFromFile` (H, W, bands), unscaled, in the file's type or float32.
+            images: Paths of images, or arrays (H, W, 3), uint8, BGR as OpenCV reads them; of an RGB
+                array, give `array[..., ::-1]`. For a config that loads other images, arrays are as
+                its loading step returns them: from `LoadRasterFromFile` (H, W, bands), unscaled, in
+                the file's type or float32.
             valid: Which pixels of each image have data, (H, W), bool; by default all. XCiT sees the
                 others as it sees what lies beyond the border of an image (`Backbone.valid`); other
                 backbones, and windows of mmseg's `mode="slide"`, see their values.
         """
-        if isinstance(images, str | Path | np.ndarray) or not isinstance(images, Sequence):
-            return self([images], [valid])[0]
-        masks = [None] * len(images) if valid is None else list(valid)
-        if len(masks) != len(images):
-            raise ValueError(f"{len(masks)} masks for {len(images)} images: give one for each")
-        if self.tile is not None and not self.whole and any(mask is not None for mask in masks):
+        if isinstance(images, str | np.ndarray) or not isinstance(images, Sequence):
+            return self([images], None if valid is None else [valid])[0]
+        if valid is not None and len(valid) != len(images):
+            raise ValueError(f"{len(valid)} masks for {len(images)} images: give one for each")
+        if valid is not None and self.tile is not None and not self.whole:
             raise ValueError(f"valid with tile={self.tile}: give whole=True, or no tile")
-        predictions: list[Prediction] = []
-        for start in range(0, len(images), self.batch_size):
-            batch = slice(start, start + self.batch_size)
-            arrays = [self.preprocess.read(image) for image in images[batch]]
-            if self.tile is None:
-                predictions += self._predict(arrays, masks[batch])
-            elif self.whole:
-                predictions += map(partial(predict_whole, self), arrays, masks[batch])
-            else:
-                options = self.tile, self.overlap, self.batch_size
-                predictions += [predict_tiled(self._predict, array, *options) for array in arrays]
-        return predictions
+        masks = () if valid is None else valid
+        arrays = map(self.preprocess.read, images)
+        if self.tile is None:
+            return list(self._predict(arrays, masks))
+        if self.whole:
+            return [predict_whole(self, *pair) for pair in zip_longest(arrays, masks)]
+        return [predict_tiled(self._predict, array, self.tile, self.overlap) for array in arrays]
 
     def _predict(
-        self, images: list[np.ndarray], masks: Sequence[np.ndarray | None] | None = None
-    ) -> list[Prediction]:
-        """Predict whole arrays, as the loading step of the config returns them."""
-        inputs = []
-        for image, mask in zip(images, masks or [None] * len(images), strict=True):
-            has_gaps = self._leaves_out_pixels and mask is not None and not mask.all()
-            inputs.append(self.preprocess(image, mask if has_gaps else None))
-        samples: list[BaseDataElement] = []
-        for _, batch in groupby(inputs, lambda data: data["inputs"].shape):
-            samples += self._forward(list(batch))
-        return list(map(self.to_prediction, images, samples))
+        self, images: Iterable[np.ndarray], masks: Iterable[np.ndarray] = ()
+    ) -> Iterator[Prediction]:
+        """Predict whole arrays, as the loading step of the config returns them, in batches."""
+        is_slide = (self.cfg.model.get("test_cfg") or {}).get("mode") == "slide"
+        backbone = getattr(self.model, "backbone", None)
+        sees_gaps = is_slide or not getattr(backbone, "can_leave_out_pixels", False)
+        pairs = zip_longest(images, masks)
+        while batch := list(islice(pairs, self.batch_size)):
+            inputs = []
+            for image, mask in batch:
+                is_full = sees_gaps or mask is None or mask.all()
+                inputs.append(self.preprocess(image, None if is_full else mask))
+            samples: list[BaseDataElement] = []
+            for _, of_one_size in groupby(inputs, lambda data: data["inputs"].shape):
+                samples += self._forward(list(of_one_size))
+            for (image, _), sample in zip(batch, samples, strict=True):
+                yield self.to_prediction(image, sample)
 
     @torch.no_grad()
     def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement]:

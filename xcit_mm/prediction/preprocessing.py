@@ -1,4 +1,4 @@
-"""Images from files, Pillow and arrays, and their preprocessing by a config's test pipeline."""
+"""Images from files and arrays, and their preprocessing by a config's test pipeline."""
 
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -7,12 +7,11 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS, init_default_scope
-from PIL import Image, ImageOps
 
 from ..utils.configs import ModelInput, type_name
 from ..utils.images import read_image
 
-ImageLike: TypeAlias = str | Path | Image.Image | np.ndarray
+ImageLike: TypeAlias = str | Path | np.ndarray
 
 
 class Preprocessing:
@@ -28,25 +27,24 @@ class Preprocessing:
     def __init__(self, cfg: Config) -> None:
         init_default_scope(cfg.default_scope)
         inputs = ModelInput(cfg)
-        self.channels = inputs.channels
         load = inputs.loading
         if load is None or type_name(load) not in ("LoadImageFromFile", "LoadRasterFromFile"):
             raise ValueError(
                 "LoadImageFromFile is not found in the test pipeline: add it as the first step"
             )
+        self.channels = inputs.channels
+        self._load_raster = TRANSFORMS.build(load) if inputs.raster_step else None
         options = ("color_type", "imdecode_backend")
         self._decoding = {name: load[name] for name in options if name in load}
-        self._load_raster = TRANSFORMS.build(load) if inputs.raster_step else None
-        # Images come as arrays, without labels.
         to_float32 = load.get("to_float32", self._load_raster is not None)
         steps = [dict(type="LoadImageFromNDArray", to_float32=to_float32)]
         for step in inputs.pipeline:
             if step is not load and "Annotation" not in type_name(step):
                 steps.append(step)
-        self._pipeline = Compose(steps)
+        self._steps = Compose(steps)
         sizing = ("Resize", "Pad")
         kept = [step for step in steps if not any(name in type_name(step) for name in sizing)]
-        self._without_resize = Compose(kept)
+        self._steps_without_resize = Compose(kept)
 
     def read(self, image: ImageLike) -> np.ndarray:
         """Return the pixels of an image, as the loading step of the config returns them."""
@@ -57,11 +55,6 @@ class Preprocessing:
                 expected = "(H, W, 3), BGR, uint8 from 0 to 255"
                 raise ValueError(f"image of {image.dtype}, {image.shape}: give {expected}")
             return image
-        if isinstance(image, Image.Image):
-            if image.mode.startswith(("I", "F")):  # Pillow would clip them to 8 bits
-                raise ValueError(f"Pillow's image of mode {image.mode}: give a path or an array")
-            rgb = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
-            return np.ascontiguousarray(rgb[..., ::-1])
         if self._load_raster is not None:
             return self._load_raster(dict(img_path=str(image)))["img"]
         try:
@@ -80,13 +73,11 @@ class Preprocessing:
             resizes: Whether the steps that resize and pad run.
         """
         results: dict[str, Any] = dict(img=image)
-        if valid is not None:
+        if valid is not None:  # it moves as a map of classes does
             if valid.shape != image.shape[:2]:
-                problem = f"a mask of {valid.shape} for an image of {image.shape[:2]}"
-                raise ValueError(f"{problem}: give one value for each pixel")
-            # It moves as a map of classes does.
+                raise ValueError(f"a mask of {valid.shape} for an image of {image.shape[:2]}")
             results |= dict(gt_seg_map=valid.astype(np.uint8), seg_fields=["gt_seg_map"])
-        sample = (self._pipeline if resizes else self._without_resize)(results)
+        sample = (self._steps if resizes else self._steps_without_resize)(results)
         channels = len(sample["inputs"])
         if channels != self.channels:  # the mean of the preprocessing would give as many
             raise ValueError(f"image with {channels} of the {self.channels} channels of the model")

@@ -40,21 +40,25 @@ def write_drawing(path: Path, prediction: Prediction, drawing: Mapping[str, Any]
 def write_jsons(
     out: Path, records: Iterable[Mapping[str, Any]], categories: list[Any], is_detector: bool
 ) -> None:
-    """Write images.json, and of a detector predictions.json, from all records and COCO's `id` and
-    `name` of each class.
+    """Write images.json, and of a detector predictions.json, from the records of results and COCO's
+    `id` and `name` of each class.
     """
-    images = []
-    for record in records:
-        if "error" not in record:
-            size = dict(height=record["height"], width=record["width"])
-            images.append(dict(id=record["id"], file_name=record["name"], **size))
+    images = [
+        dict(
+            id=record["id"],
+            file_name=record["name"],
+            height=record["height"],
+            width=record["width"],
+        )
+        for record in records
+    ]
     coco = dict(images=images, categories=categories, annotations=[])
     with atomic_write(out / IMAGES, out / JOURNAL / f"{IMAGES}.unfinished") as file:
         file.write(json.dumps(coco).encode())
     if is_detector:
         with atomic_write(out / PREDICTIONS, out / JOURNAL / f"{PREDICTIONS}.unfinished") as file:
-            separator = b"["
+            separator = "["
             for result in iter_objects(out):  # one by one, to save memory
-                file.write(separator + json.dumps(result).encode())
-                separator = b",\n"
-            file.write(b"[]" if separator == b"[" else b"]")
+                file.write(f"{separator}{json.dumps(result)}".encode())
+                separator = ",\n"
+            file.write(b"[]" if separator == "[" else b"]")

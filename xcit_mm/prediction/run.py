@@ -1,7 +1,7 @@
 """`predict_many`: many images, predicted into a folder. The same call resumes."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,7 +89,6 @@ def predict_many(
         progress = read_journals(out)
         pending = list_pending(listing.items, progress.records, retry_failed)
         is_new = bool(pending)
-        predicted: Iterator[object]
         if ray is None:
             pending = [item for item in pending if crc32(os.fsencode(item.path)) % size == rank]
             predicted = engine.predict(pending, progress.deaths)
@@ -103,12 +102,12 @@ def predict_many(
         return None if rank else _report(engine, is_new)
 
 
-def _category_ids(predictor: Predictor, categories: dict[str, int] | None) -> list[int]:
+def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[int]:
     """Return the ids of the classes in COCO files: those of a COCO json, or from 1 on."""
     names = predictor.names
     if not predictor.is_detector:
         return list(range(len(names)))  # the values of the maps
-    if categories is None:
+    if not categories:
         return list(range(1, len(names) + 1))
     missing = [name for name in names if name not in categories]
     if missing:
@@ -141,11 +140,15 @@ def _open_results(engine: Engine, listing: Listing, overwrite: bool) -> Iterator
 
 def _report(engine: Engine, is_new: bool) -> RunReport:
     """Write the jsons of all records, and return the report."""
-    records = read_journals(engine.out).records
     predictor = engine.predictor
     classes = zip(engine.category_ids, predictor.names, strict=True)
     categories = [dict(id=id_, name=name) for id_, name in classes]
-    write_jsons(engine.out, records.values(), categories, predictor.is_detector)
-    failed = [record for record in records.values() if "error" in record]
-    failures = [f"{record['path']}: {record['error']}" for record in failed]
-    return RunReport(engine.out, len(records) - len(failures), failures, is_new)
+    predicted = []
+    failures = []
+    for record in read_journals(engine.out).records.values():
+        if "error" in record:
+            failures.append(f"{record['path']}: {record['error']}")
+        else:
+            predicted.append(record)
+    write_jsons(engine.out, predicted, categories, predictor.is_detector)
+    return RunReport(engine.out, len(predicted), failures, is_new)

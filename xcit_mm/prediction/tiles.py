@@ -1,7 +1,7 @@
 """Large images as overlapping tiles, each of which contributes its interior."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -121,52 +121,43 @@ def interior(
 
 
 def predict_tiled(
-    predict: Callable[[list[np.ndarray]], Sequence[Prediction]],
+    predict: Callable[[list[np.ndarray]], Iterable[Prediction]],
     image: np.ndarray,
     tile: int,
     overlap: int,
-    batch_size: int = 1,
 ) -> Prediction:
-    """Predict an image (H, W, C) tile by tile, `batch_size` tiles at a time."""
+    """Predict an image (H, W, C) tile by tile, by a function that predicts a list of crops."""
     tiles = list(product(*(windows(length, tile, overlap) for length in image.shape[:2])))
     crops = [image[rows.start : rows.stop, columns.start : columns.stop] for rows, columns in tiles]
-
-    def iter_predictions() -> Iterator[Prediction]:
-        for start in range(0, len(tiles), batch_size):
-            yield from predict(crops[start : start + batch_size])
-
-    return join_tiles(image, zip(tiles, iter_predictions(), strict=True))
+    return join_tiles(image, zip(tiles, predict(crops), strict=True))
 
 
 def join_tiles(
     image: np.ndarray,
-    predictions: Iterable[tuple[tuple[Window, ...], Prediction]],
+    predictions: Iterable[tuple[tuple[Window, ...], Any]],
     scale: tuple[float, float] = (1.0, 1.0),
 ) -> Prediction:
     """Join the predictions of tiles, given with their rows and columns, to that of the image, with
     `scale` as of `interior`.
     """
-    labels = None
+    labels = np.zeros(image.shape[:2], np.uint16)
     reported = []
     for (rows, columns), prediction in predictions:
         if prediction.segmentation is None:
             reported.append(reported_objects(prediction, rows, columns))
-            continue
-        (top, left), inside = interior(prediction.segmentation, rows, columns, scale)
-        if labels is None:
-            labels = np.zeros(image.shape[:2], inside.dtype)
-        height, width = inside.shape
-        labels[top : top + height, left : left + width] = inside
-    whole = replace(prediction, image=image)  # with the names of the last tile's prediction
-    if labels is not None:
-        return replace(whole, segmentation=labels)
+        else:
+            (top, left), inside = interior(prediction.segmentation, rows, columns, scale)
+            height, width = inside.shape
+            labels[top : top + height, left : left + width] = inside
+    joined = replace(prediction, image=image)  # with the names of the last tile's prediction
+    if prediction.segmentation is not None:
+        return replace(joined, segmentation=labels.astype(prediction.segmentation.dtype))
     merged = merge_objects(to_image(concatenate(reported), scale))
-    last: Any = prediction.instances
     masks = None
-    if last.mask is not None:
+    if prediction.instances.mask is not None:
         masks = to_compact(map(_rasterize, merged.shapes), image.shape[:2])
     detections = sv.Detections(merged.boxes, masks, merged.scores, merged.labels)
-    return replace(whole, instances=detections)
+    return replace(joined, instances=detections)
 
 
 def to_image(objects: Objects, scale: tuple[float, float]) -> Objects:

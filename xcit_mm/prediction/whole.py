@@ -44,8 +44,8 @@ def check_whole(model: Any) -> None:
         if name in ("backbone", "roi_head", "auxiliary_head"):
             continue
         if any(isinstance(layer, _GLOBAL_LAYERS) for layer in part.modules()):
-            name = type(part).__name__
-            print_line(f"{name} pools, attends or norms over a window, not the image")
+            head = type(part).__name__
+            print_line(f"{head} pools, attends or norms over a window, not the image")
 
 
 class WholeImage:
@@ -99,42 +99,41 @@ class WholeImage:
             has_data = None if valid is None else torch.from_numpy(valid)
             return inputs[:, : last - first, : self.size[1]], has_data
 
-        backbone = model.backbone
         with self._predictor.autocast():
-            self._taps = large_taps(backbone, read_rows, *self.size, folder, progress=progress)
+            self._taps = large_taps(
+                model.backbone, read_rows, *self.size, folder, progress=progress
+            )
 
     @torch.no_grad()
     def predict(self, row: Window, column: Window) -> Prediction:
         """Predict a window, after `run_trunk`. The prediction has no image."""
         model: Any = self._predictor.model
-        height = row.stop - row.start
-        width = column.stop - column.start
-        padded_height = math.ceil(height / STRIDES[-1]) * STRIDES[-1]
-        padded_width = math.ceil(width / STRIDES[-1]) * STRIDES[-1]
-        rows = slice(row.start, row.start + padded_height)
-        columns = slice(column.start, column.start + padded_width)
+        size = row.stop - row.start, column.stop - column.start
+        height, width = (math.ceil(length / STRIDES[-1]) * STRIDES[-1] for length in size)
+        rows = slice(row.start, row.start + height)
+        columns = slice(column.start, column.start + width)
         sample = self._sample.clone()
         sample.set_metainfo(
             dict(
-                img_shape=(height, width),
-                ori_shape=(height, width),
-                pad_shape=(padded_height, padded_width),
-                batch_input_shape=(padded_height, padded_width),
+                img_shape=size,
+                ori_shape=size,
+                pad_shape=(height, width),
+                batch_input_shape=(height, width),
                 # Of left, right, top and bottom: mmseg would stretch logits otherwise.
-                padding_size=[0, padded_width - width, 0, padded_height - height],
+                padding_size=(0, width - size[1], 0, height - size[0]),
                 scale_factor=(1.0, 1.0),
             )
         )
         with self._predictor.autocast():
             maps = pyramid_of(model.backbone, self._taps, rows, columns)
             # Heads take the size of a batch from its images, and no pixels.
-            size = (1, model.backbone.in_channels, padded_height, padded_width)
+            images = maps[0].new_empty(()).expand(1, model.backbone.in_channels, height, width)
             model.backbone.forward = lambda images: maps
             try:
-                (predicted,) = model.predict(maps[0].new_empty(()).expand(size), [sample])
+                (predicted,) = model.predict(images, [sample])
             finally:
                 del model.backbone.forward
-        no_image = np.broadcast_to(np.uint8(0), (height, width, 3))
+        no_image = np.broadcast_to(np.uint8(0), (*size, 3))
         return self._predictor.to_prediction(no_image, predicted)
 
 
@@ -146,10 +145,10 @@ def predict_whole(predictor: Any, image: np.ndarray, valid: np.ndarray | None) -
     whole = WholeImage(predictor, height, width, predictor.tile, predictor.overlap)
     pixels = image
     if whole.size != (height, width):
-        pixels = cv2.resize(image, whole.size[::-1])
+        size = whole.size[::-1]
+        pixels = cv2.resize(image, size)
         if valid is not None:
-            has_data = valid.astype(np.uint8)
-            valid = cv2.resize(has_data, whole.size[::-1], interpolation=cv2.INTER_NEAREST) > 0
+            valid = cv2.resize(valid.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST) > 0
 
     def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray | None]:
         return pixels[first:last], None if valid is None else valid[first:last]
