@@ -8,9 +8,6 @@ from benchmark import saved_bytes
 from helpers.devices import need_autocast, on_each_device
 from helpers.golden import GOLDEN, deviation, fill, image, keys
 from mmcv.cnn import fuse_conv_bn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 from xcit_mm import XCiT
 from xcit_mm.models import Trunk, fast, products
@@ -233,34 +230,3 @@ def test_batch_norm_folded_by_mmcv_gives_the_same():
 def test_training_at_512_pixels_stores_no_hidden_map_twice(with_cp, megabytes):
     model = XCiT("n12", norm_cfg=BN, with_cp=with_cp)
     assert saved_bytes(model, lambda: model(torch.randn(1, 3, 512, 512))) < megabytes * 1e6
-
-
-class PeakBytes(TorchDispatchMode):
-    """Measures the peak of the bytes in tensors that operators return."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_flatten(out)[0]:
-            if isinstance(tensor, torch.Tensor) and not tensor.is_mkldnn:  # which has no storage
-                storage = tensor.untyped_storage()
-                self.storages[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
-        self.storages = {
-            key: entry for key, entry in self.storages.items() if not entry[0].expired()
-        }
-        self.peak = max(self.peak, sum(size for _, size in self.storages.values()))
-        return out
-
-
-@pytest.mark.parametrize("dtype, megabytes", [("float32", 58), ("bfloat16", 36)])
-def test_inference_at_1024_pixels_keeps_no_map_longer_than_needed(dtype, megabytes):
-    model = XCiT("n12", norm_cfg=BN).eval().requires_grad_(False)
-    x = torch.randn(1, 3, 1024, 1024)
-    half = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
-    with torch.inference_mode(), half, PeakBytes() as measured:
-        model(x)
-    assert measured.peak < megabytes * 1e6

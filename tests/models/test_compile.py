@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from benchmark import saved_bytes
-from helpers.devices import on_each_device, on_each_device_in
+from helpers.devices import on_each_device
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from xcit_mm import XCiT
@@ -23,36 +23,20 @@ def reset() -> None:
 
 
 @on_each_device
-def test_one_graph_gives_the_same_at_every_large_size(device):
+@pytest.mark.parametrize(
+    "half, tolerance", [(False, 1e-4), pytest.param(True, 0.02, marks=pytest.mark.slow)]
+)
+def test_one_graph_gives_the_same_at_every_large_size(half, tolerance, device):
     model = build().eval().to(device)
     # On a GPU with the compiler that users have there.
     counter = CompileCounterWithBackend("eager" if device == "cpu" else "inductor")
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for size in [(640, 672), (800, 1344), (517, 512)]:
         x = torch.randn(1, 3, *size, device=device)
-        with torch.inference_mode():
-            torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-4)
+        with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=half):
+            for actual, expected in zip(compiled(x), model(x), strict=True):
+                assert (actual - expected).abs().mean() < tolerance * expected.abs().mean()
     assert counter.frame_count == 1
-
-
-@pytest.mark.slow
-@on_each_device_in(["bfloat16"], ["bfloat16", "float16"])
-def test_half_precision_trains(device, dtype):
-    """As close to float32 as without the compiler."""
-    torch.manual_seed(0)
-    model = build().to(device)
-    backend = "aot_eager" if device == "cpu" else "inductor"
-    compiled = torch.compile(model, fullgraph=True, backend=backend)
-    x = torch.randn(2, 3, 64, 96, device=device)
-    results = []
-    for network, half in ((model, False), (model, True), (compiled, True)):
-        with torch.autocast(device, getattr(torch, dtype), enabled=half):
-            maps = network(x)
-        loss = sum(m.float().square().mean() for m in maps)
-        results.append((*maps, *torch.autograd.grad(loss, tuple(model.parameters()))))
-    for exact, eager, half in zip(*results, strict=True):
-        allowed = max(2 * (eager - exact).abs().mean(), 0.01 * exact.abs().mean())
-        assert (half - exact).abs().mean() <= allowed
 
 
 @pytest.mark.slow

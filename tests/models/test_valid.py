@@ -98,11 +98,9 @@ def test_masks_act_in_their_block_alone():
     half[:, :32] = False
     with torch.inference_mode():
         without = model(images)[0]
-        with model.valid(half):
-            with_half = model(images)[0]
-            with pytest.raises(ZeroDivisionError), model.valid(~half):
-                1 / 0  # noqa: B018
-            assert torch.equal(model(images)[0], with_half)
+        with pytest.raises(KeyboardInterrupt), model.valid(half):
+            assert not torch.equal(model(images)[0], without)
+            raise KeyboardInterrupt
         assert torch.equal(model(images)[0], without)
 
 

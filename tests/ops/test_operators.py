@@ -276,6 +276,7 @@ class TestDeformableConvolution:
         torch.testing.assert_close(grads, list(expected_grads))
 
     def test_offsets_larger_than_the_output_are_read_in_order(self):
+        """As DyHead gives them."""
         x = torch.randn(1, 2, 8, 8)
         weight = torch.randn(2, 2, 3, 3)
         offset = torch.randn(1, 18, 8, 8)
