@@ -59,7 +59,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def user_cache(tmp_path_factory) -> None:
-    """Headers of the tests' images stay out of the user's cache, also in processes of tests."""
+    """Weights that the user has downloaded change no test, also in processes of tests."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
