@@ -70,10 +70,10 @@ def segmentor(write_trained) -> Trained:
 @pytest.fixture(scope="session")
 def mask_rcnn(write_trained) -> Trained:
     """A small Mask R-CNN. An export takes time for every block and level, so it has few."""
-    levels = dict(featmap_strides=[8, 16])
+    levels = dict(featmap_strides=[8, 16])  # the neck makes the second
     cfg = small_models.mask_rcnn(
-        backbone=dict(arch=dict(depth=2), out_indices=(0, 1), strides=(8, 16)),
-        neck=dict(in_channels=[small_models.WIDTH] * 2, num_outs=2),
+        backbone=dict(arch=dict(depth=2), out_indices=(1,), strides=(8,)),
+        neck=dict(in_channels=[small_models.WIDTH], num_outs=2),
         rpn_head=dict(anchor_generator=dict(strides=[8, 16])),
         roi_head=dict(bbox_roi_extractor=levels, mask_roi_extractor=levels),
         # The threshold and the IoU of the detections are equal constants of the file. The objects

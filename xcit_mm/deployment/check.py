@@ -18,7 +18,7 @@ MAX_OTHER_PIXELS = 1e-3  # of the masks, since rounding decides at the threshold
 Arrays = dict[str, np.ndarray]
 
 
-def compare(path: Path, model: Any, outputs: list[str], channels: int) -> list[str]:
+def compare(path: Path, model: Any, outputs: list[str], channels: int) -> float:
     """Compare a file with the predictions of its model on noise: a detector with mmdet's `predict`
     at any score, a segmentor with mmseg's logits of whole images, a backbone with its maps.
 
@@ -28,7 +28,7 @@ def compare(path: Path, model: Any, outputs: list[str], channels: int) -> list[s
         channels: Channels of its input.
 
     Returns:
-        Lines with deviations.
+        The largest deviation, in units of an output's largest value.
 
     Raises:
         RuntimeError: If the file deviates by more than the constants above allow.
@@ -41,29 +41,24 @@ def compare(path: Path, model: Any, outputs: list[str], channels: int) -> list[s
         threshold = OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.float32))
         options.add_initializer("score_thr", threshold)
     session = InferenceSession(path, options)
-    deviations: dict[str, float] = {}
     generator = torch.Generator().manual_seed(0)
+    deviations = []
     for batch, height, width in SHAPES:
         coarse = torch.randn(batch, channels, height // 16, width // 16, generator=generator)
         image = F.interpolate(coarse, (height, width), mode="bilinear")
         arrays = session.run(None, {"image": image.numpy()})
-        actual = dict(zip(outputs, arrays, strict=True))
-        expected = _predict(model, image, outputs)
         if "boxes" in outputs:
-            found = dict(objects=_compare_objects(actual, expected, model))
-        else:
-            found = {
-                name: float(np.abs(actual[name] - target).max() / np.abs(target).max())
-                for name, target in expected.items()
-            }
-        for name, deviation in found.items():
-            if not deviation <= TOLERANCE:  # or not a number
-                raise RuntimeError(f"{name} of the file deviate by {deviation:.1e} from torch")
-            deviations[name] = max(deviations.get(name, 0.0), deviation)
-    return [
-        f"{name}: within {deviation:.1e} of torch, in units of its largest"
-        for name, deviation in deviations.items()
-    ]
+            actual = dict(zip(outputs, arrays, strict=True))
+            deviations.append(_compare_objects(actual, _detect(model, image), model))
+            continue
+        is_backbone = "logits" not in outputs
+        maps = model(image) if is_backbone else [model.encode_decode(image, [_meta(image)])]
+        for array, target in zip(arrays, map(np.asarray, maps), strict=True):
+            deviations.append(np.abs(array - target).max() / np.abs(target).max())
+    largest = float(np.max(deviations))
+    if not largest <= TOLERANCE:  # or not a number
+        raise RuntimeError(f"the file deviates by {largest:.1e} from torch")
+    return largest
 
 
 def _test_cfg(model: Any) -> Any:
@@ -71,33 +66,30 @@ def _test_cfg(model: Any) -> Any:
     return head.test_cfg
 
 
-def _predict(model: Any, image: Tensor, outputs: list[str]) -> Arrays:
-    """Return the outputs of a model for normalised images (B, C, H, W), with masks (n, H, W)."""
-    height, width = image.shape[2:]
-    meta: dict[str, Any] = dict(
-        img_shape=(height, width), ori_shape=(height, width), scale_factor=(1.0, 1.0)
-    )
-    if "logits" in outputs:
-        return dict(logits=model.encode_decode(image, [meta]).numpy())
-    if "boxes" not in outputs:
-        return dict(zip(outputs, map(np.asarray, model(image)), strict=True))
+def _meta(image: Tensor) -> dict[str, Any]:
+    """Return what mmdet and mmseg know of images that were not resized."""
+    size = tuple(image.shape[2:])
+    return dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+
+
+def _detect(model: Any, image: Tensor) -> Arrays:
+    """Return mmdet's objects in normalised images (B, C, H, W), with masks (n, H, W)."""
     from mmdet.structures import DetDataSample
 
+    height, width = image.shape[2:]
     divisor = model.data_preprocessor.pad_size_divisor
     padding = (0, -width % divisor, 0, -height % divisor)
     padded = F.pad(image, padding, value=float(model.data_preprocessor.pad_value))
-    meta["batch_input_shape"] = padded.shape[2:]
-    samples = [DetDataSample(metainfo=meta) for _ in image]
-    detected: dict[str, list[np.ndarray]] = {name: [] for name in outputs}
-    for number, sample in enumerate(model.predict(padded, samples, rescale=False)):
-        instances = sample.pred_instances.numpy()
-        detected["boxes"].append(instances.bboxes)
-        detected["scores"].append(instances.scores)
-        detected["labels"].append(instances.labels)
-        detected["images"].append(np.full(len(instances), number))
-        if "masks" in outputs:
-            detected["masks"].append(instances.masks)
-    return {name: np.concatenate(arrays) for name, arrays in detected.items()}
+    meta = dict(_meta(image), batch_input_shape=tuple(padded.shape[2:]))
+    samples = model.predict(padded, [DetDataSample(metainfo=meta) for _ in image], rescale=False)
+    instances = [sample.pred_instances.numpy() for sample in samples]
+    objects = {
+        name: np.concatenate([found[name] for found in instances])
+        for name in ("bboxes", "scores", "labels", "masks")
+        if name in instances[0]
+    }
+    images = np.repeat(np.arange(len(instances)), [len(found) for found in instances])
+    return dict(objects, boxes=objects.pop("bboxes"), images=images)
 
 
 def _compare_objects(actual: Arrays, expected: Arrays, model: Any) -> float:
@@ -111,19 +103,18 @@ def _compare_objects(actual: Arrays, expected: Arrays, model: Any) -> float:
     targets = np.column_stack([expected[name] for name in columns]) / units
     distance = np.abs(rows[:, None] - targets).max(axis=2)
     nearest = distance.min(axis=1)
-    matched = np.flatnonzero(nearest <= TOLERANCE)
-    missed = np.flatnonzero(distance.min(axis=0) > TOLERANCE)
-    unmatched = len(rows) - len(matched) + len(missed)
+    is_matched = nearest <= TOLERANCE
+    unmatched = np.sum(~is_matched) + np.sum(distance.min(axis=0) > TOLERANCE)
     if unmatched > MAX_UNMATCHED * sum(distance.shape):
         raise RuntimeError(f"{unmatched} objects of file and mmdet have no match")
     if "masks" in expected:
         threshold = _test_cfg(model).mask_thr_binary
         other = 0
-        for number in matched:  # pasted as `run.py` does
+        for number in np.flatnonzero(is_matched):
             mask = expected["masks"][distance[number].argmin()]
             cells = actual["masks"][number]
             pasted = paste_mask(cells, actual["boxes"][number], mask.shape, threshold)
             other += int((pasted != mask).sum())
         if other > MAX_OTHER_PIXELS * max(int(expected["masks"].sum()), 1):
             raise RuntimeError(f"{other} pixels of the masks of file and mmdet differ")
-    return float(nearest[matched].max())
+    return float(nearest[is_matched].max())

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config
-from torch import nn
 from torch.export import Dim
 
 from ..models.build import load_model
@@ -37,7 +35,7 @@ def export_model(
         part: 'backbone' or 'model'.
 
     Returns:
-        For each output a line with its deviation from torch.
+        A line with the largest deviation from torch.
 
     Raises:
         FileExistsError: If the file exists.
@@ -57,29 +55,25 @@ def export_model(
         print_line(f"note: run.py lacks {lacking}: {out} is for programs of your own")
     with quiet(), torch.no_grad():
         model: Any = load_model(cfg, checkpoint, part)
-        module = _make_traceable(cfg, model)
+        if not hasattr(model, "backbone"):
+            module: Any = make_exportable(model)
+            module.outputs = [f"stride{stride}" for stride in module.strides]
+        elif cfg.default_scope == "mmseg":
+            module = make_exportable(ExportableSegmentor(model))
+        else:
+            module = make_exportable(ExportableDetector(model))
         metadata = model_metadata(cfg, model, module.outputs)
         channels = cfg.model.backbone.get("in_channels", 3)
         try:
             with atomic_path(out) as path:
                 _write_onnx(module, path, channels, metadata)
                 print_line("compare ...")
-                return compare(path, model, module.outputs, channels)
+                deviation = compare(path, model, module.outputs, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
-
-
-def _make_traceable(cfg: Config, model: nn.Module) -> Any:
-    """Return the module to trace for a segmentor, a detector or a backbone alone.
-
-    Its attribute `outputs` holds the names of the outputs.
-    """
-    if not hasattr(model, "backbone"):
-        backbone: Any = make_exportable(model)
-        backbone.outputs = [f"stride{stride}" for stride in backbone.strides]
-        return backbone
-    wrapper = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
-    return make_exportable(wrapper(model))
+    return [
+        f"{', '.join(module.outputs)}: within {deviation:.1e} of torch, in units of the largest"
+    ]
 
 
 def _write_onnx(module: Any, path: Path, channels: int, metadata: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from ..utils.configs import ModelInput, find_step, tested_metainfo, type_name
 from ..version import __version__
 from .traceable import list_stages
 
-# Steps that `run.py` repeats, and options that must have a value. Others may have any value.
+# Steps that `run.py` repeats, and options that must have a value.
 STEPS: dict[str, dict[str, Any]] = dict(
     LoadImageFromFile=dict(to_float32=False, color_type="color", imdecode_backend="cv2"),
     Resize=dict(scale_factor=None, backend="cv2", interpolation="bilinear"),
@@ -24,16 +24,16 @@ PREPROCESSORS = ("DetDataPreprocessor", "SegDataPreProcessor")
 
 
 def find_unsupported(cfg: Config) -> str | None:
-    """Return the first step or option of a model's test that `run.py` does not repeat, or None."""
+    """Return the first step or option of a test that `run.py` does not repeat, or None."""
     inputs = ModelInput(cfg)
-    names = [type_name(step) for step in inputs.pipeline]
-    for name, step in zip(names, inputs.pipeline, strict=True):
+    for step in inputs.pipeline:
+        name = type_name(step)
         if name not in STEPS:
             return f"{name} in the test pipeline"
         for option, value in STEPS[name].items():
             if step.get(option, value) != value:
                 return f"{name}({option}={step[option]!r}) in the test pipeline"
-    if names.count("Resize") > 1:
+    if [type_name(step) for step in inputs.pipeline].count("Resize") > 1:
         return "a second Resize in the test pipeline"
     preprocessor = inputs.preprocessor
     if not preprocessor or type_name(preprocessor) not in PREPROCESSORS:
@@ -77,42 +77,31 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
             scale = resize.get("scale")
             sides = [scale, scale] if isinstance(scale, int) else scale  # width and height
             resize = dict(scale=sides, keep_ratio=resize.get("keep_ratio", False))
+        classes = list(tested_metainfo(cfg)["classes"])
         facts |= dict(
-            classes=_class_names(cfg, model),
+            classes=classes,
             resize=resize,
             raster=trained_settings(cfg) or None,  # how rasters were read for training
             unsupported=find_unsupported(cfg),
         )
-        facts |= _describe_results(cfg, inputs, model)  # with another task
+        if cfg.default_scope == "mmdet":
+            facts |= dict(
+                task="instance segmentation" if model.with_mask else "object detection",
+                mask_threshold=model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None,
+                **dict(pad_divisor=1, pad_value=0, min_side=1),  # the file pads the image itself
+            )
+            count = list_stages(getattr(model, "roi_head", model).bbox_head)[-1].num_classes
+        else:
+            facts |= dict(
+                task="semantic segmentation",
+                pad_divisor=(inputs.preprocessor.get("test_cfg") or {}).get("size_divisor") or 1,
+                pad_value=inputs.preprocessor.get("pad_val", 0),
+                align_corners=model.align_corners,
+                threshold=model.decode_head.threshold if model.out_channels == 1 else None,
+            )
+            count = max(model.out_channels, 2)  # one channel separates a class from the background
+        if len(classes) != count:
+            problem = f"{len(classes)} names ({classes[0]}, ...) for the {count} classes"
+            fix = "correct metainfo.classes of the data set that is tested"
+            raise ValueError(f"{problem} of the model: {fix}")
     return {name: json.dumps(fact) for name, fact in facts.items()}
-
-
-def _describe_results(cfg: Config, inputs: ModelInput, model: Any) -> dict[str, Any]:
-    """Return task and padding of a whole model, and how its outputs become results."""
-    if cfg.default_scope == "mmdet":
-        task = "instance segmentation" if model.with_mask else "object detection"
-        threshold = model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None
-        # The file pads the image itself.
-        padding = dict(pad_divisor=1, pad_value=0, min_side=1)
-        return dict(padding, task=task, mask_threshold=threshold)
-    preprocessor = inputs.preprocessor
-    return dict(
-        task="semantic segmentation",
-        pad_divisor=(preprocessor.get("test_cfg") or {}).get("size_divisor") or 1,
-        pad_value=preprocessor.get("pad_val", 0),
-        align_corners=model.align_corners,
-        threshold=model.decode_head.threshold if model.out_channels == 1 else None,
-    )
-
-
-def _class_names(cfg: Config, model: Any) -> list[str]:
-    if hasattr(model, "out_channels"):
-        count = max(model.out_channels, 2)  # one channel separates a class from the background
-    else:
-        head = model.roi_head.bbox_head if hasattr(model, "roi_head") else model.bbox_head
-        count = list_stages(head)[-1].num_classes
-    names = list(tested_metainfo(cfg)["classes"])
-    if len(names) != count:
-        problem = f"{len(names)} names ({names[0]}, ...) for the {count} classes of the model"
-        raise ValueError(f"{problem}: correct metainfo.classes of the data set that is tested")
-    return names

@@ -3,12 +3,7 @@
     python run.py model.onnx photo.jpg --out drawn
 
 `xcit-mm export` writes such models. This file uses nothing of xcit_mm: copy it to the target
-machine. In Python:
-
-    model = Model("model.onnx")
-    prediction = model(read_image("photo.jpg"))
-
-The exit code is 3 if a photo failed.
+machine. The exit code is 3 if a photo failed.
 """
 
 import argparse
@@ -26,9 +21,7 @@ Size = tuple[int, ...]  # height and width of an image
 
 
 def read_image(path: str | Path) -> np.ndarray:
-    """Read a photo as OpenCV does: (H, W, 3), BGR, the upper 8 bits of 16, rotated by its EXIF
-    orientation.
-    """
+    """Read a photo as OpenCV does: (H, W, 3), BGR, uint8, upright by its EXIF orientation."""
     image = cv2.imread(str(path))
     if image is None:
         raise ValueError(f"{path} is missing, broken or not an image")
@@ -52,7 +45,7 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, size: Size, threshold: Any) ->
     """Paste probabilities (h, w) into a box of an image, which has a `size`: (H, W), bool."""
     x1, y1, x2, y2 = box.tolist()
     pixels = []
-    positions = []  # of the pixels in the mask, in cells of the mask with a ring of zeros
+    positions = []  # of the pixels, in cells of the mask with a ring of zeros
     for axis, start, end in ((0, y1, y2), (1, x1, x2)):
         inside = np.arange(max(int(start) - 1, 0), min(int(end) + 2, size[axis]))
         cells = (inside + 0.5 - start) / max(end - start, 1e-6) * mask.shape[axis]
@@ -66,7 +59,9 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, size: Size, threshold: Any) ->
 def to_objects(outputs: Arrays, size: Size, scale: tuple[float, float], threshold: Any) -> Arrays:
     """Convert the outputs of a detector to objects in the image of `size` before it was resized.
 
-    `scale` has the factors of its width and height, `threshold` the minimum probability of a mask.
+    Args:
+        scale: Factors by which its width and height were resized.
+        threshold: Minimum probability of a mask.
     """
     boxes = outputs["boxes"] / np.array([*scale, *scale], np.float32)
     limits = np.array([size[1], size[0]] * 2, np.float32)
@@ -201,16 +196,15 @@ def list_rows(prediction: Arrays, classes: list[str]) -> list[tuple[int, str, li
 
 
 def draw(image: np.ndarray, prediction: Arrays, classes: list[str]) -> np.ndarray:
-    """Return a photo with its objects, or with its map and the shares of the classes, with ASCII
-    letters.
-    """
+    """Return a photo with its objects, or with its map and the shares of the classes, in ASCII."""
     hues = [(label * 111 % 180, 150, 255 - 60 * (label % 2)) for label in range(len(classes))]
     colours = cv2.cvtColor(np.array([hues], np.uint8), cv2.COLOR_HSV2BGR)[0]
     drawn = image.copy()
     if "map" in prediction:
         drawn = image // 2 + colours[prediction["map"]] // 2
-    rows = list(enumerate(list_rows(prediction, classes)))
-    for number, (label, caption, box) in reversed(rows):  # the best on top
+    rows = list_rows(prediction, classes)
+    for number in reversed(range(len(rows))):  # the best on top
+        label, caption, box = rows[number]
         colour = colours[label].tolist()
         if "masks" in prediction:
             mask = prediction["masks"][number]
@@ -231,9 +225,8 @@ def main() -> int:
     parser.add_argument("photos", type=Path, nargs="+", metavar="photo")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="new folder for the drawings")
     parser.add_argument("--score-thr", type=float, default=0.3, help="minimum score (0.3)")
-    parser.add_argument(
-        "--provider", default="CPUExecutionProvider", choices=onnxruntime.get_available_providers()
-    )
+    providers = onnxruntime.get_available_providers()
+    parser.add_argument("--provider", default="CPUExecutionProvider", choices=providers)
     args = parser.parse_args()
     model = Model(args.model, providers=[args.provider])
     if args.out:

@@ -8,8 +8,7 @@ from ..models import TimmPyramid, XCiT
 from ..utils.configs import backbone_class, tested_metainfo, type_name
 from .traceable import list_stages
 
-# Supported types of a detector's parts, by their key in the config. Their options are not listed:
-# an export compares the file with mmdet.
+# Supported types of a detector's parts by key. An export compares the file, with all options.
 TYPES: dict[str, tuple[str, ...]] = dict(
     model=("MaskRCNN", "FasterRCNN", "CascadeRCNN", "RetinaNet"),
     rpn_head=("RPNHead",),
@@ -51,10 +50,9 @@ def check_types(part: Any, where: str = "model") -> None:
     Args:
         part: Config of a part, at the dotted key `where`.
     """
-    if isinstance(part, list | tuple):
-        for stage in part:
-            check_types(stage, where)
     if not isinstance(part, dict):
+        for stage in part if isinstance(part, list | tuple) else ():
+            check_types(stage, where)
         return
     key = where.rpartition(".")[2]
     if key in TYPES:
