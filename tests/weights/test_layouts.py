@@ -55,8 +55,8 @@ def test_files_of_every_project_give_the_golden_pyramid(source, tmp_path):
     assert deviation(maps, GOLDEN / f"pyramid_pico_p{patch_size}.npz", "75x101") < 1e-4
 
 
-@pytest.mark.parametrize("source", sources())
-def test_the_lines_of_the_page_save_the_trunk_of_every_file(source, tmp_path, monkeypatch):
+@pytest.mark.parametrize("source", ["official-imagenet-training_p16.pth", "mmpretrain_p8.pth"])
+def test_the_lines_of_the_page_save_the_trunk_of_a_file(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = path_of(source, tmp_path)
     (code,) = (code for _, code in blocks(ROOT / "docs" / "weights.md") if "save_file" in code)
@@ -145,9 +145,7 @@ def test_a_detector_starts_from_the_teacher_of_a_file_by_the_prefix_of_the_hook(
     assert same(model.state_dict(), state)
 
 
-@pytest.mark.parametrize(
-    "prefix", ["", "model.", "module._orig_mod.", "_orig_mod.module.", "_orig_mod._orig_mod."]
-)
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.module."])
 def test_a_compiled_and_wrapped_segmentor_fills_the_whole_model(prefix):
     source = segmentor()
     expected = {key: value.clone() for key, value in source.state_dict().items()}

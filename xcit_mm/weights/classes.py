@@ -45,14 +45,14 @@ def check_same_classes(
     checkpoint: Any, learned: Sequence[str] | None, classes: Sequence[str] | None
 ) -> None:
     """Raise ValueError if a checkpoint has learned other classes than those of a config, or the
-    same in another order. None, for classes that are not known, is accepted.
+    same in another order. Classes that are not known, None, are accepted.
     """
     if learned is None or classes is None or tuple(learned) == tuple(classes):
         return
     if sorted(learned) == sorted(classes):
-        pairs = enumerate(zip(learned, classes, strict=True))
-        number, (name, other) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-        problem = f"the config's classes in another order: {number} is {name}, not {other}"
+        number = next(i for i, name in enumerate(learned) if name != classes[i])
+        problem = "the config's classes in another order: "
+        problem += f"{number} is {learned[number]}, not {classes[number]}"
     else:
         lacking = preview([name for name in learned if name not in classes])
         unknown = preview([name for name in classes if name not in learned])

@@ -113,9 +113,7 @@ def list_prefixes(checkpoint: Any, use_ema: bool = False) -> list[str]:
 
 
 def _unwrap(checkpoint: Any, use_ema: bool) -> dict[str, Tensor]:
-    """Return the tensors of a file under the names that they had before wrappers of torch renamed
-    them.
-    """
+    """Return the tensors of a file under their names before wrappers of torch."""
     if not isinstance(checkpoint, Mapping):
         raise ValueError(f"it holds a {type(checkpoint).__name__}, not a dict of weights")
     entries = ["model_ema", "state_dict_ema"] if use_ema else ["state_dict", "model", "teacher"]
@@ -136,9 +134,7 @@ def _tensors_of(entry: Any) -> dict[str, Tensor]:
 
 
 def _choose_model(state: Mapping[str, Tensor], prefix: str | None) -> str:
-    """Return the prefix of the only model of a file, or of the only one below a prefix, or raise
-    ValueError.
-    """
+    """Return the prefix of the only model of a file, or below a prefix, or raise ValueError."""
     prefix = f"{prefix.removesuffix('.')}." if prefix else ""
     backbones = _find_backbones(_select_under(state, prefix))
     if not backbones:
@@ -155,8 +151,8 @@ def _choose_model(state: Mapping[str, Tensor], prefix: str | None) -> str:
 
 
 def _find_backbones(state: Mapping[str, Tensor]) -> list[str]:
-    """List the prefixes under which tensors are named as those of a whole backbone, or else the
-    first under which some are.
+    """List the prefixes under which names are those of a whole backbone, else the first under which
+    some are.
     """
     of_blocks = dict.fromkeys(match[1] for match in map(_BLOCK.match, state) if match)
     of_stems = {match[1] for match in map(_STEM.match, state) if match}
@@ -183,18 +179,13 @@ def _rename_as_published(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], s
         layout = "timm"
     else:
         layout = "official"
-    return _join_class_qkv(_replace_parts(state, _PUBLISHED_NAMES[layout])), layout
-
-
-def _replace_parts(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """Replace in each key the parts that `names` holds, in its order, each once."""
     renamed = {}
     for key, value in state.items():
-        new_key = f"^{key}"  # as in `names`, for parts that must start the key
-        for part, new_part in names.items():
+        new_key = f"^{key}"  # as in the names
+        for part, new_part in _PUBLISHED_NAMES[layout].items():
             new_key = new_key.replace(part, new_part, 1)
         renamed[new_key.removeprefix("^")] = value
-    return renamed
+    return _join_class_qkv(renamed), layout
 
 
 def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -210,9 +201,9 @@ def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
-    """Return architecture and patch size of a trunk, such as 's12/p16', or '32x12x4/p8' (width,
-    depth, heads) without a name. `depth` replaces the number of blocks of a trunk that ends early.
-    Raises as `backbone_options`.
+    """Return architecture and patch size of a trunk, such as 's12/p16', or '32x12x4/p8': width,
+    depth and heads. `depth` replaces the number of blocks of a trunk that ends early. Raises as
+    `backbone_options`.
     """
     options = backbone_options(trunk)
     arch = resolve_arch(options["arch"])

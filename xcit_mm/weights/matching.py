@@ -26,8 +26,8 @@ def load_pretrained(
 ) -> list[str]:
     """Fill a backbone or a classifier from a checkpoint in any layout: all of it, or nothing.
 
-    A file may lack the pyramid, but not a part of it. What the model does not have, such as class
-    attention or blocks after the last tap, remains unused.
+    A file may lack the pyramid, but not a part of it. What the model lacks, such as class attention
+    or blocks after the last tap, remains unused.
 
     Args:
         backbone: A backbone of this package.
@@ -53,9 +53,8 @@ def load_pretrained(
     except ValueError as error:
         raise ValueError(f"{checkpoint} does not fit the model: {error}") from None
     initial = backbone.load_state_dict(state, strict=False).missing_keys
-    description = backbone.describe_weights(weights)
     place = f"{weights.prefix}* of {checkpoint}" if weights.prefix else checkpoint
-    message = f"loaded {len(state)} tensors of {description} from {place}"
+    message = f"loaded {len(state)} tensors of {backbone.describe_weights(weights)} from {place}"
     if initial:
         part = "head" if "head.weight" in initial else "pyramid"
         message += f"; {len(initial)} of the {part} keep their initial values"
@@ -97,7 +96,7 @@ def match_model(
         heads = _match_heads(expected_heads, heads, strict_heads)
     except ValueError as error:
         raise ValueError(f"the checkpoint does not fit the model: {error}") from None
-    # mmengine requires all tensors, so omitted heads keep their initial values.
+    # mmengine requires all tensors. Heads that are left out keep their initial values.
     return initial | {f"backbone.{key}": tensor for key, tensor in trunk.items()} | heads
 
 
@@ -120,7 +119,13 @@ def match_trunk(
         raise ValueError(f"the file is {in_file}, the config asks for {in_config}")
     trunk = with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
     if hasattr(backbone, "cls_token"):
-        return _match_classifier(expected, trunk, weights.task, strict_heads)
+        if "cls_token" not in trunk:
+            fix = "take a file trained on ImageNet or by DINO"
+            raise ValueError(f"it is a {weights.task} without class attention: {fix}")
+        body = check_coverage(without(expected, "head."), without(trunk, "head."))
+        head = {key: tensor for key, tensor in expected.items() if key not in body}
+        own = {key: tensor for key, tensor in trunk.items() if key in head}  # not DINO's head
+        return body | _match_heads(head, own, strict_heads) if head else body
     weights = replace(weights, trunk=trunk)
     unused = () if weights.task in ("detector", "segmentor") else CLASSIFIER_PREFIXES
     return match_backbone(backbone, weights, backbone.arch.depth, unused)
@@ -144,19 +149,6 @@ def match_backbone(
         for key, tensor in without(weights.trunk, unused).items()
     }
     return check_coverage(expected, state)
-
-
-def _match_classifier(
-    expected: dict[str, Tensor], trunk: dict[str, Tensor], task: str, strict: bool
-) -> dict[str, Tensor]:
-    """Return the tensors that fill a classifier. Unless strict, its head may be another."""
-    if "cls_token" not in trunk:
-        fix = "take a file trained on ImageNet or by DINO"
-        raise ValueError(f"it is a {task} without class attention: {fix}")
-    body = check_coverage(without(expected, "head."), without(trunk, "head."))
-    head = {key: tensor for key, tensor in expected.items() if key not in body}
-    in_file = {key: tensor for key, tensor in trunk.items() if key in head}  # not DINO's head
-    return body | _match_heads(head, in_file, strict) if head else body
 
 
 def _match_heads(
@@ -196,12 +188,13 @@ def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> 
         raise ValueError(f"it holds the unknown {preview(unknown)}")
     for key, target in expected.items():
         tensor = state[key]
-        is_float = tensor.is_floating_point()
+        problem = ""
         if tensor.shape != target.shape:
-            shapes = f"{tuple(tensor.shape)}, not {tuple(target.shape)}"
-            raise ValueError(f"it holds {key} of {shapes}")
-        if is_float != target.is_floating_point():
-            raise ValueError(f"it holds {key} of {tensor.dtype}, not {target.dtype}")
-        if is_float and not tensor.float().isfinite().all():  # float8 has no isfinite
-            raise ValueError(f"it holds {key} with values that are not finite")
+            problem = f"of {tuple(tensor.shape)}, not {tuple(target.shape)}"
+        elif tensor.is_floating_point() != target.is_floating_point():
+            problem = f"of {tensor.dtype}, not {target.dtype}"
+        elif not tensor.float().isfinite().all():  # float8 has no isfinite
+            problem = "with values that are not finite"
+        if problem:
+            raise ValueError(f"it holds {key} {problem}")
     return state

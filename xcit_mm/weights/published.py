@@ -1,4 +1,4 @@
-"""The published files: their facts, where they are downloaded from and where they are stored."""
+"""The published files: their facts, and downloads."""
 
 import os
 import sys
@@ -12,6 +12,7 @@ import torch
 from mmengine import dist
 
 from ..archs import ARCHS, PATCH_SIZES, SIZES
+from ..utils.atomic import atomic_path
 from .reader import load_from_file
 
 REMOTE_PREFIXES = ("xcit://", "http://", "https://")
@@ -24,7 +25,7 @@ class PublishedFile(NamedTuple):
     Attributes:
         resolution: Side of the images of the training in pixels, the shorter side for COCO.
         training: Data, and method or model.
-        timm_name: Name of the same weights in timm, or ''. The Hub has them as `hf://timm/NAME`.
+        timm_name: Name of the same weights in timm and on the Hub, or ''.
     """
 
     url: str
@@ -51,23 +52,23 @@ _FAMILIES = {
 }
 
 
-def _list_files_by_name() -> dict[str, PublishedFile]:
-    table = {}
-    for path_format, (archs, resolution, training, timm_format) in _FAMILIES.items():
-        for arch in archs:
-            size = f"{SIZES[arch[0]]}_{arch[1:]}"  # 'small_12' for 's12'
-            for patch_size in PATCH_SIZES:
-                path = path_format.format(size=size, patch_size=patch_size)
-                timm_name = timm_format.format(size=size, patch_size=patch_size)
-                name = path.rpartition("/")[2]
-                url = f"{PUBLISHED_ROOT}{path}.pth"
-                table[name] = PublishedFile(url, arch, patch_size, resolution, training, timm_name)
-    return table
-
-
-PUBLISHED: dict[str, PublishedFile] = _list_files_by_name()
+PUBLISHED: dict[str, PublishedFile] = {}
 """Facts of every published file by its name, as in `xcit://NAME`."""
 
+for _path, (_archs, _resolution, _training, _timm_name) in _FAMILIES.items():
+    for _arch in _archs:
+        for _patch_size in PATCH_SIZES:
+            # The size of 's12' is 'small_12'.
+            _names = dict(size=f"{SIZES[_arch[0]]}_{_arch[1:]}", patch_size=_patch_size)
+            _file = _path.format(**_names)
+            PUBLISHED[_file.rpartition("/")[2]] = PublishedFile(
+                f"{PUBLISHED_ROOT}{_file}.pth",
+                _arch,
+                _patch_size,
+                _resolution,
+                _training,
+                _timm_name.format(**_names),
+            )
 
 _BY_TIMM_NAME = {file.timm_name: name for name, file in PUBLISHED.items() if file.timm_name}
 
@@ -80,9 +81,8 @@ def published_name(name: str) -> str:
 
 def local_path(name: str) -> Path:
     """Return where a file from the web is stored, downloaded or not."""
-    folder = Path(
-        os.environ.get("XCIT_MM_WEIGHTS") or Path(torch.hub.get_dir(), "checkpoints")
-    ).expanduser()
+    default = f"{torch.hub.get_dir()}/checkpoints"
+    folder = Path(os.environ.get("XCIT_MM_WEIGHTS") or default).expanduser()
     name = published_name(name)
     if name.startswith(REMOTE_PREFIXES):
         file = Path(urlparse(name).path)  # another server may have a file of this name
@@ -93,8 +93,8 @@ def local_path(name: str) -> Path:
 
 
 def ensure_downloaded(name: str) -> Path:
-    """Return the local path of a file from the web, after a download if necessary. One of several
-    processes downloads while the others wait.
+    """Return the local path of a file from the web, which the first of several processes downloads
+    if necessary.
 
     Args:
         name: A URL, or a published name, the authors' or timm's, with or without `xcit://`.
@@ -110,7 +110,9 @@ def ensure_downloaded(name: str) -> Path:
         dist.barrier()
     try:
         if not path.exists():
-            _download(url, path)
+            with atomic_path(path) as part:
+                torch.hub.download_url_to_file(url, str(part), progress=sys.stderr.isatty())
+                load_from_file(part)  # torch does not notice a missing part
     except (OSError, HTTPException, ValueError) as error:
         fix = f"download it elsewhere and put it at {path}"
         if file and file.timm_name:
@@ -120,15 +122,3 @@ def ensure_downloaded(name: str) -> Path:
         if dist.get_rank() == 0:
             dist.barrier()
     return path
-
-
-def _download(url: str, path: Path) -> None:
-    """Download a file of weights, which is read first: torch does not notice a missing part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        torch.hub.download_url_to_file(url, str(part), progress=sys.stderr.isatty())
-        load_from_file(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -19,13 +19,13 @@ class StrictLoadHook(Hook):
     """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
 
     It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
-    the model with its shape, and nothing else, and the classes of a training, in their order.
+    the model with its shape, nothing else, and a training's classes in their order.
 
     Args:
         strict_heads: False lets a training that starts from `load_from` have other classes. Layers
             of the heads whose shapes differ keep their initial values, and are listed.
-        fill_stem: Whether `stem_for_bands` makes a stem for the model's `in_channels` when training
-            starts from the file of a model for RGB.
+        fill_stem: Let `stem_for_bands` make a stem for the model's `in_channels` when training
+            starts from a file for RGB.
         prefix: What precedes the model's names in the file of `load_from`, such as 'teacher.'.
     """
 

@@ -19,8 +19,8 @@ _CHANGED_BY_RESUMING = ("load_from = ", "resume = ", "work_dir = ", "launcher = 
 
 
 def find_config_in(folder: Path) -> str:
-    """Return the config of a training's folder: the one that the last checkpoint was trained with,
-    as the checkpoint says; of a checkpoint that does not say it, the only config.
+    """Return the config of a training's folder: the one whose text the last checkpoint has, or the
+    only one if it has none.
 
     Raises:
         FileNotFoundError: If the folder has no such config, or several.
@@ -29,10 +29,9 @@ def find_config_in(folder: Path) -> str:
     configs = sorted(folder.glob("*.py"))
     names = ", ".join(path.name for path in configs) or "none"
     needed = "one config"
-    last = last_checkpoint(folder)
-    trained = meta_of(load_from_file(last)).get("cfg") if last and Path(last).is_file() else None
+    trained = meta_of(_read_last(folder)).get("cfg")
     if trained:
-        needed = f"the config of {last}"
+        needed = f"the config of {last_checkpoint(folder)}"
         lines = _lines_of_run(trained)
         configs = [path for path in configs if _lines_of_run(path.read_text("utf-8")) == lines][:1]
     if len(configs) != 1:
@@ -55,16 +54,21 @@ def find_checkpoint_in(folder: Path) -> str | None:
             cannot be read.
     """
     last = last_checkpoint(folder)
-    if last is None:
-        files = [path for path in folder.iterdir() if path.name.endswith(CHECKPOINT_SUFFIXES)]
-        of_hub = [folder / name for name in _HUB_FILES if folder / name in files]
-        files = of_hub[:1] or files
-        if len(files) > 1:
-            names = preview(sorted(path.name for path in files))
-            raise ValueError(f"{folder} has the checkpoints {names}: give config and checkpoint")
-        return str(files[0]) if files else None
-    best = best_files(load_from_file(last)).values() if Path(last).is_file() else ()
-    return next((str(Path(last).with_name(name)) for name in best), last)
+    if last:
+        best = best_files(_read_last(folder)).values()
+        return next((str(folder / name) for name in best), last)
+    files = [path for path in folder.iterdir() if path.name.endswith(CHECKPOINT_SUFFIXES)]
+    files = [folder / name for name in _HUB_FILES if folder / name in files][:1] or files
+    if len(files) > 1:
+        names = preview(sorted(path.name for path in files))
+        raise ValueError(f"{folder} has the checkpoints {names}: give config and checkpoint")
+    return str(files[0]) if files else None
+
+
+def _read_last(folder: Path) -> Any:
+    """Return the content of the last checkpoint of a training's folder, None without its file."""
+    last = last_checkpoint(folder)
+    return load_from_file(last) if last and Path(last).is_file() else None
 
 
 def best_files(checkpoint: Any) -> dict[str, str]:
@@ -77,26 +81,15 @@ def best_files(checkpoint: Any) -> dict[str, str]:
 
 
 def last_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that a run saved last, which may be missing, or None if none was saved.
-
-    If the folder was moved or copied, the path that the run wrote is in the former folder. The file
-    of that name in this folder counts. The written path itself counts only on a server, or in a
-    folder that is not a work folder.
+    """Return the checkpoint in a work folder that its run saved last, which may be missing, or None
+    if none was saved. The folder may have been moved: only the name of the file counts.
     """
     pointer = work_dir / "last_checkpoint"
     saved = pointer.read_text("utf-8").strip() if pointer.is_file() else ""
-    if not saved:  # a kill before the path is written
-        files = [*work_dir.glob("iter_*.pth"), *work_dir.glob("epoch_*.pth")]
-        return str(max(files, key=_iteration_of)) if files else None
-    file = work_dir / Path(saved).name
-    if file.is_file():
-        return str(file)
-    is_in_former_work_dir = Path(saved).with_name(pointer.name).exists()
-    is_elsewhere = "://" in saved or (Path(saved).is_file() and not is_in_former_work_dir)
-    return saved if is_elsewhere else str(file)
-
-
-def _iteration_of(file: Path) -> int:
-    """Return the iteration or epoch in the name of a checkpoint, or 0."""
-    number = file.stem.rpartition("_")[2]
-    return int(number) if number.isdigit() else 0
+    if saved:
+        return str(work_dir / Path(saved).name)
+    # A kill came before the path was written.
+    files = [*work_dir.glob("iter_*.pth"), *work_dir.glob("epoch_*.pth")]
+    numbers = {path.stem.rpartition("_")[2]: str(path) for path in files}
+    last = max((number for number in numbers if number.isdigit()), key=int, default="")
+    return numbers.get(last)

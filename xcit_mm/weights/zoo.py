@@ -33,11 +33,11 @@ def shipped_models() -> dict[str, tuple[str, str | None]]:
     models: dict[str, tuple[str, str | None]] = {}
     for metafile in sorted(configs.glob("*/metafile.yml")):
         for entry in load(metafile)["Models"]:
+            config = str(configs.parent / entry["Config"])
             weights = names.get(entry.get("Weights"))
-            model = (str(configs.parent / entry["Config"]), weights and f"xcit://{weights}")
-            models[entry["Name"]] = model
+            models[entry["Name"]] = config, weights and f"xcit://{weights}"
             if weights:
-                models[weights] = model
+                models[weights] = models[entry["Name"]]
     return models
 
 
@@ -45,9 +45,8 @@ def find_config(model: str) -> str:
     """Return the path of a model's config.
 
     Args:
-        model: The config itself, the name of a shipped config or of published weights, a folder
-            with config and weights such as that of a training run, or a checkpoint in such a
-            folder.
+        model: The config itself, the name of a shipped config or of published weights, the folder
+            of a training or another one with config and weights, or a checkpoint in such a folder.
 
     Raises:
         ValueError: If the name is unknown, with similar names, or on the Hugging Face Hub.
@@ -58,7 +57,7 @@ def find_config(model: str) -> str:
 
 def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     """Return the path of a model's config and the path, URL or `xcit://NAME` of its checkpoint, and
-    report on stderr what a name or folder stands for.
+    print what a name or folder stands for.
 
     Args:
         model: As in `find_config`.
@@ -72,9 +71,8 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     config, own_checkpoint = _look_up_model(model, find_weights=checkpoint is None)
     checkpoint = checkpoint or own_checkpoint
     if checkpoint is None:
-        raise ValueError(
-            f"{model} has no checkpoint: give one after it, or the name of published weights"
-        )
+        fix = "give one after it, or the name of published weights"
+        raise ValueError(f"{model} has no checkpoint: {fix}")
     if config != model:
         print(f"{model}: {config} with {checkpoint}", file=sys.stderr)
     return config, checkpoint
