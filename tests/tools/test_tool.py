@@ -1,27 +1,24 @@
 """`xcit-mm tool` runs the scripts of mmdet and mmseg, which need no compiled mmcv then."""
 
-import subprocess
-import sys
-
 import pytest
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-W", "ignore", "-m", "xcit_mm", "tool", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+@pytest.fixture(autouse=True)
+def arguments_stay(monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["xcit-mm"])
 
 
 @pytest.mark.parametrize("script", ["mmdet/test.py", "mmseg/analysis_tools/confusion_matrix.py"])
-def test_a_script_of_a_library_runs_with_its_own_arguments(script):
-    result = run(script, "--help")
-    assert result.returncode == 0, result.stderr
-    assert script.rpartition("/")[2] in result.stdout and "config" in result.stdout
+def test_a_script_of_a_library_runs_with_its_own_arguments(script, call, capsys):
+    with pytest.raises(SystemExit) as end:
+        call("tool", script, "--help")
+    printed = capsys.readouterr().out
+    assert not end.value.code
+    assert script.rpartition("/")[2] in printed and "config" in printed
 
 
-def test_an_error_of_a_script_is_one_line(tmp_path):
-    result = run("mmdet/test.py", str(tmp_path / "none.py"), "none.pth")
-    assert result.returncode == 1
-    assert result.stderr.strip().count("\n") == 0 and "none.py" in result.stderr
+def test_an_error_of_a_script_is_one_line(refusal, tmp_path):
+    assert "none.py" in refusal("tool", "mmdet/test.py", tmp_path / "none.py", "none.pth")
 
 
 def test_without_a_path_the_scripts_are_listed_and_another_path_is_refused(call, capsys):

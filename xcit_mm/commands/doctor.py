@@ -13,15 +13,10 @@ xcit-mm doctor                                          # the installation
 xcit-mm doctor CONFIG [--cfg-options KEY=VALUE ...]     # and a training, before it starts
 WORLD_SIZE=8 xcit-mm doctor CONFIG                      # in eight processes (default: 1)
 """
-DESCRIPTION = """
-A line for each part of the stack; with a config also for data, model, weights and batch size.
-Lines begin with ok, note or FAIL, which alone stops a run. docs/doctor.md explains their codes.
-After a failure the exit code is 1.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = CommandParser("doctor", CALLS, description=DESCRIPTION)
+    parser = CommandParser("doctor", CALLS)
     add = parser.add_argument
     add("config", nargs="?", help=f"{CONFIG} (default: the installation alone)")
     add("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")

@@ -6,28 +6,21 @@ from pathlib import Path
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main, ignore_broken_pipe
 from ..weights.zoo import find_model
-from .options import CHECKPOINT, VERBOSE
+from .options import CHECKPOINT, MODEL, VERBOSE
 
 CALLS = """
-xcit-mm export MODEL --out model.onnx      # MODEL: a model's name or a work folder
+xcit-mm export MODEL --out model.onnx
 xcit-mm export CONFIG CHECKPOINT --out model.onnx [--part backbone]
-"""
-DESCRIPTION = """
-The file takes a batch of normalised images (B, C, H, W) of any size. Its metadata state mean, std,
-channel order, resizing and classes. xcit_mm/deployment/run.py runs it without torch. The file is
-compared with torch at other sizes than the traced one. If it deviates, nothing is written and the
-exit code is 1.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = CommandParser("export", CALLS, description=DESCRIPTION)
+    parser = CommandParser("export", CALLS)
     add = parser.add_argument
-    add("config", metavar="MODEL", help="a model's name, a work folder, a checkpoint or a config")
+    add("config", metavar="MODEL", help=MODEL)
     add("checkpoint", nargs="?", help=CHECKPOINT)
     add("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx")
-    part_help = "what to write (default: %(default)s)"
-    add("--part", choices=("backbone", "model"), default="model", help=part_help)
+    add("--part", choices=("backbone", "model"), default="model", help="what to write")
     add("--verbose", action="store_true", help=VERBOSE)
     args = parser.parse_args(argv)
 

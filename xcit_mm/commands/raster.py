@@ -16,6 +16,7 @@ from ..weights.zoo import find_model
 from .options import (
     CHECKPOINT,
     LABEL_OPTIONS,
+    MODEL,
     WHOLE,
     add_predictor_options,
     add_raster_options,
@@ -24,30 +25,25 @@ from .options import (
 
 CALLS = """
 xcit-mm raster RASTER MODEL --out map.tif        # a segmentor: a GeoTIFF of classes
-xcit-mm raster RASTER MODEL --out objects.gpkg   # a detector
-"""
-DESCRIPTION = """
-RASTER is a GeoTIFF, a JPEG2000 or another format that GDAL reads. MODEL is the name of a published
-model, the work folder of a training, or a config and its checkpoint. The same command resumes:
-OUT.parts holds the rows of tiles that are done. One process per GPU shares them:
-torchrun --nproc_per_node 4 -m xcit_mm raster RASTER MODEL --out map.tif
+xcit-mm raster RASTER MODEL --out objects.gpkg   # a detector; the same command resumes
 """
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser("raster", CALLS, description=DESCRIPTION)
+def main(argv: Sequence[str] | None = None) -> int:
+    keep_freed_memory()
+    parser = CommandParser("raster", CALLS)
     add = parser.add_argument
-    add("raster", help=argparse.SUPPRESS)
-    add("config", metavar="MODEL", help=argparse.SUPPRESS)
+    add("raster", help="a GeoTIFF, a JPEG2000 or another format that GDAL reads")
+    add("config", metavar="MODEL", help=MODEL)
     add("checkpoint", nargs="?", help=CHECKPOINT)
     add("--out", type=Path, required=True, metavar="FILE", help="the result")
     add("--overwrite", action="store_true", help="replace the result, and start again")
     add("--whole", action="store_true", help=WHOLE)
-    labels_help = "score the result against the polygons of a vector file"
-    add("--labels", metavar="FILE", help=labels_help)
+    add("--labels", metavar="FILE", help="score the result against polygons of a vector file")
     add_raster_options(parser)
     add_predictor_options(parser)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    return cli_main(lambda: predict(args), "the same command resumes", args.verbose)
 
 
 def predict(args: argparse.Namespace) -> None:
@@ -70,9 +66,3 @@ def predict(args: argparse.Namespace) -> None:
     if args.labels is not None:
         scores = score_raster(args.out, args.labels, args.aoi, raster=args.raster, **columns)
         print(scores.to_string(float_format="%.3f", na_rep="-"), flush=True)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    keep_freed_memory()
-    args = parse_args(argv)
-    return cli_main(lambda: predict(args), "the same command resumes", args.verbose)

@@ -20,47 +20,36 @@ FIX = "install one stack in an environment of its own, see docs/install.md"
 
 
 def check_stack() -> Iterator[str]:
-    """Yield a line for each part of the stack, 'ok' or 'FAIL', and for the device of trainings."""
-    yield run_check(check_one_stack)
-    yield from (run_check(partial(check_version, name)) for name in NEEDED)
-    yield run_check(check_package)
-    yield run_check(check_device)
+    """Yield a line for each part of the stack and for the device of trainings: 'ok', or 'FAIL' with
+    the error and the fix.
+    """
+    checks: list[Callable[[], str]] = [check_one_stack]
+    checks += [partial(check_version, name) for name in NEEDED]
+    checks += [check_package, check_device]
+    for check in checks:
+        try:
+            yield f"{'ok':<11}{check()}"
+        except Exception as error:  # the doctor reports every failure
+            message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            yield f"FAIL D101  {message} -- fix: {FIX}"
 
 
-def run_check(check: Callable[[], str]) -> str:
-    """Run a check, and return its line: 'ok' and its result, or 'FAIL', its error and the fix."""
-    try:
-        return f"{'ok':<11}{check()}"
-    except Exception as error:  # the doctor reports every failure
-        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return f"FAIL D101  {message} -- fix: {FIX}"
-
-
-def installed_stack() -> list[str]:
-    """Return the installed distributions of OpenMMLab and of its OneDL forks, which have the same
+def check_one_stack() -> str:
+    """Check that the libraries are all of OpenMMLab, or all of the OneDL forks, which have the same
     import names.
     """
     distributions = packages_distributions()
     modules = ("mmengine", "mmcv", "mmdet", "mmseg")
-    return sorted({name for module in modules for name in distributions.get(module, [])})
-
-
-def check_one_stack() -> str:
-    """Check that the libraries are all of OpenMMLab, or all of the OneDL forks."""
-    installed = installed_stack()
-    names = ", ".join(installed)
-    forks = [name for name in installed if name.startswith("onedl-")]
+    installed = sorted({name for module in modules for name in distributions.get(module, [])})
     if {"mmcv", "mmcv-lite"} <= set(installed):
         raise ImportError("mmcv and mmcv-lite are both installed, in one folder")
-    if 0 < len(forks) < len(installed):
-        raise ImportError(f"libraries of OpenMMLab and its OneDL forks are mixed: {names}")
-    return f"one stack: {names}"
+    if len({name.startswith("onedl-") for name in installed}) > 1:
+        raise ImportError(f"OpenMMLab and its OneDL forks are mixed: {', '.join(installed)}")
+    return f"one stack: {', '.join(installed)}"
 
 
 def check_version(name: str) -> str:
-    """Import a module, and return its name and version. Raise ImportError if the module is too old
-    or, unless it is optional, missing. mmdet and mmseg also check the version of mmcv.
-    """
+    """Check that a module is new enough. mmdet and mmseg also check the version of mmcv."""
     if name in OPTIONAL and importlib.util.find_spec(name) is None:
         return f"{name} is not installed"
     version = importlib.import_module(name).__version__
@@ -69,10 +58,9 @@ def check_version(name: str) -> str:
     # By three numbers, 2.1.0a0 of NVIDIA's containers counts as 2.1.0.
     if digit_version(version)[:3] < digit_version(NEEDED[name])[:3]:
         raise ImportError(f"{name} {version} is installed, and xcit_mm needs >= {NEEDED[name]}")
-    risk = ""
     if name == "torch" and digit_version(version)[:2] < (2, 6):
-        risk = ": scripts of mmdet and mmseg run what a .pth contains, load files that you trust"
-    return f"{name} {version}{risk}"
+        version += ": scripts of mmdet and mmseg run what a .pth contains, load what you trust"
+    return f"{name} {version}"
 
 
 def check_package() -> str:
@@ -81,13 +69,12 @@ def check_package() -> str:
     from xcit_mm.ops import is_compiled
     from xcit_mm.weights.zoo import find_config
 
-    operators = "compiled" if is_compiled() else "of xcit_mm"
     for name in filter(importlib.util.find_spec, OPTIONAL):
         importlib.import_module(f"{name}.models")
         if importlib.import_module(f"{name}.registry").MODELS.get("XCiT") is not xcit_mm.XCiT:
             raise ImportError(f"type='XCiT' is not registered with {name}")
         xcit_mm.read_config(find_config(OPTIONAL[name]))
-    return f"xcit_mm {xcit_mm.__version__}, mmcv.ops {operators}"
+    return f"xcit_mm {xcit_mm.__version__}, mmcv.ops {'compiled' if is_compiled() else 'ours'}"
 
 
 def check_device() -> str:
@@ -99,10 +86,7 @@ def check_device() -> str:
     device = get_device()
     boxes = torch.tensor([[0.0, 0.0, 9.0, 9.0]], device=device)
     nms(boxes, boxes[:, 3], iou_threshold=0.5)
-    if device == "cpu":
-        return "no GPU, training runs on CPU"
-    name = torch.cuda.get_device_name() if device == "cuda" else device
-    return f"training runs on {name}"
+    return f"training runs on {device}"
 
 
 def print_lines(lines: Iterator[str]) -> int:

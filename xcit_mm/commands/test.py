@@ -19,11 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("config", help=CONFIG)
     add("checkpoint", nargs="?", help=CHECKPOINT)
-    show_help = "draw predictions beside ground truth (default: draw nothing)"
-    add("--show-dir", metavar="DIR", help=show_help)
-    tta_help = "predict several views of each image (default: one)"
-    add("--tta", action="store_true", help=tta_help)
-    out_help = "predictions in a file *.pkl, or maps of mmseg in a folder (default: none)"
-    add("--out", metavar="PATH", help=out_help)
+    add("--show-dir", metavar="DIR", help="draw predictions beside ground truth")
+    add("--tta", action="store_true", help="predict several views of each image")
+    add("--out", metavar="PATH", help="predictions in a file *.pkl, or maps of mmseg in a folder")
     add_run_options(parser)
     return launch.test(parser.parse_intermixed_args(argv))

@@ -9,7 +9,6 @@ from ..utils.arguments import CommandParser
 from ..utils.memory import keep_freed_memory
 from .options import CONFIG, LABEL_OPTIONS, add_raster_options, add_run_options
 
-RASTER_OPTIONS = (*READING, *LABEL_OPTIONS, "aoi", "no_val", "overwrite")
 CALLS = """
 xcit-mm train --from MODEL --data DATA [OPTION ...]    # writes a config, checks and trains it
 xcit-mm train CONFIG [--resume] [OPTION ...]
@@ -22,11 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("train", CALLS)
     add = parser.add_argument
     add("config", nargs="?", help=CONFIG)
-    resume_help = "resume from a checkpoint (default: the run's last)"
-    add("--resume", nargs="?", const="", metavar="FILE", help=resume_help)
-    add("--amp", action="store_true", help="train in mixed precision (default: the config's)")
-    scale_help = "scale the learning rate to the batch (default: the config's)"
-    add("--auto-scale-lr", action="store_true", help=scale_help)
+    add("--resume", nargs="?", const="", metavar="FILE", help="from a checkpoint, or the last one")
+    add("--amp", action="store_true", help="train in mixed precision")
+    add("--auto-scale-lr", action="store_true", help="scale the learning rate to the batch")
     add_run_options(parser)
     add = parser.add_argument_group("own data").add_argument
     add("--from", dest="model", help="a model's name, a work folder, or a config")
@@ -40,19 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = rasters.add_argument
     add("--labels", metavar="FILE", help="polygons of a vector file: DATA is a raster")
     add_raster_options(rasters)
-    overwrite_help = "cut the tiles again, and write the config again"
-    add("--overwrite", action="store_true", default=None, help=overwrite_help)
+    add("--overwrite", action="store_true", default=None, help="cut tiles and write CONFIG again")
     add("--no-val", action="store_true", default=None, help="hold no tiles out (default: a part)")
     options = parser.parse_intermixed_args(argv)
-    if (options.model is None) == (options.config is None):
-        parser.error("give CONFIG, or --from and --data, which write a config")
-    if (options.model is None) != (options.data is None):
-        parser.error("--from and --data belong together: give both")
-    if options.model is None:
+    given = [value is not None for value in (options.config, options.model, options.data)]
+    if given == [True, False, False]:
         return launch.train(options)
+    if given != [False, True, True]:
+        parser.error("give CONFIG, or --from and --data, which write a config")
     if options.launcher != "none":
         parser.error("--from writes a config in one process: then train it with --launcher")
-    has_raster_options = any(getattr(options, name) is not None for name in RASTER_OPTIONS)
-    if has_raster_options and options.labels is None:
+    names = (*READING, *LABEL_OPTIONS, "aoi", "no_val", "overwrite")
+    if options.labels is None and any(getattr(options, name) is not None for name in names):
         parser.error("options of a labelled raster are for --labels: give it too")
     return launch.finetune(options)

@@ -11,7 +11,7 @@ from ..weights.zoo import load_checkpoint
 
 CALLS = """
 xcit-mm weights list
-xcit-mm weights inspect FILE [--prefix PREFIX] [--ema]
+xcit-mm weights inspect FILE
 """
 
 
@@ -25,12 +25,11 @@ def list_names() -> None:
         print(row(f"xcit://{name}", downloaded, f"{file.arch}/p{file.patch_size}", *facts))
 
 
-def inspect(file: str, use_ema: bool, prefix: str | None) -> None:
-    """Print a table of each model of a file, or of the one under a prefix."""
+def inspect(file: str) -> None:
+    """Print a table of each model of a file."""
     checkpoint = load_checkpoint(file)
-    prefixes = [prefix] if prefix else list_prefixes(checkpoint, use_ema)
-    for name in prefixes or [""]:
-        weights = parse_checkpoint(checkpoint, use_ema, name)
+    for prefix in list_prefixes(checkpoint) or [""]:
+        weights = parse_checkpoint(checkpoint, prefix=prefix)
         print(f"prefix      {weights.prefix or 'none'}")
         print(f"layout      {weights.layout}")
         print(f"task        {weights.task}")
@@ -45,15 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("list", help="print the published files")
     command = commands.add_parser("inspect", help="print layout and architecture of a file")
     command.add_argument("file", help="path, URL, xcit://NAME or hf://OWNER/NAME")
-    command.add_argument("--prefix", help="of the model (default: each model of the file)")
-    ema_help = "take model_ema or state_dict_ema of a training file (default: its model)"
-    command.add_argument("--ema", action="store_true", help=ema_help)
     args = parser.parse_args(argv)
 
     def work() -> None:
         with ignore_broken_pipe():
             if "file" in args:
-                inspect(args.file, args.ema, args.prefix)
+                inspect(args.file)
             else:
                 list_names()
 

@@ -75,8 +75,10 @@ def _read_with_photos(path: Path, folder: Path | None) -> CocoFile:
     coco = read_coco(path)
     for image in coco.images:
         image.file_name = os.path.join(folder or path.parent, image.file_name)
-        if not os.path.isfile(image.file_name):
-            raise FileNotFoundError(f"{path}: no {image.file_name}: name its folder by --images")
+    missing = [image.file_name for image in coco.images if not os.path.isfile(image.file_name)]
+    if missing:
+        problem = f"{len(missing)} of {len(coco.images)} images of {path} are missing"
+        raise FileNotFoundError(f"{problem}, such as {missing[0]}: name their folder by --images")
     return coco
 
 
