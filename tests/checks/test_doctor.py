@@ -7,7 +7,6 @@ import pytest
 import torch
 from helpers.doctor_data import (
     ADE,
-    MAPS,
     MASK_RCNN,
     RETINANET,
     SEMANTIC_FPN,
@@ -71,22 +70,11 @@ WRONG_OPTIONS = [
         [("D314", "val", ADE / "images" / "validation")],
     ),
     (
-        SEMANTIC_FPN,
-        "train_dataloader.dataset.seg_map_suffix=.tif",
-        [("D505", "train", 3, MAPS / "0.tif")],
-    ),
-    (
-        MASK_RCNN,
-        "train_dataloader.dataset.data_root=None",  # the current folder
-        [("D311", "train", "at train2017/")],
-    ),
-    (
         MASK_RCNN,
         "test_dataloader.dataset.ann_file=annotations/none.json",
         [("D311", "test", "none.json")],
     ),
     (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("", "NoDataset")]),
-    (MASK_RCNN, f"val_evaluator.ann_file={ADE}", [("", "IsADirectoryError", ADE)]),
     (MASK_RCNN, "default_scope=mmpose", [("", "mmpose", MASK_RCNN, "mmdet, mmseg, mmpretrain")]),
 ]
 

@@ -37,7 +37,6 @@ def write_pixels(path: Path, suffix: str, pixels: np.ndarray) -> None:
 
 PHOTOS = {
     "missing": (PHOTO.unlink, "FAIL", "D314", "1 of 3"),
-    "empty": (lambda: PHOTO.write_bytes(b""), "FAIL", "D315", "UnidentifiedImageError"),
     "four bands": (
         lambda: write_pixels(PHOTO, ".tif", np.full((HEIGHT, WIDTH, 4), 99, np.uint8)),
         *("FAIL", "D315", "4 bands"),
@@ -110,7 +109,6 @@ MAP_BREAKS = {
         lambda: write_map(MAP, [1, 200]),
         *("D506", "decode_head", "num_classes=150", "ignore_index=255", "label 199 in 1 map", MAP),
     ),
-    "missing": (MAP.unlink, "D505", MAP, "FileNotFoundError"),
     "broken": (lambda: MAP.write_bytes(b"no image"), "D505", MAP, "UnidentifiedImageError"),
     "colours": (lambda: write_image(MAP), "D505", MAP, "has colours"),
     "cut off": (lambda: MAP.write_bytes(MAP.read_bytes()[:-40]), "", MAP, "cannot be read"),
@@ -155,11 +153,10 @@ def test_labels_that_a_step_of_another_library_may_change_are_not_checked():
     assert_named(failures(SHAPES, option), [("D506", "val", "label 76")])
 
 
-@pytest.mark.parametrize("label, codes", [(256, ["D506"]), (65535, [])])
-def test_labels_of_16_bits_that_8_bits_change_are_a_failure(label, codes):
-    labels = np.resize(np.array([1, 2, 3, 4, 5, label], np.uint16), (HEIGHT, WIDTH))
+def test_labels_of_16_bits_that_8_bits_change_are_a_failure():
+    labels = np.resize(np.array([1, 2, 3, 4, 5, 256], np.uint16), (HEIGHT, WIDTH))
     cv2.imwrite(str(SHAPES_MAPS / "0.png"), labels)
-    assert [finding.code for finding in failures(SHAPES)] == codes
+    assert_named(failures(SHAPES), [("D506", "train")])
 
 
 def test_segmentor_of_one_class_has_the_labels_0_and_1(own_config):
