@@ -1,4 +1,4 @@
-"""Config files and metafiles, each parsed only once in a process."""
+"""Config files and metafiles, each parsed only once in a process, and written without yapf."""
 
 import copy
 from contextlib import ExitStack
@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 import yaml
 from mmengine.config import Config
+from mmengine.config import config as mmengine_config
 from mmengine.fileio import YamlHandler, register_handler
 from mmengine.utils import get_installed_path
 
@@ -21,6 +22,8 @@ except Exception:
     # base of mmdet and mmseg.
     _bases.enter_context(find_bases_by_package())
 
+# yapf takes a second for the config of a detector, which mmengine writes into each checkpoint.
+mmengine_config.FormatCode = lambda text, **_: (text, False)
 _parse_config = cache(Config.fromfile)
 _parse_yaml = cache(lambda text: yaml.load(text, Loader=getattr(yaml, "CLoader", yaml.Loader)))
 

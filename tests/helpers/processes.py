@@ -93,7 +93,9 @@ def _run(
     file_size: int | None,
 ) -> None:
     import torch
+    from mmengine.runner import runner
 
+    runner.collect_env = dict  # for the log, in a second
     end_with_the_parent()
     os.chdir(cwd)
     for number, file in enumerate(files, start=1):

@@ -1,4 +1,4 @@
-"""Leaf configs with a narrow trunk, few proposals and images of about 100 pixels."""
+"""Leaf configs with narrow layers, few proposals and images of about 100 pixels."""
 
 from pathlib import Path
 
@@ -39,29 +39,46 @@ def shrink(node: object, by: int) -> None:
         shrink(child, by)
 
 
+def narrow(node: object) -> None:
+    """Give the wide layers of neck and heads in a config fewer channels, in place."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key.endswith("channels") and isinstance(value, int):
+                node[key] = min(value, WIDTH)
+            elif key.endswith("channels") and isinstance(value, list):
+                node[key] = [min(channels, WIDTH) for channels in value]
+        node = list(node.values())
+    for child in node if isinstance(node, list) else ():
+        narrow(child)
+
+
 def tiny(leaf: Path, shapes: Path) -> Config:
-    """Return a leaf config with a small trunk, few proposals, and shapes of about 100 pixels."""
+    """Return a leaf config with narrow layers, few proposals, and shapes of about 100 pixels."""
     cfg = read(leaf)
-    is_plain = cfg.model.backbone.type == "TimmPyramid"
+    model = cfg.model
+    is_plain = model.backbone.type == "TimmPyramid"
     width = PLAIN_WIDTH if is_plain else WIDTH
-    cfg.model.backbone.update(PLAIN_TRUNK if is_plain else TRUNK, init_cfg=None)
-    for part in ("neck",) if cfg.model.get("neck") else ("decode_head", "panoptic_head"):
-        if cfg.model.get(part):
-            cfg.model[part].in_channels = [width] * len(cfg.model[part].in_channels)
-    if "auxiliary_head" in cfg.model:
-        cfg.model.auxiliary_head.update(in_channels=width, channels=width)
-        cfg.model.decode_head.channels = width
-    if "rpn_head" in cfg.model:
-        cfg.model.train_cfg.rpn_proposal.max_per_img = cfg.model.test_cfg.rpn.max_per_img = 20
-        stages = cfg.model.train_cfg.rcnn
+    model.backbone.update(PLAIN_TRUNK if is_plain else TRUNK, init_cfg=None)
+    if "mask2former" in leaf.stem:  # whose channels depend on each other
+        (model.get("panoptic_head") or model.decode_head).num_queries = 10
+    else:
+        narrow([part for key, part in model.items() if key != "backbone"])
+    for part in ("neck",) if model.get("neck") else ("decode_head", "panoptic_head"):
+        if model.get(part):
+            model[part].in_channels = [width] * len(model[part].in_channels)
+    if "auxiliary_head" in model:
+        model.auxiliary_head.in_channels = width
+    if "rpn_head" in model:
+        model.train_cfg.rpn_proposal.max_per_img = model.test_cfg.rpn.max_per_img = 20
+        stages = model.train_cfg.rcnn
         for stage in stages if isinstance(stages, list) else [stages]:
             stage.sampler.num = 16
-    test_cfg = cfg.model.test_cfg.get("rcnn", cfg.model.test_cfg)
+    test_cfg = model.test_cfg.get("rcnn", model.test_cfg)
     if "nms" in test_cfg:
         test_cfg.update(score_thr=0.0, max_per_img=5)  # an untrained model has low scores
     cfg.optim_wrapper.type = "OptimWrapper"  # mixed precision needs a GPU
     by = 8 if cfg.default_scope == "mmdet" else 4
-    shrink(cfg.model.data_preprocessor, by)
+    shrink(model.data_preprocessor, by)
     shrink(cfg.get("tta_pipeline"), by)
     for split, folder in (("train", "training"), ("test", "validation")):
         loader = cfg[f"{split}_dataloader"]

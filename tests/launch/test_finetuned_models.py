@@ -14,20 +14,15 @@ from mmengine.registry import MODELS, init_default_scope
 
 DETECTORS = [
     "mask_rcnn/mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco",
+    "cascade_rcnn/cascade-mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco",
+    "retinanet/retinanet_xcit-s12-p16_fpn_1x_coco",
     "mask2former/mask2former_xcit-s12-p16_8xb2-lsj-50e_coco",
-    pytest.param(
-        "cascade_rcnn/cascade-mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param("retinanet/retinanet_xcit-s12-p16_fpn_1x_coco", marks=pytest.mark.slow),
 ]
 SEGMENTORS = [
     "semantic_fpn/fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512",
+    "upernet/upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512",
+    "segformer/segformer_xcit-s12-p16_8xb2-160k_ade20k-512x512",
     "mask2former/mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512",
-    pytest.param("upernet/upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512", marks=pytest.mark.slow),
-    pytest.param(
-        "segformer/segformer_xcit-s12-p16_8xb2-160k_ade20k-512x512", marks=pytest.mark.slow
-    ),
 ]
 
 

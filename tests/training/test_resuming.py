@@ -1,4 +1,4 @@
-"""Training resumes after a kill or a full disk, bit for bit, also within an epoch."""
+"""Training resumes after a kill, SIGTERM or a full disk, bit for bit, also within an epoch."""
 
 import json
 import random
@@ -47,8 +47,7 @@ def config(shapes, tmp_path_factory) -> Path:
     path.write_text(json.dumps(coco))
     cfg = tiny(MASK_RCNN, photos)
     cfg.model.backbone.drop_path_rate = 0.2
-    cfg.model.roi_head.bbox_head.update(num_classes=4, fc_out_channels=32)
-    cfg.model.roi_head.mask_head.update(num_classes=4, num_convs=1)
+    cfg.model.roi_head.bbox_head.num_classes = cfg.model.roi_head.mask_head.num_classes = 4
     cfg.train_dataloader.update(num_workers=2, persistent_workers=True)
     cfg.update(val_dataloader=None, val_cfg=None, val_evaluator=None)
     cfg.update(test_dataloader=None, test_cfg=None, test_evaluator=None)
@@ -77,14 +76,6 @@ def train(config: Path, work: Path, workers: int = 2, **death: tuple[str, int]) 
     return run.returncode
 
 
-@pytest.fixture(scope="module")
-def whole(config, tmp_path_factory) -> Path:
-    """The last checkpoint of an undisturbed run."""
-    work = tmp_path_factory.mktemp("whole")
-    assert train(config, work) == 0
-    return work / f"iter_{EPOCHS * PER_EPOCH}.pth"
-
-
 @pytest.mark.parametrize(
     "iterations",
     [
@@ -92,8 +83,10 @@ def whole(config, tmp_path_factory) -> Path:
         pytest.param(ITERATIONS, id="20_kills", marks=pytest.mark.slow),
     ],
 )
-def test_resume_within_an_epoch_is_bit_identical(iterations, config, whole, tmp_path):
+def test_resume_within_an_epoch_is_bit_identical(iterations, config, tmp_path):
+    whole = tmp_path / "whole"
     work = tmp_path / "work"
+    assert train(config, whole) == 0
     for iteration in iterations:
         done = 0
         if (work / "last_checkpoint").exists():
@@ -101,7 +94,8 @@ def test_resume_within_an_epoch_is_bit_identical(iterations, config, whole, tmp_
         kill = (CHANCE.choice(CALLS), max(1, iteration - done))
         assert train(config, work, CHANCE.choice([0, 1, 2]), kill_at=kill) == -signal.SIGKILL
     assert train(config, work, workers=0) == 0
-    assert_same_state(whole, work / whole.name)
+    last = f"iter_{EPOCHS * PER_EPOCH}.pth"
+    assert_same_state(whole / last, work / last)
 
 
 def train_rank(
@@ -142,44 +136,119 @@ def test_two_processes_after_20_kills_are_bit_identical(config, tmp_path):
     assert_same_state(whole / last, broken / last)
 
 
-@pytest.mark.forks
-@pytest.mark.parametrize(
-    "length, kills",
-    [
-        pytest.param(6, [POINTING, ITERATION], id="2_kills"),
-        pytest.param(80, [STARTUP, *OFTEN, STARTUP], id="20_kills", marks=pytest.mark.slow),
-    ],
-)
-def test_resume_after_kill_is_bit_identical(length, kills, shapes, tmp_path):
-    options = [*cfg_options(SEG, shapes, length, 2), "model.backbone.drop_path_rate=0.2"]
-    whole = tmp_path / "whole"
-    broken = tmp_path / "broken"
-    train = ("train", DEMO / f"{SEG}.py", *options, "--work-dir")
-    assert run_tool(*train, whole, cwd=tmp_path).returncode == 0
-    last = f"iter_{length}.pth"
+def segmentor(shapes: Path, length: int) -> tuple:
+    """Return the arguments of a training with two workers, a validation of each three iterations,
+    and the best checkpoint.
+    """
+    options = cfg_options(SEG, shapes, length, 2)
+    more = ("train_cfg.val_interval=3", "default_hooks.checkpoint.save_best=mIoU")
+    return ("train", DEMO / f"{SEG}.py", *options, *more, "model.backbone.drop_path_rate=0.2")
 
-    pointer = broken / "last_checkpoint"
+
+EPOCH_LOOP = (
+    "train_cfg._delete_=True",
+    "train_cfg.type=EpochBasedTrainLoop",
+    "train_cfg.max_epochs=2",
+    "train_cfg.val_interval=1",
+    "train_dataloader.sampler._delete_=True",
+    "train_dataloader.sampler.type=DefaultSampler",
+    "train_dataloader.sampler.shuffle=True",
+)
+
+
+@pytest.fixture(scope="module")
+def iterations(shapes, tmp_path_factory) -> tuple[tuple, Path]:
+    """The command of a training of six iterations, and the folder of one that was not stopped."""
+    folder = tmp_path_factory.mktemp("iterations")
+    command = segmentor(shapes, 6)
+    assert run_tool(*command, "--work-dir", folder, cwd=folder).returncode == 0
+    return command, folder
+
+
+@pytest.fixture(scope="module")
+def epochs(shapes, tmp_path_factory) -> tuple[tuple, Path]:
+    """As `iterations`, of two epochs of four iterations."""
+    folder = tmp_path_factory.mktemp("epochs")
+    command = [argument for argument in segmentor(shapes, 6) if "train_cfg" not in str(argument)]
+    command += EPOCH_LOOP
+    assert run_tool(*command, "--work-dir", folder, cwd=folder).returncode == 0
+    return tuple(command), folder
+
+
+@pytest.mark.forks
+def test_resume_after_kill_is_bit_identical(iterations, tmp_path):
+    kill_and_compare(*iterations, tmp_path / "work", [POINTING, ITERATION])
+
+
+@pytest.mark.slow
+@pytest.mark.forks
+def test_resume_after_20_kills_is_bit_identical(shapes, tmp_path):
+    whole = tmp_path / "whole"
+    command = segmentor(shapes, 80)
+    assert run_tool(*command, "--work-dir", whole, cwd=tmp_path).returncode == 0
+    kill_and_compare(command, whole, tmp_path / "work", [STARTUP, *OFTEN, STARTUP])
+
+
+def kill_and_compare(command: tuple, whole: Path, work: Path, kills: list) -> None:
+    """Kill a training several times, resume it, and compare it with one that was not stopped."""
+    last = Path((whole / "last_checkpoint").read_text()).name
+    pointer = work / "last_checkpoint"
+    arguments = (*command, "--work-dir", work, "--resume")
     for kill in kills:
-        run = run_tool(*train, broken, "--resume", cwd=tmp_path, kill_at=kill)
+        run = run_tool(*arguments, cwd=work.parent, kill_at=kill)
         assert run.returncode == -signal.SIGKILL
-        assert not (broken / last).exists()
+        assert not (work / last).exists()
         if pointer.exists():
             load_from_file(pointer.read_text())  # raises if the file is incomplete
-    run = run_tool(*train, broken, "--resume", cwd=tmp_path)
+    run = run_tool(*arguments, cwd=work.parent)
     assert run.returncode == 0, run.stderr[-2000:]
+    assert_same_state(whole / last, work / last)
+    assert not list(work.glob(".unfinished"))
+    assert len(list(work.glob("iter_*.pth"))) <= 3
 
-    assert_same_state(whole / last, broken / last)
-    assert not list(broken.glob(".unfinished"))
-    assert len(list(broken.glob("iter_*.pth"))) <= 3
 
-
-def test_full_disk_leaves_the_last_checkpoint(shapes, tmp_path):
+@pytest.mark.parametrize(
+    "loop, call, count",
+    [
+        ("iterations", "after_train_iter", 2),
+        ("epochs", "after_val_iter", 1),
+        pytest.param("iterations", "after_val_iter", 1, marks=pytest.mark.slow),
+        pytest.param("epochs", "before_train_iter", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_terminated_training_saves_and_resumes_bit_identically(
+    loop, call, count, tmp_path, request
+):
+    """SIGTERM goes to the process group of a run, as torchrun sends it."""
+    command, whole = request.getfixturevalue(loop)
     work = tmp_path / "work"
-    train = ("train", DEMO / f"{SEG}.py", "--work-dir", work, "--resume")
-    train += tuple(cfg_options(SEG, shapes, 6))
-    run_tool(*train, cwd=tmp_path, kill_at=("after_train_iter", 5))
+    death = (call, count, signal.SIGTERM)
+    run = run_tool(*command, "--work-dir", work, cwd=tmp_path, kill_at=death)
+    assert run.returncode == 128 + signal.SIGTERM
+    line = run.stderr.splitlines()[-1]
+    assert line.startswith("stopped by SIGTERM after iteration ")
+    assert f"{work / 'stopped.pth'} is saved: --resume continues" in line
+    assert (work / "last_checkpoint").read_text() == str(work / "stopped.pth")
+    run = run_tool(*command, "--work-dir", work, "--resume", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    (last,) = {Path((folder / "last_checkpoint").read_text()).name for folder in (whole, work)}
+    assert_same_state(whole / last, work / last)
+    best = {path.name for path in whole.glob("best_*.pth")}
+    assert {path.name for path in work.glob("best_*.pth")} == best and len(best) == 1
+    assert not (work / "stopped.pth").exists()
+
+
+def test_full_disk_leaves_the_last_checkpoint(iterations, tmp_path):
+    command, whole = iterations
+    shutil.copytree(whole, tmp_path / "work")
+    work = tmp_path / "work"
     last = work / "iter_4.pth"
-    run = run_tool(*train, cwd=tmp_path, file_size=last.stat().st_size // 2)
+    for path in work.glob("*iter_6.pth"):
+        path.unlink()
+    (work / "last_checkpoint").write_text(str(last))
+    size = last.stat().st_size // 2
+    arguments = (*command, "--work-dir", work, "--resume")
+    run = run_tool(*arguments, cwd=tmp_path, file_size=size)
     assert run.returncode == 1
     assert "File too large" in run.stderr.splitlines()[-1]
     assert "Traceback" not in run.stdout + run.stderr
