@@ -20,23 +20,18 @@ class Detections(NamedTuple):
 def assert_same(
     actual: Detections, expected: Detections, size: tuple[int, ...], cut: float, pixels: float
 ) -> int:
-    """Check that each detection has a match of its class, with box and score within the tolerance.
+    """Check that each detection has a match of its class, and return their number.
 
     Args:
         size: Height and width of the image.
-        cut: Score below which detections are left out. Rounding decides whether a score of about
-            `cut` is below.
+        cut: Score below which detections are left out. Rounding decides at about `cut`.
         pixels: Share of the pixels of all masks that may be in one of two matching masks alone.
-
-    Returns:
-        Number of detections.
     """
     top = max(actual.scores.max(initial=0), expected.scores.max(initial=0), 1e-12)
     boxes = np.abs(actual.boxes[:, None] - expected.boxes).max(axis=2) / max(size)
     scores = np.abs(actual.scores[:, None] - expected.scores) / top
-    fits = (
-        (boxes <= TOLERANCE) & (scores <= TOLERANCE) & (actual.labels[:, None] == expected.labels)
-    )
+    fits = np.maximum(boxes, scores) <= TOLERANCE
+    fits &= actual.labels[:, None] == expected.labels
     rows, columns = linear_sum_assignment(np.where(fits, boxes + scores, 1))
     rows, columns = (pairs[fits[rows, columns]] for pairs in (rows, columns))
     alone = np.concatenate([np.delete(actual.scores, rows), np.delete(expected.scores, columns)])

@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 import supervision as sv
 from mmengine.config import Config
-from scipy.ndimage import find_objects
 
 from xcit_mm.prediction import Prediction
 
@@ -85,16 +84,15 @@ def number_of(image: np.ndarray) -> np.ndarray:
 
 def detect(image: np.ndarray, jitter: float = 0, with_masks: bool = True) -> Prediction:
     """Find every object, and every part that the image's edge cuts, with random scores."""
-    size = image.shape[:2]
-    numbers, inverse = np.unique(number_of(image), return_inverse=True)
-    inverse = inverse.reshape(size)
-    objects = {number: inverse == index for index, number in enumerate(numbers) if number}
-    boxes = np.array([_box(mask) for mask in objects.values()], np.float32).reshape(-1, 4)
-    rng = np.random.default_rng(numbers.sum())
-    boxes += rng.uniform(-jitter, jitter, boxes.shape).astype(np.float32)
-    scores = rng.uniform(0.5, 1, len(objects))
-    labels = [class_of(number) for number in objects]
-    masks = np.array(list(objects.values()), bool).reshape(-1, *size)
+    numbers = number_of(image)
+    found = np.unique(numbers[numbers > 0])
+    masks = numbers == found[:, None, None]
+    rng = np.random.default_rng(found.sum())
+    boxes = sv.mask_to_xyxy(masks).reshape(-1, 4).astype(float)
+    boxes[:, 2:] += 1
+    boxes += rng.uniform(-jitter, jitter, boxes.shape)
+    scores = rng.uniform(0.5, 1, len(found))
+    labels = [class_of(number) for number in found]
     return predicted(image, boxes, scores, labels, masks if with_masks else None)
 
 
@@ -111,11 +109,6 @@ def predicted(
     detections = sv.Detections(boxes, masks, scores, np.array(labels, int))
     order = np.argsort(-scores, kind="stable")
     return Prediction(image, detections[order], None, CLASSES)
-
-
-def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
-    rows, columns = find_objects(mask.astype(np.uint8))[0]
-    return columns.start, rows.start, columns.stop, rows.stop
 
 
 class PerfectDetector:

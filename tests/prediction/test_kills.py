@@ -76,8 +76,7 @@ def scores_in(results: dict) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("kind", ["det", "seg"])
+@pytest.mark.parametrize(("kind", "ranks"), [("det", 1), ("seg", 2)])
 def test_kills_at_twenty_random_moments_lose_and_repeat_nothing(
     kind, ranks, command, photos, tmp_path, out
 ):
@@ -114,13 +113,21 @@ def test_kills_at_twenty_random_moments_lose_and_repeat_nothing(
     assert not any(path.name.startswith(".") for path in files)  # the lock, and parts of files
 
 
-def test_two_ranks_share_a_folder(command, photos, tmp_path, out):
+def test_ranks_share_a_folder_that_no_other_process_enters_until_they_end(
+    command, photos, refusal, call, tmp_path, out
+):
     log = tmp_path / "log"
-    codes = exit_codes(start(command(photos)[1:], log, 2))
-    assert codes == [0, 0], log.read_text()[-2000:]
+    processes = start(command(photos)[1:], log, 2)
+    wait_until(lambda: bool(list(out.rglob("*.jsonl"))), processes)
+    os.kill(processes[0].pid, signal.SIGSTOP)
+    try:
+        assert f"another process writes into {out}" in refusal(*command(photos / "00.png"))
+    finally:
+        os.kill(processes[0].pid, signal.SIGCONT)
+    assert exit_codes(processes) == [0, 0], log.read_text()[-2000:]
     assert log.read_text().count("12 predicted") == 1
     assert len(list((out / "journal").iterdir())) == 2
-    assert len(read_records(out)) == 12
+    assert call(*command(photos))[0] == 0 and len(read_records(out)) == 12
 
 
 @pytest.mark.slow
@@ -139,25 +146,37 @@ def test_two_images_that_kill_their_process_fail_and_all_others_are_predicted(
     assert failures == {"03.png": CRASHED, "05.png": CRASHED}
 
 
-@pytest.mark.parametrize("deaths", [2, 3])
-def test_an_image_is_tried_last_and_given_up_at_the_third_death(deaths, command, photos, call, out):
-    options = ("--no-visualizations",)
-    assert call(*command(photos / "11.png"), *options)[0] == 0
-    for _ in range(deaths):
-        Journal(out).start(Item(str(photos / "00.png"), "00.png"))
-    code, printed, errors = call(*command(photos), *options)
+@pytest.fixture
+def deaths(photos, out) -> Callable[[int], None]:
+    """Records deaths of processes with image 05 in flight."""
+
+    def record(count: int) -> None:
+        for _ in range(count):
+            Journal(out).start(Item(str(photos / "05.png"), "05.png"))
+
+    return record
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_an_image_is_tried_last_and_given_up_at_the_third_death(
+    count, deaths, command, photos, call, out
+):
+    assert call(*command(photos / "11.png"))[0] == 0
+    deaths(count)
+    code, printed, errors = call(*command(photos))
     records = read_records(out)
-    assert len(records) == 12 and records[-1]["name"] == "00.png"  # the last
-    if deaths < 3:
+    assert len(records) == 12 and records[-1]["name"] == "05.png"  # the last
+    if count < 3:
         assert code == 0 and "error" not in records[-1]
         return
     assert code == 3 and "11 predicted, 1 failed" in printed and CRASHED in errors
-    assert call(*command(photos), *options)[0] == 3 and len(read_records(out)) == 12
-    retried = call(*command(photos), *options, "--retry-failed")
-    assert retried[0] == 0  # by then the memory may be free
+    assert call(*command(photos))[0] == 3 and len(read_records(out)) == 12
+    assert call(*command(photos), "--retry-failed")[0] == 0  # by then the memory may be free
 
 
-def test_a_hanging_image_ends_the_process_that_reads(command, photos, call, refusal, monkeypatch):
+def test_a_hanging_image_ends_the_process_that_reads(
+    deaths, command, photos, call, refusal, monkeypatch
+):
     read = Preprocessing.read
 
     def hang(self: Preprocessing, image: object) -> object:
@@ -168,25 +187,10 @@ def test_a_hanging_image_ends_the_process_that_reads(command, photos, call, refu
     monkeypatch.setattr(Preprocessing, "read", hang)
     monkeypatch.setattr(engine, "TIMEOUT", 2)
     arguments = (*command(photos), "--workers", 1)
-    for _ in range(3):
-        assert "timed out after 2 seconds" in refusal(*arguments)
+    assert "timed out after 2 seconds" in refusal(*arguments)
+    deaths(2)
     code, printed, errors = call(*arguments)
     assert code == 3 and "11 predicted, 1 failed" in printed and CRASHED in errors
-
-
-def test_a_second_process_in_the_folder_is_refused_until_the_first_ends(
-    command, photos, refusal, call, tmp_path, out
-):
-    (first,) = start(command(photos)[1:], tmp_path / "log")
-    wait_until(lambda: bool(list(out.rglob("*.jsonl"))), [first])
-    os.kill(first.pid, signal.SIGSTOP)
-    try:
-        assert f"another process writes into {out}" in refusal(*command(photos / "00.png"))
-    finally:
-        os.kill(first.pid, signal.SIGCONT)
-    first.join(120)
-    assert first.exitcode == 0, (tmp_path / "log").read_text()[-2000:]
-    assert call(*command(photos))[0] == 0 and len(read_records(out)) == 12
 
 
 def test_an_incomplete_last_line_is_ignored(command, photos, call, out):

@@ -4,25 +4,22 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.runs import model_of, read_images, read_records
+from helpers.runs import model_of, read_images, read_records, write_json
 from pycocotools.coco import COCO
 
-from xcit_mm.prediction import Predictor, find_items, predict_many
+from xcit_mm.prediction import find_items, predict_many
 from xcit_mm.prediction.journal import read_journals
 
-KINDS = ("seg", "det")
 
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_from_python_gives_what_single_images_give(kind, models, photos, tmp_path, out):
+@pytest.mark.parametrize("kind", ["seg", "det"])
+def test_a_run_from_python_gives_what_single_images_give(kind, predictors, photos, tmp_path, out):
     folder = Path(shutil.copytree(photos, tmp_path / "in"))
     (folder / "04.png").write_bytes(b"no image")
-    predictor = Predictor.from_config(*models[kind], device="cpu", batch_size=2)
+    predictor = predictors[kind]
     report = predict_many(find_items([folder]), predictor, out, drawing=dict(min_score=0))
     assert str(report) == f"11 predicted, 1 failed: {out}"
     assert len(report.failures) == 1 and str(folder / "04.png") in report.failures[0]
@@ -48,12 +45,50 @@ def test_a_run_from_python_gives_what_single_images_give(kind, models, photos, t
         assert (coco.annToMask(result) == mask).mean() > 0.999
 
 
-def test_a_wrong_option_of_drawings_is_refused_before_an_image_is_read(models, photos, out):
-    predictor = Predictor.from_config(*models["seg"])
+def test_a_wrong_option_of_drawings_is_refused_before_an_image_is_read(predictors, photos, out):
     for drawing in (dict(score=0.5), dict(font="a.ttf"), dict(alpha=2)):
         with pytest.raises((TypeError, ValueError, OSError)):
-            predict_many(find_items([photos]), predictor, out, drawing=drawing)
+            predict_many(find_items([photos]), predictors["seg"], out, drawing=drawing)
     assert not out.exists()
+
+
+def test_coco_ids_and_names_are_kept(predictors, command, photos, call, refusal, tmp_path, out):
+    """Names of categories, not their order, give the ids of the classes."""
+    images = {70: "a/01.png", 5: "00.png"}
+    (tmp_path / "a").mkdir()
+    for name in images.values():
+        shutil.copy(photos / name[-6:], tmp_path / name)
+    path = tmp_path / "instances.json"
+    write_json(path, images, dict(star=3, square=20, circle=7, triangle=9))
+    assert call(*command(path, kind="det"))[0] == 0
+    content = json.loads((out / "images.json").read_text())
+    assert {image["id"]: image["file_name"] for image in content["images"]} == images
+    classes = [category["id"] for category in content["categories"]]
+    assert classes == [7, 20, 9, 3]
+    results = json.loads((out / "predictions.json").read_text())
+    expected = predictors["det"](photos / "00.png").to_coco(5, classes)
+    stored = [result["category_id"] for result in results if result["image_id"] == 5]
+    assert stored == [result["category_id"] for result in expected]
+    message = refusal(*command(photos / "00.png", kind="det"))
+    assert "category_ids was [7, 20, 9, 3]" in message
+    write_json(path, images, dict(star=1))
+    message = refusal(*command(path, kind="det", out=tmp_path / "none"))
+    assert "the json has no category circle, square, triangle" in message
+
+
+def test_ids_stay_and_no_image_takes_the_name_or_id_of_another(
+    command, photos, call, refusal, tmp_path, out
+):
+    assert call(*command(photos / "01.png", photos / "02.png"))[0] == 0
+    assert call(*command(photos))[0] == 0
+    ids = {image["file_name"]: image["id"] for image in read_images(out)}
+    assert ids["01.png"] == 1 and sorted(ids.values()) == list(range(1, 13))
+    another = shutil.copy(photos / "02.png", tmp_path / "00.png")
+    assert "its name 00.png or its id None otherwise" in refusal(*command(another))
+    for id_, name in ((1, "02.png"), (99, "01.png")):
+        path = write_json(tmp_path / "images.json", {id_: name}, {})
+        message = refusal(*command(path), "--root", photos)
+        assert f"{name}, its name {name} or its id {id_} otherwise: give another --out" in message
 
 
 def test_a_finished_folder_is_one_line_until_a_photo_is_new(
@@ -62,7 +97,7 @@ def test_a_finished_folder_is_one_line_until_a_photo_is_new(
     folder = tmp_path / "in"
     folder.mkdir()
     shutil.copy(photos / "00.png", folder)
-    arguments = command(folder, kind="det")
+    arguments = command(folder)
     assert call(*arguments)[0] == 0
     seen = []
     before_forward(seen.append)
@@ -83,7 +118,7 @@ def test_an_image_that_fails_in_a_batch_fails_alone_and_is_predicted_again_on_re
             raise RuntimeError("white\nimage")
 
     before_forward(refuse_white)
-    arguments = (*command(photos, kind="det"), "--no-visualizations", "--batch-size", 4)
+    arguments = (*command(photos), "--no-visualizations", "--batch-size", 4)
     code, printed, errors = call(*arguments)
     assert code == 3 and "11 predicted, 1 failed" in printed and errors.count("07.png") == 1
     failures = {record["name"]: record.get("error") for record in read_records(out)}
@@ -97,15 +132,6 @@ def test_an_image_that_fails_in_a_batch_fails_alone_and_is_predicted_again_on_re
     assert len(read_images(out)) == 12
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Let SIGINT interrupt, which a shell ignores for jobs in the background."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, former)
-
-
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("stop", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stop_keeps_what_is_completed_and_is_no_death(
     stop, expected, command, photos, call, out, before_forward
@@ -117,9 +143,12 @@ def test_a_stop_keeps_what_is_completed_and_is_no_death(
         if len(seen) == 3:
             os.kill(os.getpid(), stop)
 
-    arguments = command(*photos.glob("0[0-4].png"), kind="det")
+    arguments = command(*photos.glob("0[0-4].png"))
     before_forward(interrupt)
+    # A shell ignores SIGINT for jobs in the background.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
     code, _, errors = call(*arguments)
+    signal.signal(signal.SIGINT, former)
     assert code == expected and "interrupted: start the same command again to go on" in errors
     assert not read_journals(out).deaths
     assert len(read_records(out)) == 2
@@ -161,12 +190,9 @@ def test_overwriting_keeps_the_files_of_the_user(predicted, call, out):
     assert json.loads((out / "run.json").read_text())["tile"] == 64
 
 
-def test_a_folder_of_other_files_is_refused(command, photos, refusal, out):
+def test_a_folder_of_other_files_or_of_an_input_is_refused(command, photos, refusal, out):
+    message = refusal(*command(photos / "00.png", out=photos))
+    assert "holds the input" in message and "give another --out" in message
     (out / "labels").mkdir(parents=True)
     arguments = (*command(photos / "00.png"), "--overwrite")
     assert f"{out / 'labels'} is not of a run" in refusal(*arguments)
-
-
-def test_a_folder_of_results_that_holds_an_input_is_refused(command, photos, refusal):
-    message = refusal(*command(photos / "00.png", out=photos))
-    assert "holds the input" in message and "give another --out" in message

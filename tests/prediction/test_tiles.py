@@ -6,12 +6,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-import shapely
 from helpers.perfect_detector import CLASSES, NO_FAULTS, Scene, detect, judge, predicted
 from scipy.ndimage import label
 
 from xcit_mm.prediction import Prediction
-from xcit_mm.prediction.seams import outline
 from xcit_mm.prediction.tiles import predict_tiled, windows
 
 
@@ -31,14 +29,6 @@ def test_a_map_that_depends_on_near_pixels_equals_that_of_the_whole_image(shape,
     prediction = predict_tiled(partial(map, segment), image, tile, overlap)
     assert np.array_equal(prediction.segmentation, segment(image).segmentation)
     assert prediction.image is image
-
-
-def test_outlines_cover_exactly_the_pixels_of_a_mask():
-    mask = np.random.default_rng(0).random((30, 40)) > 0.5  # holes, diagonals, single pixels
-    polygons = outline(mask, (70, 120))
-    assert polygons.is_valid and polygons.area == mask.sum()
-    y, x = np.indices(mask.shape) + 0.5
-    assert np.array_equal(shapely.contains_xy(polygons, x + 70, y + 120), mask)
 
 
 def check(scene: Scene, tile: int, overlap: int, detector: Callable = detect) -> Prediction:
@@ -105,12 +95,6 @@ def merge(shape: tuple[int, int], *tiles: Prediction) -> Prediction:
             (72, 10, 92, 30, 0.9, 0),
             [(72, 10, 92, 30, 0.9), (68, 10, 88, 30, 0.5)],
             id="a box joins the one that agrees best",
-        ),
-        pytest.param(
-            [(70, 10, 90, 30, 1, 0)],
-            (70, 10, 90, 30, 0.9, 1),
-            [(70, 10, 90, 30, 1), (70, 10, 90, 30, 0.9)],
-            id="two classes are two objects",
         ),
         # The object's centre lies beyond the seam, and the first tile is surer of the part.
         pytest.param(

@@ -12,7 +12,7 @@ from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo
 
 from xcit_mm import Predictor
 from xcit_mm.models import large
-from xcit_mm.prediction.whole import WholeImage, check_whole
+from xcit_mm.prediction.whole import check_whole
 
 
 @pytest.fixture(autouse=True)
@@ -74,23 +74,8 @@ def test_the_scale_is_that_of_a_tile_and_results_are_in_pixels_of_the_photo(reci
     assert difference.mean() < 0.02 * areas.mean()  # pixels along the edges
 
 
-@pytest.mark.parametrize("size", [(20, 30), (300, 1300)])
-def test_windows_have_margins_and_cover_each_pixel_once(size):
-    image = WholeImage(predictor_of(semantic_fpn), *size, tile=128, overlap=64)
-    for spread, length in zip((image.rows, image.columns), size, strict=True):
-        seams = [window.inside.start for window in spread] + [length]
-        assert seams[0] == 0 and [window.inside.stop for window in spread] == seams[1:]
-        for window in spread:
-            assert window.start == 0 or window.inside.start - window.start >= 128
-            assert window.stop == length or window.stop - window.inside.stop >= 128
-
-
-def test_the_default_tile_is_the_side_of_the_tested_images():
-    assert predictor_of(semantic_fpn, 160, tile=None).tile == 160
-
-
 def test_a_head_that_sees_windows_is_named(capsys):
-    predictor_of(upernet)
+    assert predictor_of(upernet, 160, tile=None).tile == 160  # the side of the tested images
     line = "UPerHead pools, attends or norms over a window, not the image\n"
     assert line in capsys.readouterr().err
     check_whole(build(semantic_fpn()))

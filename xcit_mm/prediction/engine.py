@@ -68,7 +68,7 @@ class Engine:
             raise
 
     def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
-        """Read items in order and in batches, predict and record them.
+        """Read items in batches, predict and record them.
 
         If a process that reads dies or hangs, torch raises a RuntimeError wherever this process is.
         """
@@ -90,7 +90,6 @@ class Engine:
                 yield item
 
     def _start(self, items: Sequence[Item]) -> Iterator[int]:
-        """Yield the number of each item when its start is in the journal."""
         for number, item in enumerate(items):
             self.journal.start(item)
             yield number
@@ -109,7 +108,6 @@ class Engine:
         return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
 
     def _record(self, item: Item, result: Prediction | str) -> None:
-        """Draw, store and record the prediction of an image, or record why it failed."""
         if isinstance(result, str):
             self.journal.add(item, error=result)
             return

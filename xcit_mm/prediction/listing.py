@@ -102,7 +102,6 @@ def _list_folder(folder: str, left_out: Counter[str]) -> Iterator[str]:
 
 
 def _read_coco(path: Path, root: str | Path | None) -> Listing:
-    """List the images of a COCO json."""
     coco = read_images(path)
     folder = os.path.abspath(root or path.parent)
     items = []

@@ -103,7 +103,7 @@ def predict_many(
 
 
 def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[int]:
-    """Return the ids of the classes in COCO files: those of a COCO json, or from 1 on."""
+    """Return the ids of the classes in COCO files: by name in a json's categories, or from 1 on."""
     names = predictor.names
     if not predictor.is_detector:
         return list(range(len(names)))  # the values of the maps
@@ -121,15 +121,14 @@ def _open_results(engine: Engine, listing: Listing, overwrite: bool) -> Iterator
     """Open the folder, after checks that nothing of the user's is replaced."""
     out = engine.out
     check_output(out, [item.path for item in listing.items])
-    jsons = (out / IMAGES, out / PREDICTIONS)
-    for path in (out / JOURNAL, out / VISUALIZATIONS, out / LABELS, *jsons):
-        if path.exists() and not (out / SETTINGS).exists():
-            raise FileExistsError(f"{path} is not of a run: give another --out, or remove it")
+    for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
+        if (out / name).exists() and not (out / SETTINGS).exists():
+            raise FileExistsError(f"{out / name} is not of a run: give another --out")
 
     def list_results() -> Iterator[Path]:
         for record in read_journals(out).records.values():
             yield from result_paths(out, record["name"])
-        yield from (*(out / JOURNAL).glob("*"), *jsons)
+        yield from (*(out / JOURNAL).glob("*"), out / IMAGES, out / PREDICTIONS)
 
     settings = dict(category_ids=engine.category_ids, drawing=engine.drawing)
     with open_folder(out, engine.predictor.settings | settings, overwrite, list_results):

@@ -103,8 +103,8 @@ def reported_objects(prediction: Prediction, rows: Window, columns: Window) -> O
 def interior(
     labels: np.ndarray, rows: Window, columns: Window, scale: tuple[float, float] = (1.0, 1.0)
 ) -> tuple[tuple[int, int], np.ndarray]:
-    """Return the classes (h, w) of the image's pixels in the interior of a tile, before which their
-    first row and column in the image stand.
+    """Return the first row and column of the image's pixels in the interior of a tile, and their
+    classes (h, w).
 
     Args:
         labels: Of the tile.
@@ -137,8 +137,10 @@ def join_tiles(
     predictions: Iterable[tuple[tuple[Window, ...], Any]],
     scale: tuple[float, float] = (1.0, 1.0),
 ) -> Prediction:
-    """Join the predictions of tiles, given with their rows and columns, to that of the image, with
-    `scale` as of `interior`.
+    """Join the predictions of tiles, given with their rows and columns, to that of the image.
+
+    Args:
+        scale: As of `interior`.
     """
     labels = np.zeros(image.shape[:2], np.uint16)
     reported = []
@@ -174,7 +176,6 @@ def to_image(objects: Objects, scale: tuple[float, float]) -> Objects:
 
 
 def _rasterize(polygons: shapely.Geometry) -> Crop:
-    """Return the mask of polygons along the edges of pixels."""
     box = (0, 0, 1, 1) if polygons.is_empty else polygons.bounds
     left, top = map(math.floor, box[:2])
     right, bottom = map(math.ceil, box[2:])
