@@ -118,7 +118,7 @@ def test_a_backbone_loads_no_commands_predictions_or_checks(differences):
     rooms = {name.split(".")[1] for name in differences["modules"]}
     assert rooms == {"archs", "models", "ops", "rasters", "training", "utils", "version", "weights"}
     transform = {name for name in differences["modules"] if name.startswith("xcit_mm.rasters.")}
-    assert transform == {"xcit_mm.rasters.loading", "xcit_mm.rasters.gdal"}
+    assert transform == {"xcit_mm.rasters.loading"}
 
 
 def test_no_attribute_of_a_library_is_replaced(differences):

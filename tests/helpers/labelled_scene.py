@@ -15,6 +15,7 @@ from helpers.raster_files import in_pixels, save
 CLASSES = ("disc", "octagon", "square")
 SEGMENTS = (16, 2, 1)  # of a quarter of each
 SIZE = (400, 600)
+STEP = 80  # side of a cell, which has a shape
 
 
 class LabelledScene(NamedTuple):
@@ -39,13 +40,19 @@ class LabelledScene(NamedTuple):
 def make_scene(folder: Path, size: tuple[int, int] = SIZE, bands: int = 3) -> LabelledScene:
     """Write a raster of 8 bits in UTM, rotated, and polygons in WGS 84.
 
-    It has a shape in nine of ten cells of 80 pixels, and in the last cells polygons without a
-    class. A fifth of the polygons lie outside, and every 20th crosses itself.
+    The last tenth of the polygons has no class. A fifth of the others is drawn again outside, and
+    every 20th crosses itself.
     """
     rng = np.random.default_rng(0)
     turned = Affine.rotation(20) * Affine.scale(0.5, -0.5)
     transform = Affine.translation(500_000, 5_400_000) * turned
-    shapes, numbers = _draw_shapes(rng, size, step=80)
+    shapes = []
+    numbers = []
+    for top, left in itertools.product(*(range(0, side - STEP + 1, STEP) for side in size)):
+        radius = rng.uniform(0.16, 0.36) * STEP
+        x, y = np.array([left, top]) + rng.uniform(1.2 * radius, STEP - 1.2 * radius, 2)
+        numbers.append(rng.integers(len(CLASSES)))
+        shapes.append(shapely.Point(x, y).buffer(radius, quad_segs=SEGMENTS[numbers[-1]]))
     polygons = [_with_spike(shape) if i % 20 == 0 else shape for i, shape in enumerate(shapes)]
     drawn = len(shapes) - max(len(shapes) // 10, 1)
     names = [CLASSES[number] for number in numbers[:drawn]] + [None] * (len(shapes) - drawn)
@@ -55,27 +62,17 @@ def make_scene(folder: Path, size: tuple[int, int] = SIZE, bands: int = 3) -> La
     pandas.concat([table, moved]).to_crs("EPSG:4326").to_file(folder / "labels.gpkg")
     values = rng.normal(100, 6, (bands, *size))
     for number, shape in zip(numbers[:drawn], shapes[:drawn], strict=True):
-        inside = rasterize([shape], size).astype(bool)
-        values[bands - 1 - number][inside] += 60  # each class is brighter in one band
+        values[bands - 1 - number][rasterize([shape], size) > 0] += 60  # brighter in one band
     place = dict(crs="EPSG:32633", transform=transform, tiled=True, photometric="minisblack")
-    raster = save(folder / "scene.tif", values.astype(np.uint8), **place)
-    drawn_shapes = shapes[:drawn], numbers[:drawn], shapes[drawn:]
-    return LabelledScene(raster, folder / "labels.gpkg", *drawn_shapes, transform, len(moved))
-
-
-def _draw_shapes(
-    rng: np.random.Generator, size: tuple[int, int], step: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return a shape in each cell, and their numbers."""
-    shapes = []
-    numbers = []
-    cells = (range(0, side - step + 1, step) for side in size)
-    for top, left in itertools.product(*cells):
-        radius = rng.uniform(0.16, 0.36) * step
-        x, y = np.array([left, top]) + rng.uniform(1.2 * radius, step - 1.2 * radius, 2)
-        numbers.append(rng.integers(len(CLASSES)))
-        shapes.append(shapely.Point(x, y).buffer(radius, quad_segs=SEGMENTS[numbers[-1]]))
-    return np.array(shapes, object), np.array(numbers)
+    return LabelledScene(
+        save(folder / "scene.tif", values.astype(np.uint8), **place),
+        folder / "labels.gpkg",
+        np.array(shapes[:drawn], object),
+        np.array(numbers[:drawn]),
+        np.array(shapes[drawn:], object),
+        transform,
+        len(moved),
+    )
 
 
 def _with_spike(shape: shapely.Polygon) -> shapely.Polygon:

@@ -64,3 +64,8 @@ def read_raster(path: Path, **options) -> tuple[np.ndarray, np.ndarray]:
     columns = slice(0, raster.width)
     images, valid = zip(*(raster.read(window, columns) for window in rows), strict=True)
     return np.concatenate(images), np.concatenate(valid)
+
+
+def read_map(path: Path) -> np.ndarray:
+    with rasterio.open(path) as file:
+        return file.read(1)

@@ -18,7 +18,7 @@ NAMES = ("background", "road", "house")
 
 def write_map(path: Path, classes: np.ndarray, names: Any = NAMES, **place: Any) -> Path:
     """Write a map as `predict_raster` does."""
-    save(path, classes, **UTM | dict(nodata=255 if classes.dtype == np.uint8 else 65535) | place)
+    save(path, classes, **UTM | dict(nodata=255) | place)
     with rasterio.open(path, "r+") as file:
         file.update_tags(CLASSES=json.dumps(names))
     return path
@@ -36,6 +36,18 @@ def classes() -> np.ndarray:
 def out(classes, tmp_path) -> Path:
     """A map of three classes, rotated."""
     return write_map(tmp_path / "map.tif", classes, transform=ROTATED)
+
+
+@pytest.fixture
+def draw(tmp_path):
+    """A function that writes labels of boxes, and returns their path."""
+
+    def draw(names: list[str | None], *boxes: tuple[int, int, int, int]) -> Path:
+        shapes = [shapely.box(*box) for box in boxes]
+        path = tmp_path / "l.gpkg"
+        return write_shapes(path, shapes, "EPSG:32633", ROTATED, **{"class": names})
+
+    return draw
 
 
 def test_iou_is_that_of_the_pixels(out, classes, capsys):
@@ -58,44 +70,27 @@ def test_iou_is_that_of_the_pixels(out, classes, capsys):
     assert "map.tif is scored over 71,700 of 72,000 pixels of the area" in capsys.readouterr().err
 
 
-def test_an_area_limits_the_pixels(out, tmp_path):
+def test_an_area_limits_the_pixels_and_the_smaller_of_two_polygons_counts(out, draw, tmp_path):
     area = [shapely.box(100, 50, 180, 90)]
     aoi = write_shapes(tmp_path / "area.gpkg", area, "EPSG:32633", ROTATED)
-    labels = [shapely.box(0, 0, 300, 240)]
-    path = write_shapes(tmp_path / "l.gpkg", labels, transform=ROTATED, **{"class": ["road"]})
-    assert score_raster(out, path, aoi).loc["mean", "pixels"] == 80 * 40
+    labels = draw(["house", "road"], (100, 50, 120, 60), (0, 0, 300, 240))
+    pixels = score_raster(out, labels, aoi)["pixels"]
+    assert pixels.to_dict() == dict(background=0, road=3000, house=200, mean=3200)
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_smaller_of_two_polygons_counts(order, tmp_path):
-    out = write_map(tmp_path / "m.tif", np.zeros((40, 40), np.uint8), ["road", "house"])
-    shapes = [shapely.box(5, 5, 15, 15), shapely.box(0, 0, 30, 30)][::order]
-    columns = {"class": ["house", "road"][::order]}
-    pixels = score_raster(out, write_shapes(tmp_path / "l.gpkg", shapes, **columns))["pixels"]
-    assert pixels.to_dict() == dict(road=800, house=100, mean=900)
-
-
-def test_classes_that_the_map_lacks_and_labels_without_one_do_not_count(out, tmp_path, capsys):
-    whole = shapely.box(0, 0, 300, 240)
-    shapes = [shapely.box(50, 0, 60, 10), shapely.box(70, 0, 90, 10), whole]
-    columns = {"class": ["river", None, "road"]}
-    labels = write_shapes(tmp_path / "l.gpkg", shapes, "EPSG:32633", ROTATED, **columns)
-    score_raster(out, labels)
+def test_classes_that_the_map_lacks_and_labels_without_one_do_not_count(out, draw, capsys):
+    river, unknown, whole = (50, 0, 60, 10), (70, 0, 90, 10), (0, 0, 300, 240)
+    score_raster(out, draw(["river", None, "road"], river, unknown, whole))
     lines = capsys.readouterr().err
     assert "the map lacks river, which do not count" in lines
     assert "map.tif is scored over 71,400 of 72,000 pixels of the area" in lines
 
 
-def test_labels_without_a_pixel_of_the_map_are_one_line(out, tmp_path):
-    labels = write_shapes(
-        tmp_path / "l.gpkg", [shapely.box(0, 0, 9, 9)], transform=ROTATED, **{"class": ["river"]}
-    )
+def test_labels_without_a_pixel_of_the_map_and_other_maps_are_one_line(out, draw):
+    labels = draw(["river"], (0, 0, 9, 9))
     write_map(out, np.zeros((240, 300), np.uint8), ["road"], transform=ROTATED)
     with pytest.raises(ValueError, match=r"l\.gpkg: none of 72,000 pixels of the area is labelled"):
         score_raster(out, labels)
-
-
-def test_a_map_of_another_program_is_refused(tmp_path):
-    other = save(tmp_path / "a.tif", noise(20, 30), **UTM)
-    with pytest.raises(ValueError, match=r"a\.tif is not a map of xcit-mm raster: it lacks"):
-        score_raster(other, other)
+    save(out, noise(20, 30), **UTM)
+    with pytest.raises(ValueError, match=r"map\.tif is not a map of xcit-mm raster: it lacks"):
+        score_raster(out, labels)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import rasterio
 from helpers.pixel_segmentor import CLASSES, PALETTE, PixelSegmentor
-from helpers.raster_files import NORTH_UP, ROTATED, UTM, noise, save, save_image
+from helpers.raster_files import NORTH_UP, ROTATED, UTM, noise, read_map, save, save_image
 from rasterio.shutil import copy
-from rasterio.transform import Affine
 
 from xcit_mm import Predictor, predict_raster
 
@@ -27,36 +26,33 @@ def out(tmp_path) -> Path:
     return tmp_path / "map.tif"
 
 
-def read_map(path: Path) -> np.ndarray:
-    with rasterio.open(path) as file:
-        return file.read(1)
-
-
-@pytest.mark.parametrize(
-    ("count", "transform"),
-    [(3, NORTH_UP), (255, ROTATED), (300, Affine(0.5, 0, 0, 0, 0.5, 0))],
-)
+@pytest.mark.parametrize(("count", "transform"), [(3, NORTH_UP), (255, ROTATED)])
 def test_pixels_place_palette_and_classes_are_read_as_predicted(count, transform, out, tmp_path):
-    bands = noise(3, 700, 620)
+    bands = noise(3, 600, 520)
     bands[:, :150, 100:] = 0
     segmentor = PixelSegmentor([*CLASSES, *map(str, range(count - 3))])
     raster = save(tmp_path / "a.tif", bands, nodata=0, crs="EPSG:32633", transform=transform)
     predict_raster(raster, segmentor, out, tile=128)
-    nodata = 255 if count <= 255 else 65535
-    expected = np.where(bands.any(axis=0), segmentor.classes_of(bands.transpose(1, 2, 0)), nodata)
+    expected = np.where(bands.any(axis=0), segmentor.classes_of(bands.transpose(1, 2, 0)), 255)
     copy(out, tmp_path / "map.vrt", driver="VRT")
     categories = re.findall("<Category>(.*?)</Category>", (tmp_path / "map.vrt").read_text())
     assert [html.unescape(name) for name in categories][:3] == CLASSES  # as GDAL reads them
     with rasterio.open(out) as file:
         np.testing.assert_array_equal(file.read(1), expected)
         assert file.crs.to_epsg() == 32633 and file.transform.almost_equals(transform, 1e-9)
-        assert file.nodata == nodata and file.dtypes == ("uint8" if count <= 255 else "uint16",)
+        assert file.nodata == 255 and file.dtypes == ("uint8",)
         assert json.loads(file.tags()["CLASSES"])[:3] == CLASSES
         assert file.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG" and file.overviews(1)
         if count == 3:
             colors = [list(file.colormap(1)[number][:3]) for number in range(3)]
             assert colors == PALETTE
     assert sorted(path.name for path in tmp_path.glob("map.tif*")) == ["map.tif", "map.tif.aux.xml"]
+
+
+def test_more_classes_than_a_map_has_are_one_line(out, raster):
+    with pytest.raises(ValueError, match="256 classes: a map has at most 255"):
+        predict_raster(raster, PixelSegmentor([*map(str, range(256))]), out, tile=128)
+    assert not list(out.parent.glob("map*"))
 
 
 def test_bands_of_the_training_are_read_again_as_stored(out, tmp_path):
@@ -105,19 +101,3 @@ def test_memory_does_not_grow_with_the_raster(out, tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout.split()[-1]) / 1024)
     assert peaks[1] - peaks[0] < 600
-
-
-class TestCommand:
-    def test_a_finished_result_is_one_line_and_exit_0(self, models, call, out, tmp_path):
-        raster = save(tmp_path / "a.tif", noise(3, 96, 96), **UTM)
-        command = ["raster", raster, *models["seg"], "--out", out, "--tile", 96]
-        for line in ("tile", "map.tif exists: --overwrite predicts it again"):
-            code, printed, errors = call(*command)
-            assert code == 0 and printed == f"{out}\n" and line in errors
-
-    @pytest.mark.parametrize("option", ["--class-column", "--layer"])
-    def test_options_of_labels_need_labels(self, option, models, refusal, tmp_path):
-        raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
-        options = [option, "name", "--out", tmp_path / "map.tif"]
-        line = refusal("raster", raster, *models["seg"], *options)
-        assert "--layer are for --labels" in line

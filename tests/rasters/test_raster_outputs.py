@@ -22,38 +22,28 @@ def table(tmp_path) -> RasterRun:
     return RasterRun(tmp_path, "objects.gpkg")
 
 
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [
-        ("tile", 128),
-        ("overlap", 30),
-        ("bands", [3, 2, 1]),
-        ("bounds", [0, 100]),
-        ("nodata", 0),
-        ("aoi", "area.gpkg"),
-    ],
-)
-def test_rows_of_other_options_are_refused_by_name(name, option, table, monkeypatch):
+def test_rows_of_other_options_are_refused_by_name(table, monkeypatch):
     monkeypatch.chdir(table.out.parent)
     write_shapes(Path("area.gpkg"), AREA)
     table.interrupt()
     rows = table.rows
-    with pytest.raises(ValueError, match=rf"results of another run: {name} was .*, is "):
-        table.predict(**{name: option})
+    options = dict(tile=128, overlap=30, bands=[3, 2, 1], bounds=[0, 100], nodata=0)
+    for name, value in dict(options, aoi="area.gpkg").items():
+        with pytest.raises(ValueError, match=rf"results of another run: {name} was .*, is "):
+            table.predict(**{name: value})
     assert rows and table.rows == rows
-    table.predict(**{name: option}, overwrite=True)
+    table.predict(nodata=0, overwrite=True)
     assert table.out.exists() and not table.rows
 
 
-@pytest.mark.parametrize("name", ["raster", "config", "checkpoint", "labels"])
-def test_no_input_is_replaced_by_the_result(name, models, refusal, tmp_path):
+def test_no_input_is_replaced_by_the_result(models, refusal, tmp_path):
     config, checkpoint = models["seg"]
     raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
     labels = write_shapes(tmp_path / "labels.gpkg", AREA)
-    out = dict(raster=raster, config=config, checkpoint=checkpoint, labels=labels)[name]
-    options = ["--labels", labels, "--overwrite"]
-    line = refusal("raster", raster, config, checkpoint, "--out", out, *options)
-    assert f"--out {out} is the input {out}: give another --out" in line
+    for out in (raster, config, checkpoint, labels):
+        options = ["--labels", labels, "--overwrite"]
+        line = refusal("raster", raster, config, checkpoint, "--out", out, *options)
+        assert f"--out {out} is the input {out}: give another --out" in line
     assert raster.exists() and labels.exists()
 
 
@@ -80,12 +70,9 @@ def test_a_result_states_what_it_was_made_from(run, monkeypatch):
     assert made_from["tile"] == 96 and made_from["date"].startswith("20")
 
 
-def test_a_name_that_no_result_can_have_is_refused(table):
+def test_a_name_or_a_predictor_that_does_not_fit_is_refused(table, monkeypatch):
     with pytest.raises(ValueError, match=r"--out .*: the result of this model is a \.gpkg"):
         table.predict(out=table.out.with_name("objects.tif"))
-
-
-def test_a_predictor_with_tiles_of_its_own_is_refused(table, monkeypatch):
     monkeypatch.setattr(PerfectDetector, "tile", 64)
     with pytest.raises(ValueError, match="tile=64: give tile to predict_raster"):
         table.predict()

@@ -1,6 +1,6 @@
 """A user's labels of a raster: polygons with classes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import numpy as np
 import shapely
 
 from .gdal import open_raster
-from .polygons import in_pixels, read_polygons, repair
+from .polygons import burn, in_pixels, read_polygons, repair
 
 BACKGROUND = "background"
 NO_CLASS = ""
@@ -57,17 +57,6 @@ class LabelFile(NamedTuple):
         return polygons[["geometry"]].assign(**{"class": classes})
 
 
-class CutObject(NamedTuple):
-    """The part of a labelled polygon in an area, in pixels: position of the polygon in the labels,
-    number of its class, or UNLABELLED, shape, and share of the polygon.
-    """
-
-    label: int
-    number: int
-    shape: Any
-    share: float
-
-
 class Labels:
     """The polygons of `LabelFile.read` on the pixels of a raster, or of an open file of rasterio.
     Where they overlap, the smallest one counts. Pixels without a polygon are BACKGROUND, or
@@ -75,8 +64,10 @@ class Labels:
 
     Attributes:
         names: Names of the classes, in the order of their numbers.
-        shapes: The polygons (n,) in pixels, from large to small.
-        numbers: Their class numbers (n,).
+        shapes: The polygons in pixels, from large to small.
+        numbers: Their class numbers.
+        objects: Those of the polygons that have a class.
+        have_masks: Whether some of these are not boxes.
     """
 
     def __init__(self, polygons: Any, raster: Any, names: Sequence[str]) -> None:
@@ -87,30 +78,31 @@ class Labels:
         self.names = list(names)
         self.shapes = shapes[order]
         self.numbers = numbers[order]
+        self.objects = self.shapes[self.numbers >= 0]
+        boxes = shapely.envelope(self.objects)
+        self.have_masks = (shapely.area(self.objects) < 0.999 * shapely.area(boxes)).any()
         self._outside_number = number_of_name.get(BACKGROUND, UNLABELLED)
         self._tree = shapely.STRtree(self.shapes)
 
-    def cut(self, area: Any) -> list[CutObject]:
-        """Cut the polygons to an area in pixels. Parts narrower than a pixel are left out."""
-        selected = np.sort(self._tree.query(area, predicate="intersects"))
-        parts = repair(shapely.intersection(self.shapes[selected], area))
-        shares = shapely.area(parts) / shapely.area(self.shapes[selected])
-        left, top, right, bottom = shapely.bounds(parts).T
-        is_kept = (right - left >= 1) & (bottom - top >= 1)  # mmdet drops narrower boxes
-        kept = selected[is_kept]
-        columns = kept, self.numbers[kept].tolist(), parts[is_kept], shares[is_kept]
-        return [CutObject(*fields) for fields in zip(*columns, strict=True)]
+    def with_objects(self, areas: Sequence[Any]) -> np.ndarray:
+        """Return which of some areas in pixels meet a polygon that has a class, (n,), bool."""
+        area_numbers, labels = self._tree.query(areas, predicate="intersects")
+        return np.isin(np.arange(len(areas)), area_numbers[self.numbers[labels] >= 0])
+
+    def cut(self, area: Any) -> Iterator[tuple[int, Any, float]]:
+        """Yield the parts of the polygons in an area in pixels, if they are not narrower than a
+        pixel: position of the polygon, part, and share of the polygon.
+        """
+        for label in np.sort(self._tree.query(area, predicate="intersects")).tolist():
+            whole = self.shapes[label]
+            (part,) = repair([whole.intersection(area)])
+            left, top, right, bottom = part.bounds
+            if right - left >= 1 and bottom - top >= 1:  # mmdet drops narrower boxes
+                yield label, part, part.area / whole.area
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the class numbers of a window, (h, w), int32."""
-        from rasterio.features import rasterize
-        from rasterio.transform import Affine
-
-        shape = rows.stop - rows.start, columns.stop - columns.start
         window = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
-        selected = np.sort(self._tree.query(window))  # the smallest is drawn last
-        if not len(selected):
-            return np.full(shape, self._outside_number, np.int32)
+        selected = np.sort(self._tree.query(window))
         drawn = zip(self.shapes[selected], self.numbers[selected], strict=True)
-        shift = Affine.translation(columns.start, rows.start)
-        return rasterize(drawn, shape, self._outside_number, transform=shift, dtype="int32")
+        return burn([(window, self._outside_number), *drawn], rows, columns)

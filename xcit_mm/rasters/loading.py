@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from .gdal import gdal, open_raster
-
 
 @TRANSFORMS.register_module()
 class LoadRasterFromFile:
@@ -33,6 +31,8 @@ class LoadRasterFromFile:
             ModuleNotFoundError: If rasterio is not installed.
             OSError: If GDAL cannot read the file, or it has no such band.
         """
+        from .gdal import gdal, open_raster  # which `import xcit_mm` does not need
+
         path = results["img_path"]
         with gdal(path), open_raster(path) as file:
             image = np.ascontiguousarray(file.read(self.bands).transpose(1, 2, 0))

@@ -14,12 +14,8 @@ from .files import MADE_FROM, rows_folder, written_file
 from .gdal import gdal, open_raster
 from .raster import Raster
 
-
-def no_class(classes: Sequence[str]) -> np.uint8 | np.uint16:
-    """Return the value of pixels without a class in a map's file: 255, or 65535 with more than 255
-    classes.
-    """
-    return np.uint8(255) if len(classes) <= 255 else np.uint16(65535)
+NO_CLASS = np.uint8(255)
+"""Value of pixels without a class in a map's file."""
 
 
 def encode_labels(tiles: Mapping[tuple[int, int], np.ndarray]) -> bytes:
@@ -61,8 +57,7 @@ def join_maps(
     folder = rows_folder(path)
     with written_file(description_path(path), folder) as unfinished:
         unfinished.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
-    nodata = no_class(classes)
-    colors = {int(nodata): (0, 0, 0, 0)}
+    colors = {int(NO_CLASS): (0, 0, 0, 0)}
     for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
         colors[number] = (red, green, blue, 255)
     compression = dict(compress="DEFLATE", BIGTIFF="IF_SAFER", SPARSE_OK=True)
@@ -72,8 +67,8 @@ def join_maps(
         height=raster.height,
         width=raster.width,
         count=1,
-        dtype=nodata.dtype.name,
-        nodata=int(nodata),
+        dtype="uint8",
+        nodata=int(NO_CLASS),
         crs=raster.crs,
         transform=raster.transform,
         photometric="palette",
@@ -82,6 +77,7 @@ def join_maps(
         blockysize=512,
     )
     whole = folder / "unfinished-tiles"
+    whole.unlink(missing_ok=True)  # GDAL would read what a full disk has left of it
     with gdal(path), written_file(path, folder) as unfinished:
         with open_raster(whole, "w", **profile) as file:
             file.write_colormap(1, colors)

@@ -1,16 +1,18 @@
 """Score of a table of objects against labels: average precision, and what is matched or missed."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import shapely
 
+from ..utils.atomic import atomic_path
 from ..utils.cli import print_line
 from .gdal import open_raster
 from .labels import NO_CLASS, LabelFile
-from .objects import LAYER, add_layers
-from .polygons import read_polygons, rectangle, repair, to_crs, to_map
+from .objects import LAYER
+from .polygons import area_in_pixels, read_polygons, repair, to_map
 
 MIN_IOU = 0.5
 
@@ -25,28 +27,24 @@ def score_objects(
 
     table = geopandas.read_file(out, layer=LAYER)
     drawn = source.read(table.crs)
-    areas = []
-    if aoi is not None:
-        areas.append(read_polygons(aoi, table.crs).union_all())
-    if raster is not None:
-        with open_raster(raster) as file:
-            areas.append(to_crs(to_map(rectangle(file), file), table.crs, raster).union_all())
     has_class = drawn["class"] != NO_CLASS
     labels = drawn[has_class]
     objects = table.sort_values("score", ascending=False, kind="stable")
-    for area in areas:
+    area = None
+    if raster is not None:
+        with open_raster(raster) as file:
+            area = to_map([area_in_pixels(aoi, file)], file).union_all()
+    elif aoi is not None:
+        area = read_polygons(aoi, table.crs).union_all()
+    if area is not None:
         labels = labels[_have_centre_in(area, labels)]
         objects = objects[_have_centre_in(area, objects)]
+    objects = objects[~_have_centre_in(drawn[~has_class].union_all(), objects)]
     if labels.empty:
         problem = f"none of {len(drawn)} labels has a class, and its centre in the area"
         raise ValueError(f"{source.path}: {problem}: compare both in a GIS")
-    matches = _match(objects, labels)
-    # As COCO's crowds, labels without a class take the objects of which half lies on them.
-    shapes = repair(objects.geometry)
-    ignored = shapely.area(shapely.intersection(shapes, drawn[~has_class].union_all()))
-    is_counted = (matches >= 0) | (ignored < shapely.area(shapes) / 2)
-    scores = _score_matches(out, objects[is_counted], labels, matches[is_counted])
-    counts = f"{len(labels)} of {len(drawn)} labels, {is_counted.sum()} of {len(table)} objects"
+    scores = _score_matches(out, objects, labels, _match(objects, labels))
+    counts = f"{len(labels)} of {len(drawn)} labels, {len(objects)} of {len(table)} objects"
     print_line(f"{out} is scored over {counts}: those with a class in the area")
     return scores
 
@@ -55,61 +53,64 @@ def _have_centre_in(area: Any, polygons: Any) -> np.ndarray:
     return shapely.contains(area, shapely.centroid(np.array(polygons.geometry)))
 
 
-def _match(table: Any, labels: Any) -> np.ndarray:
+def _match(objects: Any, labels: Any) -> np.ndarray:
     """Match objects, in descending order of scores, each with the free label of its class that has
     the best IoU. Return the position of each object's label, or -1.
     """
-    shapes = repair(table.geometry)
+    shapes = repair(objects.geometry)
     label_shapes = np.array(labels.geometry)
     first, second = shapely.STRtree(label_shapes).query(shapes, predicate="intersects")
     shared = shapely.area(shapely.intersection(shapes[first], label_shapes[second]))
     iou = shared / (shapely.area(shapes[first]) + shapely.area(label_shapes[second]) - shared)
-    is_of_class = table["class"].to_numpy()[first] == labels["class"].to_numpy()[second]
+    is_of_class = objects["class"].to_numpy()[first] == labels["class"].to_numpy()[second]
+    may_match = is_of_class & (iou >= MIN_IOU)
     matches = np.full(len(shapes), -1)
     is_taken = np.zeros(len(label_shapes), bool)
     for pair in np.lexsort((-iou, first)):  # the best IoU of each object comes first
         number = first[pair]
         label = second[pair]
-        is_match = is_of_class[pair] and iou[pair] >= MIN_IOU
-        if is_match and matches[number] < 0 and not is_taken[label]:
+        if may_match[pair] and matches[number] < 0 and not is_taken[label]:
             matches[number] = label
             is_taken[label] = True
     return matches
 
 
-def _score_matches(out: Path, table: Any, labels: Any, matches: np.ndarray) -> Any:
+def _score_matches(out: Path, objects: Any, labels: Any, matches: np.ndarray) -> Any:
     """Return the scores of each class and of all, and write what is matched, missed and false."""
     import pandas
 
     is_found = matches >= 0
-    threshold = _best_score(table["score"].to_numpy(), is_found, len(labels))
-    is_good = table["score"].to_numpy() >= threshold
+    threshold = _best_score(objects["score"].to_numpy(), is_found, len(labels))
+    is_good = objects["score"].to_numpy() >= threshold
     is_missed = ~np.isin(np.arange(len(labels)), matches[is_good])
-    matched = table[is_good & is_found]
-    layers = dict(matched=matched, missed=labels[is_missed], false=table[is_good & ~is_found])
-    add_layers(out, layers)
-    names = sorted({*table["class"], *labels["class"]})
-    classes = dict(objects=labels["class"], detected=table["class"][is_good])
-    classes["matched"] = matched["class"]
-    columns = {name: column.value_counts() for name, column in classes.items()}
-    counts = pandas.DataFrame(columns, index=names).fillna(0).astype(int)
-    of_class = [(table["class"] == name).to_numpy() for name in names]
-    pairs = zip(of_class, counts["objects"], strict=True)
-    precisions = [_average_precision(is_found[is_of_class], count) for is_of_class, count in pairs]
-    counts.loc["all"] = counts.sum()
-    return pandas.DataFrame(
-        dict(
-            AP50=[*precisions, np.nanmean(precisions)],
-            precision=counts["matched"] / counts["detected"],
-            recall=counts["matched"] / counts["objects"],
-            F1=2 * counts["matched"] / (counts["detected"] + counts["objects"]),
-            objects=counts["objects"],
-            matched=counts["matched"],
-            missed=counts["objects"] - counts["matched"],
-            false=counts["detected"] - counts["matched"],
-            score=threshold,
-        )
+    layers = dict(
+        matched=objects[is_good & is_found],
+        missed=labels[is_missed],
+        false=objects[is_good & ~is_found],
     )
+    with atomic_path(out) as unfinished:
+        shutil.copyfile(out, unfinished)
+        for name, layer in layers.items():
+            options = dict(geometry_type="MultiPolygon", promote_to_multi=True)
+            layer.to_file(unfinished, layer=name, driver="GPKG", **options)
+    columns = {name: layer["class"].value_counts() for name, layer in layers.items()}
+    names = sorted({*objects["class"], *labels["class"]})
+    counts = pandas.DataFrame(columns, index=names).fillna(0).astype(int)
+    counts.insert(0, "objects", counts["matched"] + counts["missed"])
+    precisions = [
+        _average_precision(is_found[objects["class"] == name], counts.loc[name, "objects"])
+        for name in names
+    ]
+    counts.loc["all"] = counts.sum()
+    matched = counts["matched"]
+    detected = matched + counts["false"]
+    rates = dict(
+        AP50=[*precisions, np.nanmean(precisions)],
+        precision=matched / detected,
+        recall=matched / counts["objects"],
+        F1=2 * matched / (detected + counts["objects"]),
+    )
+    return pandas.DataFrame(rates).join(counts).assign(score=threshold)
 
 
 def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:

@@ -1,7 +1,6 @@
 """Objects of rasters: a file of each row of tiles, and the table of all objects for a GIS."""
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ import numpy as np
 import shapely
 
 from ..prediction.seams import Objects, concatenate, merge_objects
-from ..utils.atomic import atomic_path
 from .files import MADE_FROM, rows_folder, written_file
-from .polygons import rectangle
+from .polygons import to_map
 from .raster import Raster
 
 LAYER = "objects"
-"""Name of the layer of a table. A comparison with labels adds the layers `matched`, `missed` and
-`false`."""
+"""Name of the layer of a table."""
 
 
 def encode_objects(tiles: Iterable[Objects]) -> bytes:
@@ -40,6 +37,9 @@ def join_objects(
 ) -> None:
     """Join the files of rows into a GeoPackage, in descending order of scores.
 
+    Its columns are `class`, `score`, `area` in square metres (missing without a coordinate system)
+    and the geometry in the raster's coordinate system, or in pixels without a transform.
+
     Args:
         area: Polygon in pixels that holds the centres of the objects.
         made_from: With the names of the `classes`. It goes into the file's metadata, as a JSON.
@@ -47,53 +47,25 @@ def join_objects(
     Raises:
         RuntimeError: If the disk is full.
     """
+    import geopandas
+
     objects = merge_objects(concatenate(map(_read_row, rows)))
     x, y = (objects.boxes[:, :2] + objects.boxes[:, 2:]).T / 2
-    objects = objects.select(shapely.contains_xy(area, x, y))
-    table = _make_table(objects, raster, made_from["classes"])
+    # Small rasters are padded.
+    inside = shapely.intersection(objects.shapes, shapely.box(0, 0, raster.width, raster.height))
+    is_kept = shapely.contains_xy(area, x, y) & (shapely.area(inside) > 0)
+    objects = objects._replace(shapes=inside).select(is_kept)
+    columns = {
+        "class": np.array(made_from["classes"], object)[objects.labels.astype(int)],
+        "score": objects.scores.round(4),
+        "area": np.nan,
+    }
+    polygons = shapely.orient_polygons(to_map(objects.shapes, raster))
+    table = geopandas.GeoDataFrame(columns, geometry=polygons, crs=raster.crs)
+    if raster.crs is not None:
+        equal_area = table.to_crs("EPSG:6933").geometry
+        table["area"] = equal_area.area.round(4)
     options: Any = dict(driver="GPKG", layer_metadata={MADE_FROM: json.dumps(made_from)})
     options["geometry_type"] = "Polygon" if table.empty else None
     with written_file(path, rows_folder(path)) as unfinished:
         table.to_file(unfinished, layer=LAYER, **options)
-
-
-def _make_table(objects: Objects, raster: Raster, classes: Sequence[str]) -> Any:
-    """Return a GeoDataFrame of objects in the raster's coordinate system, in their order.
-
-    Columns are `class`, `score`, `area` in square metres on the ellipsoid (missing without a
-    coordinate system), `cut` (whether the raster's edge cuts the object) and `geometry`. Without a
-    transform, coordinates are pixels.
-    """
-    import geopandas
-    import pyproj
-
-    # Tiles may be padded.
-    inside = shapely.intersection(objects.shapes, rectangle(raster))
-    objects = objects._replace(shapes=inside).select(shapely.area(inside) > 0)
-    shapes = geopandas.GeoSeries(objects.shapes).affine_transform(raster.transform.to_shapely())
-    size = np.array([raster.width, raster.height])
-    is_cut = (objects.boxes[:, :2] < 1) | (objects.boxes[:, 2:] > size - 1)
-    columns = {
-        "class": np.array(classes, object)[objects.labels.astype(int)],
-        "score": objects.scores.round(4),
-        "area": np.nan,
-        "cut": is_cut.any(axis=1),
-    }
-    polygons = shapely.orient_polygons(shapes)
-    table = geopandas.GeoDataFrame(columns, geometry=polygons, crs=raster.crs)
-    if raster.crs is not None:
-        measure = pyproj.Geod(ellps="WGS84").geometry_area_perimeter
-        areas = [abs(measure(polygon)[0]) for polygon in table.to_crs("EPSG:4326").geometry]
-        table["area"] = [float(f"{area:.6g}") for area in areas]
-    return table
-
-
-def add_layers(path: Path, layers: Mapping[str, Any]) -> None:
-    """Add GeoDataFrames of polygons, by name, as layers to a GeoPackage. A layer of the same name
-    is replaced.
-    """
-    with atomic_path(path) as unfinished:
-        shutil.copyfile(path, unfinished)
-        for name, layer in layers.items():
-            options = dict(geometry_type="MultiPolygon", promote_to_multi=True)
-            layer.to_file(unfinished, layer=name, driver="GPKG", **options)

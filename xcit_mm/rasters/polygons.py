@@ -1,11 +1,11 @@
 """Polygons of vector files, placed on a raster."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import shapely
-from shapely.affinity import affine_transform
 
 from ..prediction.tiles import Window
 from ..utils.cli import print_line
@@ -33,7 +33,13 @@ def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
     if layer is None and len(names) != 1:
         shown = ", ".join(names) or "no shapes"
         raise ValueError(f"{path} has the layers {shown}: give a file of one, or --layer")
-    table = to_crs(geopandas.read_file(path, layer=layer or names[0]), crs, path)
+    table = geopandas.read_file(path, layer=layer or names[0])
+    if (table.crs is None) != (crs is None):
+        lacking = path if table.crs is None else "the raster"
+        fix = "assign the coordinate system in a GIS, or by gdal_edit -a_srs"
+        raise ValueError(f"{path}: {lacking} has no coordinate system: {fix}")
+    if crs is not None:
+        table = table.to_crs(crs)
     placed = table[np.isfinite(table.bounds).all(axis=1)]
     placed = placed.set_geometry(repair(placed.geometry), crs=crs)
     polygons = placed[placed.geom_type.isin(["Polygon", "MultiPolygon"])]
@@ -43,19 +49,6 @@ def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
         count = f"{len(table) - len(polygons)} of {len(table)} shapes"
         print_line(f"{path}: {count} are left out: no polygons, or not on the raster's map")
     return polygons
-
-
-def to_crs(table: Any, crs: Any, path: str | Path) -> Any:
-    """Convert shapes of a file to a coordinate system.
-
-    Raises:
-        ValueError: If either the shapes or the raster have no coordinate system.
-    """
-    if (table.crs is None) != (crs is None):
-        lacking = path if table.crs is None else "the raster"
-        fix = "assign the coordinate system in a GIS, or by gdal_edit -a_srs"
-        raise ValueError(f"{path}: {lacking} has no coordinate system: {fix}")
-    return table if crs is None else table.to_crs(crs)
 
 
 def repair(shapes: Any) -> np.ndarray:
@@ -69,41 +62,46 @@ def in_pixels(shapes: Any, raster: Any) -> np.ndarray:
     return np.array(shapes.affine_transform((~raster.transform).to_shapely()), object)
 
 
-def to_map(shape: Any, raster: Any) -> Any:
-    """Convert a shape in pixels of a raster to a GeoSeries in its coordinate system."""
+def to_map(shapes: Any, raster: Any) -> Any:
+    """Convert shapes in pixels of a raster to a GeoSeries in its coordinate system."""
     import geopandas
 
-    placed = affine_transform(shape, raster.transform.to_shapely())
-    return geopandas.GeoSeries([placed], crs=raster.crs)
-
-
-def rectangle(raster: Any) -> Any:
-    """Return the rectangle of a raster, or of an open file of rasterio, in pixels."""
-    return shapely.box(0, 0, raster.width, raster.height)
+    return geopandas.GeoSeries(shapes, crs=raster.crs).affine_transform(
+        raster.transform.to_shapely()
+    )
 
 
 def area_in_pixels(path: str | Path | None, raster: Any) -> Any:
-    """Return the union of the polygons of `--aoi` within a raster, in pixels, or all of the raster.
+    """Return the union of the polygons of `--aoi` within a raster, or an open file of rasterio, in
+    pixels, or all of the raster.
 
     Raises:
         ValueError: If the area covers no pixel.
     """
+    whole = shapely.box(0, 0, raster.width, raster.height)
     if path is None:
-        return rectangle(raster)
+        return whole
     polygons = read_polygons(path, raster.crs)
-    area = shapely.union_all(in_pixels(polygons.geometry, raster)).intersection(rectangle(raster))
+    area = shapely.union_all(in_pixels(polygons.geometry, raster)).intersection(whole)
     if area.area < 1:
         raise ValueError(f"{path} covers no pixel of the raster: compare both in a GIS")
     return area
 
 
-def covers(area: Any, rows: Span, columns: Span, all_touched: bool = False) -> np.ndarray:
-    """Return whether an area in pixels covers the centre of each pixel of a window, (h, w), or with
-    `all_touched` any part of the pixel.
+def burn(
+    shapes: Iterable[tuple[Any, int]], rows: Span, columns: Span, all_touched: bool = False
+) -> np.ndarray:
+    """Return the number of the last shape in pixels that covers the centre of each pixel of a
+    window, or with `all_touched` any part of the pixel, (h, w), int32, 0 without a shape.
     """
-    from rasterio.features import geometry_mask
+    from rasterio.features import rasterize
     from rasterio.transform import Affine
 
-    shape = rows.stop - rows.start, columns.stop - columns.start
+    size = rows.stop - rows.start, columns.stop - columns.start
     shift = Affine.translation(columns.start, rows.start)
-    return geometry_mask([area], shape, shift, all_touched, invert=True)
+    return rasterize(shapes, size, transform=shift, all_touched=all_touched, dtype="int32")
+
+
+def covers(area: Any, rows: Span, columns: Span) -> np.ndarray:
+    """Return whether an area in pixels covers the centre of each pixel of a window, (h, w)."""
+    return burn([(area, 1)], rows, columns) > 0

@@ -1,6 +1,5 @@
 """A raster larger than memory, read by windows in the format of a model's input."""
 
-import math
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..utils.cli import print_line
 from ..utils.errors import preview
 from .gdal import gdal, open_raster
 from .polygons import Span
@@ -19,6 +19,8 @@ _SAMPLE_BLOCKS = 50  # of a file, to estimate percentiles
 class Raster:
     """A file of GDAL, read by windows in the format of a model's input.
 
+    A line is printed if the file does not say which pixels have data.
+
     Args:
         bands: Numbers of the bands, from 1: red, green and blue, one for all three, or as many as
             `channels` in the model's order. Default: those that the file names red, green and
@@ -29,7 +31,6 @@ class Raster:
 
     Attributes:
         bounds: As an array (bands, 2), or None without a scale.
-        note: A line that a user should read, or "".
 
     Raises:
         ValueError: If file, options and channels do not match.
@@ -51,7 +52,7 @@ class Raster:
         self._channels = channels
         self._raw = raw
         self._nodata = nodata
-        self.note = ""
+        self._step = (1.0, 1.0)  # of a pixel that is read, in rows and columns of the file
         with gdal(path):
             self._file = open_raster(path)
             self._check_file()
@@ -66,11 +67,11 @@ class Raster:
             # GDAL reads the blocks that a sparse file lacks as nodata.
             self._may_lack_blocks = self._file.driver == "GTiff" and MaskFlags.nodata in flags
             if nodata is None and MaskFlags.all_valid in flags:
-                self.note = "no nodata, alpha or mask: if it has a collar, --nodata 0"
+                print_line(f"{path}: no nodata, alpha or mask: if it has a collar, --nodata 0")
             self.bounds = self._find_bounds(bounds)
 
     def _check_file(self) -> None:
-        """Raise ValueError if a file is not one image with an affine place, or without a place."""
+        """Raise ValueError if a file must be converted before it is one image with a place."""
         file = self._file
         points, _ = file.gcps
         if file.subdatasets:
@@ -90,33 +91,28 @@ class Raster:
         raise ValueError(f"{self.path} {problem}: convert it by `{command} OUT.tif`")
 
     def _choose_bands(self, bands: Sequence[int] | None) -> list[int]:
-        """Return the numbers of the bands. Raise ValueError if they do not match the model."""
         colors = [color.name for color in self._file.colorinterp]
         images = [number for number, color in enumerate(colors, 1) if color != "alpha"]
-        chosen = list(bands or images)
         is_color = self._channels == 3 and not self._raw
+        chosen = list(bands or images)
         if is_color and not bands and set(_COLORS) <= set(colors):
             chosen = [colors.index(color) + 1 for color in _COLORS]
         is_matching = len(chosen) == self._channels or (is_color and len(chosen) == 1)
         if not is_matching or not set(chosen) <= set(images):
             problem = f"it has {len(images)} without alpha, and the model takes {self._channels}"
-            fix = f"choose them, as --bands {_join(range(1, self._channels + 1))}"
             # Programs mark the infrared of four bands as alpha.
             command = f"gdal_translate -colorinterp_4 undefined {self.path} OUT.tif"
-            fix = f"{fix}; an alpha becomes a band by `{command}`"
+            fix = f"choose them by --bands; an alpha becomes a band by `{command}`"
             raise ValueError(f"bands {_join(chosen)} of {self.path}: {problem}: {fix}")
         return chosen
 
     def _find_bounds(self, bounds: Sequence[float] | None) -> np.ndarray | None:
-        """Return the values of each band that become 0 and 255, (n, 2), or None without a scale."""
         if bounds is None:
             if self._raw or self._dtype == "uint8":
                 return None
-            sample = f"percentiles 2 98 of a sample {self.note}".strip()
-            fix = (
-                f"say which become 0 and 255, such as `--bounds {_join(self._sample())}`, {sample}"
-            )
-            raise ValueError(f"{self.path} has values of {self._dtype}: {fix}")
+            problem = f"{self.path} has values of {self._dtype}: say which become 0 and 255"
+            command = f"--bounds {_join(self._find_percentiles())}"
+            raise ValueError(f"{problem}, such as `{command}`, percentiles 2 98 of a sample")
         count = len(self.bands)
         pairs = np.resize(np.array(bounds, np.float64), (count, 2))
         is_beyond = self._dtype == "uint8" and pairs.max() > 255
@@ -125,43 +121,41 @@ class Raster:
             raise ValueError(f"--bounds {_join(bounds)} for {self.path}: {fix}")
         return pairs
 
-    def _sample(self) -> list[float]:
+    def _find_percentiles(self) -> np.ndarray:
         """Return percentiles 2 and 98 of each band in some of the file's blocks."""
         windows = [window for _, window in self._file.block_windows(1)]
-        step = math.ceil(len(windows) / _SAMPLE_BLOCKS)
+        step = len(windows) // _SAMPLE_BLOCKS + 1
         blocks = [self._read(*window.toslices()) for window in windows[::step]]
         sample = np.concatenate([pixels[:, valid] for pixels, valid in blocks], axis=1)
         if not sample.size:
             raise ValueError(f"{self.path}: a sample has no data, give --bounds LOW HIGH")
-        percentiles = np.nanpercentile(sample, (2, 98), axis=1)
-        return [float(f"{value:.6g}") for value in percentiles.T.ravel()]
+        return np.nanpercentile(sample, (2, 98), axis=1).T.ravel()
 
-    def stores(self, rows: Span, columns: Span, size: tuple[int, int] | None = None) -> bool:
-        """Return whether the file stores a pixel of a window of `read`. A sparse GeoTIFF leaves out
-        blocks of nodata.
+    def resample(self, height: int, width: int) -> None:
+        """Let GDAL resample what is read from now on to a size, in whose pixels windows are."""
+        self._step = (self.height / height, self.width / width)
+
+    def stores(self, rows: Span, columns: Span) -> bool:
+        """Return whether the file stores a pixel of a window. A sparse GeoTIFF leaves out blocks of
+        nodata.
         """
         from rasterio.windows import round_window_to_full_blocks
 
         if not self._may_lack_blocks:
             return True
         height, width = self._file.block_shapes[0]
-        window = self._window(rows, columns, size)
-        y, x = round_window_to_full_blocks(window, self._file.block_shapes).toslices()
-        places = product(range(y.start, y.stop, height), range(x.start, x.stop, width))
+        window = round_window_to_full_blocks(self._window(rows, columns), self._file.block_shapes)
+        y, x = window.toslices()
+        places = product(range(x.start, x.stop, width), range(y.start, y.stop, height))
+        names = [f"BLOCK_OFFSET_{x // width}_{y // height}" for x, y in places]
         return any(
-            self._file.get_tag_item(f"BLOCK_OFFSET_{x // width}_{y // height}", "TIFF", bidx=band)
-            for (y, x), band in product(places, self._file.indexes)
+            self._file.get_tag_item(name, "TIFF", bidx=band)
+            for name, band in product(names, self._file.indexes)
         )
 
-    def read(
-        self, rows: Span, columns: Span, size: tuple[int, int] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Read a window, and which of its pixels have data: by `dataset_mask` of rasterio, with a
+    def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
+        """Read a window, and which of its pixels have data: by GDAL's mask of the file, with a
         finite value that is not `nodata` in some band.
-
-        Args:
-            size: Height and width to which GDAL resamples the raster. The window is in pixels of
-                this size. Default: the raster's own.
 
         Returns:
             The image, (h, w, 3), uint8, BGR, or for other `channels` (h, w, channels) in the order
@@ -170,7 +164,7 @@ class Raster:
             Whether pixels have data, (h, w), bool.
         """
         with gdal(self.path):
-            pixels, valid = self._read(rows, columns, size)
+            pixels, valid = self._read(rows, columns)
         if self.bounds is not None:
             low, high = self.bounds.T[..., None, None]
             has_value = valid & np.isfinite(pixels)
@@ -183,41 +177,32 @@ class Raster:
         image = np.broadcast_to(pixels.transpose(1, 2, 0), (*valid.shape, self._channels))
         return np.ascontiguousarray(image), valid
 
-    def _read(
-        self, rows: Span, columns: Span, size: tuple[int, int] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values (n, h, w), and which pixels have data (h, w)."""
         from rasterio.enums import Resampling
 
-        window = self._window(rows, columns, size)
-        shape = rows.stop - rows.start, columns.stop - columns.start
-        valid = self._file.dataset_mask(window=window, out_shape=shape) > 0
+        window = self._window(rows, columns)
+        size = rows.stop - rows.start, columns.stop - columns.start
+        shape = len(self.bands), *size
+        valid = self._file.dataset_mask(window=window, out_shape=size) > 0
         if not valid.any():
-            return np.zeros((len(self.bands), *shape), self._dtype), valid
-        pixels = self._file.read(
-            self.bands,
-            window=window,
-            out_shape=(len(self.bands), *shape),
-            out_dtype=self._dtype,
-            resampling=Resampling.bilinear,
-        )
+            return np.zeros(shape, self._dtype), valid
+        options = dict(out_shape=shape, out_dtype=self._dtype, resampling=Resampling.bilinear)
+        pixels = self._file.read(self.bands, window=window, **options)
         valid &= np.isfinite(pixels).any(axis=0)
         if self._nodata is not None:
             valid &= (pixels != self._nodata).any(axis=0)
         return pixels, valid
 
-    def _window(self, rows: Span, columns: Span, size: tuple[int, int] | None) -> Any:
-        """Return a window in pixels of a size as rasterio's window in pixels of the file."""
+    def _window(self, rows: Span, columns: Span) -> Any:
         from rasterio.windows import Window
 
-        height, width = size or (self.height, self.width)
-        y = self.height / height
-        x = self.width / width
-        sides = (columns.stop - columns.start) * x, (rows.stop - rows.start) * y
-        return Window(columns.start * x, rows.start * y, *sides)
+        y, x = self._step
+        height, width = rows.stop - rows.start, columns.stop - columns.start
+        return Window(columns.start * x, rows.start * y, width * x, height * y)
 
 
-def _join(numbers: Sequence[float]) -> str:
+def _join(numbers: Sequence[float] | np.ndarray) -> str:
     return " ".join(f"{number:g}" for number in numbers)
 
 

@@ -15,8 +15,7 @@ from ..prediction.prediction import Prediction
 from ..prediction.predictor import Predictor
 from ..prediction.tiles import Window, interior, reported_objects, to_image, windows
 from ..prediction.whole import WholeImage, check_whole
-from ..utils.cli import print_line, progress_bar
-from ..utils.configs import ModelInput, type_name
+from ..utils.cli import progress_bar
 from . import maps, objects
 from .files import rows_folder, written_file
 from .polygons import area_in_pixels, covers
@@ -25,10 +24,7 @@ from .settings import resolve_settings
 
 
 class _Tile(NamedTuple):
-    """A tile, with the pixels that have data, and those of them in the area of interest, (h, w).
-
-    All are as the model sees them, which resamples a whole raster.
-    """
+    """A tile as the model sees it, and which of its pixels have data, also in the area, (h, w)."""
 
     column: Window
     image: np.ndarray
@@ -37,13 +33,8 @@ class _Tile(NamedTuple):
 
 
 class Rows:
-    """The rows of tiles of a raster, and the result that they are joined to.
-
-    Args:
-        path, predictor, out, aoi, whole, options: As of `predict_raster`.
-
-    Attributes:
-        settings: What the rows are made from, as in a JSON.
+    """The rows of tiles of a raster, by the arguments of `predict_raster`. `settings` are what they
+    are made from, as in a JSON.
     """
 
     def __init__(
@@ -56,44 +47,39 @@ class Rows:
         options: Mapping[str, Any],
     ) -> None:
         tile, overlap, reading = resolve_settings(predictor.cfg, options)
+        classes = list(predictor.metainfo["classes"])
+        if not predictor.is_detector and len(classes) > maps.NO_CLASS:
+            raise ValueError(f"{len(classes)} classes: a map has at most {maps.NO_CLASS}")
         raster = Raster(path, **reading)
         self._raster = raster
         self._area = area_in_pixels(aoi, raster)
         self._whole: WholeImage | None = None
-        self._min_side = 0
+        self._rows = windows(raster.height, tile, overlap)
+        self._columns = windows(raster.width, tile, overlap)
+        self._scale = (1.0, 1.0)  # factors of height and width from the raster to the tiles
+        # Pipelines enlarge images smaller than a tile, and the model would see another scale.
+        self._min_side = tile
         if whole:
             check_whole(predictor.model)
             self._whole = WholeImage(predictor, raster.height, raster.width, tile, overlap)
             self._rows = self._whole.rows
             self._columns = self._whole.columns
             self._scale = self._whole.scale
-            self._size = self._whole.size
-        else:
-            self._rows = windows(raster.height, tile, overlap)
-            self._columns = windows(raster.width, tile, overlap)
-            self._scale = (1.0, 1.0)  # factors of height and width from the raster to the tiles
-            self._size = (raster.height, raster.width)
-            # A pipeline that resizes would enlarge a raster smaller than a tile, and the model
-            # would see another scale than elsewhere.
-            steps = map(type_name, ModelInput(predictor.cfg).pipeline)
-            if any("Resize" in name for name in steps):
-                self._min_side = tile
+            self._min_side = 0
+            raster.resample(*self._whole.size)
         factors = self._scale[::-1]  # of x and y
         self._seen_area = shapely.transform(self._area, lambda points: points * factors)
         shapely.prepare(self._seen_area)
         self._row_files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
         self._predictor = predictor
-        self._classes = list(predictor.metainfo["classes"])
         self._out = out
         settings = dict(reading, tile=tile, overlap=overlap, whole=whole, aoi=aoi and str(aoi))
         settings |= dict(raster=Path(path).name, size=[raster.height, raster.width])
-        self.settings = predictor.settings | settings | dict(classes=self._classes)
+        self.settings = predictor.settings | settings | dict(classes=classes)
 
     def predict(self) -> None:
         """Predict this process's rows that are not done."""
         rank, size = rank_and_size()
-        if self._raster.note and rank == 0:
-            print_line(f"{self._raster.path}: {self._raster.note}")
         if self._whole is not None and not all(path.exists() for path in self._row_files):
             self._run_trunk(self._whole)
         rows = self._rows[rank::size]
@@ -108,39 +94,25 @@ class Rows:
 
     def _run_trunk(self, whole: WholeImage) -> None:
         """Compute the taps of a whole raster, from the last that was finished."""
-        columns = slice(0, self._size[1])
+
+        def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+            return self._raster.read(slice(first, last), slice(0, whole.size[1]))
+
+        def progress(done: int, passes: int) -> None:
+            bar.total = passes
+            bar.update(done - bar.n)
+
         with progress_bar(None, "pass") as bar:
-
-            def progress(done: int, passes: int) -> None:
-                bar.total = passes
-                bar.update(done - bar.n)
-
-            whole.run_trunk(
-                lambda first, last: self._raster.read(slice(first, last), columns, self._size),
-                rows_folder(self._out),
-                progress,
-            )
+            whole.run_trunk(read, rows_folder(self._out), progress)
 
     def _list_columns(self, row: Window) -> list[Window]:
         """List the tiles of a row that the file stores and that touch the area of interest."""
         columns = []
         for column in self._columns:
             box = shapely.box(column.start, row.start, column.stop, row.stop)
-            is_wanted = self._seen_area.intersects(box)
-            if is_wanted and self._raster.stores(row, column, self._size):
+            if self._seen_area.intersects(box) and self._raster.stores(row, column):
                 columns.append(column)
         return columns
-
-    def join(self) -> None:
-        """Join the files of all rows to the result, a map or a table of objects."""
-        predictor = self._predictor
-        checkpoint = (predictor.arguments or {}).get("checkpoint")
-        made_from = dict(self.settings, date=f"{date.today()}", checkpoint=checkpoint)
-        if predictor.is_detector:
-            objects.join_objects(self._out, self._row_files, self._raster, self._area, made_from)
-        else:
-            palette = predictor.metainfo.get("palette")
-            maps.join_maps(self._out, self._row_files, self._raster, palette, made_from)
 
     def _predict_row(self, row: Window, columns: Sequence[Window]) -> bytes:
         """Predict a row of tiles, and return the content of its file: objects or classes."""
@@ -152,12 +124,11 @@ class Rows:
                 of_tile = reported_objects(instances, row, tile.column)
                 reported.append(to_image(of_tile, self._scale))
             return objects.encode_objects(reported)
-        nodata = maps.no_class(self._classes)
         interiors = {}
         for tile, prediction in tiles:
-            labels = np.where(tile.in_area, prediction.segmentation, nodata)
+            labels = np.where(tile.in_area, prediction.segmentation, maps.NO_CLASS)
             corner, inside = interior(labels, row, tile.column, self._scale)
-            interiors[corner] = inside.astype(nodata.dtype)
+            interiors[corner] = inside.astype(np.uint8)
         return maps.encode_labels(interiors)
 
     def _predict_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[tuple[_Tile, Any]]:
@@ -174,20 +145,28 @@ class Rows:
             yield from zip(batch, predictions, strict=True)
 
     def _read_tile(self, row: Window, column: Window) -> _Tile:
-        image, valid = self._raster.read(row, column, self._size)
+        image, valid = self._raster.read(row, column)
         in_area = valid & covers(self._seen_area, row, column)
         return _Tile(column, *(pad(array, self._min_side) for array in (image, valid, in_area)))
 
+    def join(self) -> None:
+        """Join the files of all rows to the result, a map or a table of objects."""
+        predictor = self._predictor
+        checkpoint = (predictor.arguments or {}).get("checkpoint")
+        made_from = dict(self.settings, date=f"{date.today()}", checkpoint=checkpoint)
+        if predictor.is_detector:
+            objects.join_objects(self._out, self._row_files, self._raster, self._area, made_from)
+        else:
+            palette = predictor.metainfo.get("palette")
+            maps.join_maps(self._out, self._row_files, self._raster, palette, made_from)
+
 
 def _cut_to_valid(prediction: Prediction, valid: np.ndarray) -> Prediction:
-    """Drop objects whose centre or whole mask has no data, and cut masks to pixels with data."""
+    """Drop objects whose centre has no data, and cut masks to pixels with data."""
     instances: Any = prediction.instances
+    if prediction.masks is not None:
+        instances = replace(instances, mask=prediction.masks & valid)
     x, y = ((prediction.boxes[:, :2] + prediction.boxes[:, 2:]) / 2).astype(int).T
     height, width = valid.shape
     is_valid = valid[y.clip(0, height - 1), x.clip(0, width - 1)]
-    masks = prediction.masks
-    if masks is not None:
-        masks = masks & valid
-        instances = replace(instances, mask=masks)
-        is_valid &= masks.any(axis=(1, 2))
     return replace(prediction, instances=instances[is_valid])

@@ -1,5 +1,6 @@
 """Tiles of a labelled raster, written for mmdet with objects or for mmseg with maps."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +12,11 @@ from shapely.affinity import translate
 
 from ..datasets.coco import Annotation, CocoImage
 from ..datasets.dataset import IGNORED
+from ..datasets.writing import write_coco
 from ..utils.coco import encode_mask, from_corners
 from .gdal import open_raster
-from .labels import CutObject, Labels
-from .polygons import covers
+from .labels import Labels
+from .polygons import burn, covers
 from .raster import Raster, pad
 from .settings import RasterSettings
 
@@ -23,27 +25,29 @@ MIN_SHOWN = 1 / 3
 
 
 class Tile(NamedTuple):
-    """A tile, with its area where labels are complete, and the labelled polygons in this area, all
-    in pixels of the raster.
-    """
+    """A tile, with its area where labels are complete, in pixels of the raster."""
 
     rows: slice
     columns: slice
     area: Any
-    objects: list[CutObject]
-    has_object: bool
 
 
 class TileImages:
     """Writes the square images of a split's tiles below a folder: PNGs, or GeoTIFFs of a raster
     that is read as stored.
+
+    Attributes:
+        count: Number of the written images.
+        shown: Positions of the labels that they show.
     """
 
     def __init__(self, raster: Raster, folder: Path, split: str, settings: RasterSettings) -> None:
-        self.raster = raster
         self.folder = folder
         self.split = split
         self.side = settings.tile
+        self.count = 0
+        self.shown: set[int] = set()
+        self._raster = raster
         self._is_raw = settings.options["raw"]
         self._moments: list[tuple[np.ndarray, np.ndarray]] = []
 
@@ -57,84 +61,69 @@ class TileImages:
         deviation[deviation == 0] = 1
         return mean.tolist(), deviation.tolist()
 
-    def name(self, tile: Tile) -> str:
-        """Return the name of a tile's image, within the folder of its split."""
-        suffix = "tif" if self._is_raw else "png"
-        stem = Path(self.raster.path).stem
-        return f"{stem}-{tile.rows.start}-{tile.columns.start}.{suffix}"
-
-    def write(self, tile: Tile, parent: Path, hides_rest: bool = False) -> np.ndarray | None:
-        """Write the image of a tile, if it has data in the tile's area, and return which of its
-        pixels have, (h, w). With `hides_rest`, pixels outside of the area become zero.
+    def write(self, tiles: Iterable[Tile], folder: Path) -> Iterator[tuple[Tile, Path, np.ndarray]]:
+        """Write the images of the tiles that have data in their area. Yield each with its path, and
+        which of its pixels count, (h, w). Pixels outside of the area are 0.
         """
-        image, has_data = self.raster.read(tile.rows, tile.columns)
-        in_area = covers(tile.area, tile.rows, tile.columns)
-        is_counted = has_data & in_area
-        if not is_counted.any():
-            return None
-        if hides_rest:
+        stem = Path(self._raster.path).stem
+        for tile in tiles:
+            image, has_data = self._raster.read(tile.rows, tile.columns)
+            in_area = covers(tile.area, tile.rows, tile.columns)
+            is_counted = has_data & in_area
+            if not is_counted.any():
+                continue
             image[~in_area] = 0
-        parent.mkdir(parents=True, exist_ok=True)
-        path = parent / self.name(tile)
-        padded = pad(image, self.side)
-        if not self._is_raw:
-            write_png(path, padded)
-            return is_counted
-        pixels = image[is_counted].astype(np.float64)
-        self._moments.append((pixels.mean(axis=0), (pixels**2).mean(axis=0)))
-        height, width, count = padded.shape
-        profile = dict(height=height, width=width, count=count, dtype=image.dtype.name)
-        with open_raster(path, "w", driver="GTiff", compress="deflate", **profile) as file:
-            file.write(padded.transpose(2, 0, 1))
-        return is_counted
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{stem}-{tile.rows.start}-{tile.columns.start}.png"
+            if self._is_raw:
+                path = path.with_suffix(".tif")
+                pixels = image[is_counted].astype(np.float64)
+                self._moments.append((pixels.mean(axis=0), (pixels**2).mean(axis=0)))
+                _write_bands(path, pad(image, self.side))
+            else:
+                _write_png(path, pad(image, self.side))
+            self.count += 1
+            yield tile, path, is_counted
 
 
-def write_png(path: Path, image: np.ndarray) -> None:
-    """Write an image of 8 bits as a PNG."""
+def _write_bands(path: Path, image: np.ndarray) -> None:
+    height, width, count = image.shape
+    profile = dict(height=height, width=width, count=count, dtype=image.dtype.name)
+    with open_raster(path, "w", driver="GTiff", compress="deflate", **profile) as file:
+        file.write(image.transpose(2, 0, 1))
+
+
+def _write_png(path: Path, image: np.ndarray) -> None:
     # OpenCV's default takes three times as long for files that are a tenth smaller.
     path.write_bytes(cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes())
 
 
-class ObjectTile(NamedTuple):
-    """A tile for mmdet, and the labels that it shows."""
-
-    image: CocoImage
-    annotations: list[Annotation]
-    shown: set[int]
-
-
-def write_object_tile(
-    images: TileImages, classes: int, has_masks: bool, tile: Tile
-) -> ObjectTile | None:
-    """Write the image of a tile, and return it with its objects, or None if it has no data.
-
-    An object of which the tile shows too little is a crowd, one without a class in every class.
+def write_objects(images: TileImages, labels: Labels, tiles: Iterable[Tile]) -> None:
+    """Write the images of tiles, and a COCO json with their objects. One of which a tile shows too
+    little is a crowd, and one without a class is a crowd in every class.
     """
-    is_counted = images.write(tile, images.folder / images.split, hides_rest=True)
-    if is_counted is None:
-        return None
-    number = tile.rows.start * images.raster.width + tile.columns.start
-    file_name = f"{images.split}/{images.name(tile)}"
-    image = CocoImage(number, file_name, images.side, images.side)
-    annotations = []
-    shown = set()
-    for cut in tile.objects:
-        share = cut.share
-        if not is_counted.all():
-            pixels = covers(cut.shape, tile.rows, tile.columns, all_touched=True)
-            share *= is_counted[pixels].mean()
-        is_shown = cut.number >= 0 and share > MIN_SHOWN
-        if is_shown:
-            shown.add(cut.label)
-        shape = translate(cut.shape, -tile.columns.start, -tile.rows.start)
-        box = from_corners(shape.bounds)[0].round(2).tolist()
-        mask = msgspec.Raw(msgspec.json.encode(_to_mask(shape, images.side) if has_masks else []))
-        categories = [cut.number + 1] if cut.number >= 0 else range(1, classes + 1)
-        annotations += [
-            Annotation(0, number, category, box, shape.area, 0 if is_shown else 1, mask)
-            for category in categories
-        ]
-    return ObjectTile(image, annotations, shown)
+    coco_images: list[CocoImage] = []
+    annotations: list[Annotation] = []
+    for tile, path, is_counted in images.write(tiles, images.folder / images.split):
+        image = len(coco_images)
+        file_name = f"{images.split}/{path.name}"
+        coco_images.append(CocoImage(image, file_name, images.side, images.side))
+        for label, part, share in labels.cut(tile.area):
+            has_class = labels.numbers[label] >= 0
+            pixels = burn([(part, 1)], tile.rows, tile.columns, all_touched=True) > 0
+            is_shown = has_class and share * is_counted[pixels].mean() > MIN_SHOWN
+            if is_shown:
+                images.shown.add(label)
+            shape = translate(part, -tile.columns.start, -tile.rows.start)
+            box = from_corners(shape.bounds)[0].round(2).tolist()
+            outlines = _to_mask(shape, images.side) if labels.have_masks else []
+            mask = msgspec.Raw(msgspec.json.encode(outlines))
+            numbers = [int(labels.numbers[label])] if has_class else range(len(labels.names))
+            annotations += [
+                Annotation(0, image, number + 1, box, shape.area, 0 if is_shown else 1, mask)
+                for number in numbers
+            ]
+    write_coco(images.folder / f"{images.split}.json", labels.names, coco_images, annotations)
 
 
 def _to_mask(shape: Any, side: int) -> Any:
@@ -145,15 +134,16 @@ def _to_mask(shape: Any, side: int) -> Any:
     return [np.ravel(part.exterior.coords[:-1]).round(2).tolist() for part in polygons]
 
 
-def write_map_tile(images: TileImages, labels: Labels, tile: Tile) -> Path | None:
-    """Write the image of a tile and its map, and return the map's path, or None without data."""
-    is_counted = images.write(tile, images.folder / "images" / images.split)
-    if is_counted is None:
-        return None
-    parent = images.folder / "masks" / images.split
-    parent.mkdir(parents=True, exist_ok=True)
-    numbers = labels.read(tile.rows, tile.columns)
-    label_map = np.where(is_counted & (numbers >= 0), numbers, IGNORED).astype(np.uint8)
-    path = (parent / images.name(tile)).with_suffix(".png")
-    write_png(path, pad(label_map, images.side, IGNORED))
-    return path
+def write_maps(images: TileImages, labels: Labels, tiles: Iterable[Tile]) -> None:
+    """Write the images of tiles, their maps, and the names of the classes."""
+    map_folder = images.folder / "masks" / images.split
+    image_folder = images.folder / "images" / images.split
+    for tile, path, is_counted in images.write(tiles, image_folder):
+        images.shown.update(
+            label for label, *_ in labels.cut(tile.area) if labels.numbers[label] >= 0
+        )
+        numbers = labels.read(tile.rows, tile.columns)
+        label_map = np.where(is_counted & (numbers >= 0), numbers, IGNORED).astype(np.uint8)
+        map_folder.mkdir(parents=True, exist_ok=True)
+        _write_png(map_folder / f"{path.stem}.png", pad(label_map, images.side, IGNORED))
+    (images.folder / "classes.txt").write_text("\n".join(labels.names), "utf-8")
