@@ -1,7 +1,7 @@
 """A labelled raster as tiles to train on: which tiles are written, and which are left out."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +13,16 @@ from ..datasets.dataset import IGNORED
 from ..prediction.tiles import windows
 from ..utils.atomic import atomic_path
 from ..utils.cli import print_line, progress_bar
+from ..utils.errors import preview
 from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels
 from .polygons import area_in_pixels, in_pixels, to_map
 from .raster import Raster
 from .settings import READING, RasterSettings
 from .tiles import Tile, TileImages, write_maps, write_objects
+
+_HELD_OUT = "held_out.gpkg"
+# What a folder of tiles may hold.
+_WRITTEN = {"train", "val", "images", "masks", "train.json", "val.json", "classes.txt", _HELD_OUT}
 
 
 class Tiles(NamedTuple):
@@ -52,34 +57,31 @@ def cut_raster(
 
     Args:
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
-        overwrite: Whether to remove a folder that exists.
+        overwrite: Whether to replace the tiles of an earlier call.
         model_classes: Classes of a model, whose order the labels take if they have the same.
 
     Raises:
         FileExistsError: If the folder exists, without `overwrite`.
-        ValueError: If no label lies in the area, or labels and raster do not match.
+        ValueError: If no label lies in the area, labels and raster do not match, or the folder has
+            files of the user.
     """
     if folder.exists() and not overwrite:
         raise FileExistsError(f"{folder} exists: --overwrite cuts the tiles again")
+    others = [path.name for path in folder.glob("*") if path.name not in _WRITTEN]
+    if others:
+        raise ValueError(f"{folder} holds {preview(others)}, which are not of tiles: move them")
     raster = Raster(path, **settings.options)
     if aoi is None:
         print_line("without --aoi, labels count as complete on all of the raster")
     area = area_in_pixels(aoi, raster)
-    labels = _read_labels(source, raster, area, [] if is_detector else [BACKGROUND], model_classes)
+    labels = _read_labels(source, raster, area, is_detector, model_classes)
     parts = _divide(area, labels) if hold_out else {"train": area}
-    write = write_objects if is_detector else write_maps
     with atomic_path(folder) as unfinished:
         unfinished.mkdir()
         images = {split: TileImages(raster, unfinished, split, settings) for split in parts}
         for split, part in parts.items():
             tiles = _cut_into_tiles(part, settings)
-            chosen = _choose_tiles(tiles, labels)
-            with progress_bar(len(chosen), "tile", iterable=chosen) as bar:
-                write(images[split], labels, bar)
-            count = images[split].count
-            without_object = f"{len(tiles) - len(chosen)} without an object"
-            without_data = f"{len(chosen) - count} without data"
-            print_line(f"{split}: {count} tiles, left out {without_object}, {without_data}")
+            _write_split(images[split], labels, tiles, write_objects if is_detector else write_maps)
         if not images["train"].shown:
             fix = "give other labels, or a larger --tile"
             raise ValueError(f"no tile has labels to train on: {fix}")
@@ -87,7 +89,7 @@ def cut_raster(
         print_line(f"the tiles show {len(shown)} of {len(labels.objects)} labels")
         if "val" in parts:
             held_out = to_map([parts["val"]], raster)
-            held_out.to_file(unfinished / "held_out.gpkg", layer="held_out")
+            held_out.to_file(unfinished / _HELD_OUT, layer="held_out")
         if folder.exists():
             shutil.rmtree(folder)
     reading = {name: value for name, value in settings.options.items() if name in READING}
@@ -96,13 +98,9 @@ def cut_raster(
 
 
 def _read_labels(
-    source: LabelFile,
-    raster: Raster,
-    area: Any,
-    first_classes: Sequence[str],
-    model_classes: Sequence[str],
+    source: LabelFile, raster: Raster, area: Any, is_detector: bool, model_classes: Sequence[str]
 ) -> Labels:
-    """Read the polygons that meet an area. The `first_classes` stand before theirs."""
+    """Read the polygons that meet an area."""
     polygons = source.read(raster.crs)
     is_inside = shapely.intersects(area, in_pixels(polygons.geometry, raster))
     classes = polygons["class"][is_inside]
@@ -112,7 +110,9 @@ def _read_labels(
         raise ValueError(f"{problem}: compare both in a GIS")
     counts = f"{(~is_inside).sum()} outside of the area, {(~has_class).sum()} without a class"
     print_line(f"{source.path}: {len(polygons)} polygons, {counts}")
-    names = [*first_classes, *sorted({*classes[has_class]} - {*first_classes})]
+    names = sorted({*classes[has_class]})
+    if not is_detector:
+        names = [BACKGROUND, *(name for name in names if name != BACKGROUND)]
     if set(names) == set(model_classes):
         names = list(model_classes)
     if len(names) > IGNORED:
@@ -146,10 +146,21 @@ def _cut_into_tiles(area: Any, settings: RasterSettings) -> list[Tile]:
     return [tile for tile in tiles if tile.area.area > 0]
 
 
-def _choose_tiles(tiles: Sequence[Tile], labels: Labels) -> list[Tile]:
-    """Return the tiles that have an object, and up to as many others, evenly spread."""
+def _write_split(
+    images: TileImages,
+    labels: Labels,
+    tiles: Sequence[Tile],
+    write: Callable[[TileImages, Labels, Iterable[Tile]], None],
+) -> None:
+    """Write the tiles that have an object, and up to as many others, evenly spread."""
     has_object = labels.with_objects([tile.area for tile in tiles])
-    chosen = np.flatnonzero(has_object)
+    with_object = np.flatnonzero(has_object)
     others = np.flatnonzero(~has_object)
-    spread = np.linspace(0, len(others) - 1, min(len(chosen), len(others))).round().astype(int)
-    return [tiles[number] for number in [*chosen, *others[spread]]]
+    count = min(len(with_object), len(others))
+    spread = np.linspace(0, len(others) - 1, count).round().astype(int)
+    chosen = [tiles[number] for number in [*with_object, *others[spread]]]
+    with progress_bar(len(chosen), "tile", iterable=chosen) as bar:
+        write(images, labels, bar)
+    left_out = f"{len(tiles) - len(chosen)} without an object"
+    without_data = f"{len(chosen) - images.count} without data"
+    print_line(f"{images.split}: {images.count} tiles, left out {left_out}, {without_data}")

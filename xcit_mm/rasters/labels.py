@@ -59,8 +59,6 @@ class LabelFile(NamedTuple):
 
 class Labels:
     """The polygons of `LabelFile.read` on the pixels of a raster, or of an open file of rasterio.
-    Where they overlap, the smallest one counts. Pixels without a polygon are BACKGROUND, or
-    UNLABELLED if there is no such class.
 
     Attributes:
         names: Names of the classes, in the order of their numbers.
@@ -101,7 +99,9 @@ class Labels:
                 yield label, part, part.area / whole.area
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
-        """Return the class numbers of a window, (h, w), int32."""
+        """Return the class numbers of a window, (h, w): of the smallest polygon of each pixel, else
+        of BACKGROUND, or UNLABELLED if there is no such class.
+        """
         window = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
         selected = np.sort(self._tree.query(window))
         drawn = zip(self.shapes[selected], self.numbers[selected], strict=True)

@@ -29,9 +29,6 @@ class Raster:
         bounds: Stored values that become 0 and 255: one pair for all bands, or one for each.
         nodata: A value without data, besides what the file declares.
 
-    Attributes:
-        bounds: As an array (bands, 2), or None without a scale.
-
     Raises:
         ValueError: If file, options and channels do not match.
         OSError: If GDAL cannot read the file.
@@ -62,13 +59,13 @@ class Raster:
             # Engineering systems have no place on the earth.
             self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
             self.bands = self._choose_bands(bands)
-            self._dtype = np.result_type(*(self._file.dtypes[n - 1] for n in self.bands)).name
+            self._dtype = self._file.dtypes[0]
             flags = self._file.mask_flag_enums[0]
             # GDAL reads the blocks that a sparse file lacks as nodata.
             self._may_lack_blocks = self._file.driver == "GTiff" and MaskFlags.nodata in flags
             if nodata is None and MaskFlags.all_valid in flags:
                 print_line(f"{path}: no nodata, alpha or mask: if it has a collar, --nodata 0")
-            self.bounds = self._find_bounds(bounds)
+            self._bounds = self._find_bounds(bounds)
 
     def _check_file(self) -> None:
         """Raise ValueError if a file must be converted before it is one image with a place."""
@@ -165,8 +162,8 @@ class Raster:
         """
         with gdal(self.path):
             pixels, valid = self._read(rows, columns)
-        if self.bounds is not None:
-            low, high = self.bounds.T[..., None, None]
+        if self._bounds is not None:
+            low, high = self._bounds.T[..., None, None]
             has_value = valid & np.isfinite(pixels)
             scaled = np.rint((np.where(has_value, pixels, low) - low) / (high - low) * 255)
             pixels = scaled.clip(0, 255).astype(np.uint8)
@@ -187,8 +184,8 @@ class Raster:
         valid = self._file.dataset_mask(window=window, out_shape=size) > 0
         if not valid.any():
             return np.zeros(shape, self._dtype), valid
-        options = dict(out_shape=shape, out_dtype=self._dtype, resampling=Resampling.bilinear)
-        pixels = self._file.read(self.bands, window=window, **options)
+        resampling = Resampling.bilinear
+        pixels = self._file.read(self.bands, window=window, out_shape=shape, resampling=resampling)
         valid &= np.isfinite(pixels).any(axis=0)
         if self._nodata is not None:
             valid &= (pixels != self._nodata).any(axis=0)
