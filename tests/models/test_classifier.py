@@ -26,15 +26,9 @@ CONFIG = next((CONFIGS / "classification").glob("*.py"))
 
 
 def load(file: Path, patch_size: int = 16, num_classes: int = 10, **options) -> XCiTClassifier:
-    """Load a classifier from a file. A failure must not change the model."""
     init_cfg = dict(type="Pretrained", checkpoint=str(file), **options)
     model = XCiTClassifier(PICO, patch_size, num_classes, init_cfg=init_cfg)
-    initial = {key: value.clone() for key, value in model.state_dict().items()}
-    try:
-        model.init_weights()
-    except ValueError:
-        assert same(model.state_dict(), initial), "half loaded"
-        raise
+    model.init_weights()
     return model.eval()
 
 
