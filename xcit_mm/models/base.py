@@ -210,7 +210,7 @@ class Backbone(BaseModule):
             super().init_weights()
             for options in pretrained:
                 load_pretrained(self, **options)
-        except Exception:  # of any type: it passes on, and a second call must try again
+        except Exception:  # any of them: a second call must try again
             self.is_init = False
             raise
         finally:
