@@ -51,7 +51,7 @@ def segmentor(write_trained) -> Trained:
     """A small UperNet, whose preprocessor pads."""
     cfg = Config.fromfile(CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py")
     trunk = dict(small_models.TRUNK, depth=2)
-    cfg.model.backbone.update(arch=trunk, out_indices=(0, 1))
+    cfg.model.backbone.update(arch=trunk, out_indices=(0, 1), patch_embed="linear")
     cfg.model.data_preprocessor.test_cfg = dict(size_divisor=32)
     cfg.model.neck = None
     cfg.model.decode_head = dict(

@@ -23,7 +23,7 @@ pytest.importorskip("onnxscript")
 @pytest.fixture(scope="module")
 def small(write_trained):
     """A backbone of a detector, whose level upsamples."""
-    backbone = dict(arch=dict(depth=1), out_indices=(0,), strides=(8,))
+    backbone = dict(arch=dict(depth=1), out_indices=(0,), strides=(8,), patch_embed="linear")
     return write_trained(small_models.mask_rcnn(backbone=backbone), part="backbone")
 
 

@@ -17,6 +17,14 @@ def test_the_file_of_another_folder_does_not_stand_in_for_one_of_a_copy(work_dir
     assert find_checkpoint_in(copy) == str(copy / "iter_2.pth")
 
 
+@pytest.mark.parametrize("place", ["{}/large_disk/iter_2.pth", "s3://bucket/iter_2.pth"])
+def test_a_run_may_save_outside_of_its_folder(place, work_dir, tmp_path):
+    (tmp_path / "large_disk").mkdir()
+    (work_dir / "iter_2.pth").rename(tmp_path / "large_disk" / "iter_2.pth")
+    (work_dir / "last_checkpoint").write_text(place.format(tmp_path))
+    assert find_checkpoint_in(work_dir) == place.format(tmp_path)
+
+
 def test_the_only_checkpoint_of_a_folder_is_enough(work_dir):
     (work_dir / "last_checkpoint").unlink()
     for number in (1, 2):

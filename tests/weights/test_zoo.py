@@ -97,8 +97,14 @@ def test_of_a_model_on_the_hub_only_the_weights_are_taken(hub, tmp_path):
         find_model("hf://me/model")
 
 
-@pytest.mark.parametrize("name", ["hf://me/model", "folder"])
-@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin", "last.pth.tar"])
+@pytest.mark.parametrize(
+    "file, name",
+    [
+        ("model.safetensors", "hf://me/model"),
+        ("pytorch_model.bin", "hf://me/model"),
+        ("last.pth.tar", "folder"),
+    ],
+)
 def test_a_folder_with_weights_alone_is_a_backbone(file, name, hub, tmp_path):
     for path in hub.iterdir():
         path.unlink()

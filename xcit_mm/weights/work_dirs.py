@@ -56,7 +56,7 @@ def find_checkpoint_in(folder: Path) -> str | None:
     last = last_checkpoint(folder)
     if last:
         best = best_files(_read_last(folder)).values()
-        return next((str(folder / name) for name in best), last)
+        return next((str(Path(last).with_name(name)) for name in best), last)
     files = [path for path in folder.iterdir() if path.name.endswith(CHECKPOINT_SUFFIXES)]
     files = [folder / name for name in _HUB_FILES if folder / name in files][:1] or files
     if len(files) > 1:
@@ -81,13 +81,18 @@ def best_files(checkpoint: Any) -> dict[str, str]:
 
 
 def last_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint in a work folder that its run saved last, which may be missing, or None
-    if none was saved. The folder may have been moved: only the name of the file counts.
+    """Return the checkpoint that a run saved last, which may be missing, or None if none was saved.
+
+    The file of that name in the work folder counts, which may have been moved. The path that the
+    run wrote counts on a server, or in a folder that is not a work folder.
     """
     pointer = work_dir / "last_checkpoint"
     saved = pointer.read_text("utf-8").strip() if pointer.is_file() else ""
     if saved:
-        return str(work_dir / Path(saved).name)
+        file = work_dir / Path(saved).name
+        is_in_work_dir = file.is_file() or Path(saved).with_name(pointer.name).exists()
+        is_elsewhere = "://" in saved or (Path(saved).is_file() and not is_in_work_dir)
+        return saved if is_elsewhere else str(file)
     # A kill came before the path was written.
     files = [*work_dir.glob("iter_*.pth"), *work_dir.glob("epoch_*.pth")]
     numbers = {path.stem.rpartition("_")[2]: str(path) for path in files}
