@@ -45,10 +45,8 @@ def check_model(cfg: Config, part: str) -> None:
 
 
 def check_types(part: Any, where: str = "model") -> None:
-    """Raise ValueError with the first part of a detector whose type cannot be exported.
-
-    Args:
-        part: Config of a part, at the dotted key `where`.
+    """Raise ValueError with the first type in a part of a detector, at the dotted key `where`, that
+    cannot be exported.
     """
     if not isinstance(part, dict):
         for stage in part if isinstance(part, list | tuple) else ():

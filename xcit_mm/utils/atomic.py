@@ -11,14 +11,12 @@ from typing import IO
 
 @contextmanager
 def atomic_path(path: Path, unfinished: Path | None = None) -> Iterator[Path]:
-    """Yield a path in the folder of `path` for a file or folder to write. It is renamed to `path`
-    when the block ends.
-
-    If the block raises, the new file or folder is removed, and a former file stays unchanged.
+    """Yield a path for a file or folder to write, which is renamed to `path` when the block ends.
+    If the block raises, it is removed, and a former file stays.
 
     Args:
         unfinished: The path to yield, which the next call replaces after a kill. Default: a new
-            name for each call.
+            name in the folder of `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Some libraries choose the format by the suffix.

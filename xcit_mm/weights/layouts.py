@@ -192,11 +192,10 @@ def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Join q, k and v of class attention into one `qkv`, as published."""
     joined = dict(state)
     for key in state:
-        if key.startswith("cls_attn_blocks.") and ".attn.q." in key:
-            parts = [key.replace(".q.", f".{part}.") for part in "qkv"]
-            if joined.keys() >= set(parts):
-                tensors = [joined.pop(part) for part in parts]
-                joined[key.replace(".q.", ".qkv.")] = torch.cat(tensors)
+        parts = [key.replace(".attn.q.", f".attn.{part}.") for part in "qkv"]
+        if key.startswith("cls_attn_blocks.") and ".attn.q." in key and set(parts) <= set(state):
+            tensors = [joined.pop(part) for part in parts]
+            joined[key.replace(".attn.q.", ".attn.qkv.")] = torch.cat(tensors)
     return joined
 
 
@@ -233,11 +232,9 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
         num_heads=trunk["blocks.0.attn.temperature"].numel(),
     )
     name = arch_name(**shape)
-    if stem == LINEAR_STEM:
-        patch_size = trunk[stem].shape[-1]
-    else:  # each convolution halves the size
-        pattern = re.compile(r"patch_embed\.proj\.\d+\.0\.weight")
-        patch_size = 2 ** sum(1 for key in trunk if pattern.fullmatch(key))
+    # Each convolution of a stem halves the size.
+    convolutions = [key for key in trunk if re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key)]
+    patch_size = trunk[stem].shape[-1] if stem == LINEAR_STEM else 2 ** len(convolutions)
     return dict(
         arch=name if name in ARCHS else dict(shape, eta=1.0),  # shapes do not tell eta
         patch_size=patch_size,

@@ -69,9 +69,8 @@ def match_model(
     fill_stem: bool = False,
     prefix: str | None = None,
 ) -> dict[str, Tensor]:
-    """Return the state dict with which a checkpoint fills a detector, segmentor or classifier.
-
-    The options are those of `StrictLoadHook`. The model is not changed.
+    """Return the state dict with which a checkpoint fills a detector, segmentor or classifier. The
+    options are those of `StrictLoadHook`.
 
     Raises:
         ValueError: If the model has another backbone, or if the file does not fit.
@@ -135,8 +134,8 @@ def match_backbone(
     backbone: Any, weights: Weights, depth: int, unused: tuple[str, ...], prefix: str = ""
 ) -> dict[str, Tensor]:
     """Return the tensors that fill a backbone, which names its trunk, but not its pyramid, with
-    `prefix`. Left out are blocks after the last tap, up to `depth`, levels of the pyramid that the
-    backbone lacks, and tensors with an `unused` prefix.
+    `prefix`. Blocks after the last tap, up to `depth`, levels that the pyramid lacks, and tensors
+    with an `unused` prefix are left out.
     """
     expected = backbone.state_dict()
     if not weights.needs_pyramid:

@@ -68,8 +68,8 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
     """
     if checkpoint and model.endswith(CHECKPOINT_SUFFIXES):
         raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
-    config, own_checkpoint = _look_up_model(model, find_weights=checkpoint is None)
-    checkpoint = checkpoint or own_checkpoint
+    config, own = _look_up_model(model, find_weights=checkpoint is None)
+    checkpoint = checkpoint or own
     if checkpoint is None:
         fix = "give one after it, or the name of published weights"
         raise ValueError(f"{model} has no checkpoint: {fix}")
@@ -103,7 +103,7 @@ def _look_up_model(model: str, find_weights: bool = False) -> tuple[str, str | N
 
 
 def find_folder(name: str) -> Path | None:
-    """Return a local folder, or that of `hf://OWNER/NAME`, or None if the name is neither."""
+    """Return a local folder, or that of `hf://OWNER/NAME`, or None for other names."""
     if name.startswith(HUB_PREFIX):
         return download_model(name)
     folder = Path(name).expanduser()
@@ -111,8 +111,8 @@ def find_folder(name: str) -> Path | None:
 
 
 def find_weights(name: str) -> str | None:
-    """Return the file of weights for which a name stands: itself, as a path or URL, or the weights
-    of `hf://OWNER/NAME` or of a folder without a config. None for a model.
+    """Return the file of weights for which a path, URL, `hf://OWNER/NAME` or folder without a
+    config stands, or None for a model.
     """
     if name.endswith(CHECKPOINT_SUFFIXES) or name.startswith(REMOTE_PREFIXES):
         return name
@@ -135,8 +135,8 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
     """Read a checkpoint as `load_from_file`, after a download if necessary.
 
     Args:
-        name: A path, a URL, a published name with or without `xcit://`, `hf://OWNER/NAME`, or a
-            folder. Of these, the checkpoint is that of `find_checkpoint_in`.
+        name: A path, a URL, a published name with or without `xcit://`, or `hf://OWNER/NAME` or a
+            folder, which have that of `find_checkpoint_in`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -167,6 +167,5 @@ def download_model(name: str) -> Path:
             folder = Path(snapshot_download(repository))
         return folder
     except Exception as error:  # the Hub's client and its libraries raise many types
-        raise ConnectionError(
-            f"cannot download {name} ({reason(error)[:300]}): check the name"
-        ) from error
+        problem = f"cannot download {name} ({reason(error)[:300]})"
+        raise ConnectionError(f"{problem}: check the name") from error
