@@ -60,9 +60,10 @@ def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
     """Raise ValueError if an output, a file or a folder, is an input or holds one."""
     written = os.path.realpath(out)
     for path in inputs:
-        # Unlike Path.resolve, realpath takes loops of links. A URL is not a file.
-        if "://" not in str(path) and Path(os.path.realpath(path)).is_relative_to(written):
-            raise ValueError(f"--out {out} is or holds the input {path}: give another --out")
+        real_path = os.path.realpath(path)  # unlike Path.resolve, it takes loops of links
+        if "://" not in str(path) and Path(real_path).is_relative_to(written):
+            relation = "is" if real_path == written else "holds"
+            raise ValueError(f"--out {out} {relation} the input {path}: give another --out")
 
 
 @contextmanager
