@@ -116,6 +116,14 @@ def test_what_a_data_yaml_or_its_labels_must_not_hold(export, file, old, new, me
     assert message in str(error.value) and str(tmp_path) in str(error.value)
 
 
+def test_labels_whose_photo_was_renamed_are_named(tmp_path):
+    options = write_export("Ultralytics", tmp_path)
+    photo = tmp_path / "images/train/b.jpg"
+    photo.rename(photo.with_stem("new"))
+    with pytest.raises(ValueError, match=r"train has no photos of the labels b$"):
+        read_export(options)
+
+
 def test_names_stay_as_they_are_written(tmp_path):
     options = write_export("Ultralytics", tmp_path)
     path = tmp_path / "data.yaml"
