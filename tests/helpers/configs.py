@@ -1,6 +1,7 @@
 """Config files and metafiles, each parsed only once in a process, and written without yapf."""
 
 import copy
+import re
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,10 @@ except Exception:
     _bases.enter_context(find_bases_by_package())
 
 # yapf takes a second for the config of a detector, which mmengine writes into each checkpoint.
-mmengine_config.FormatCode = lambda text, **_: (text, False)
+mmengine_config.FormatCode = lambda text, **_: (
+    re.sub(r"^(\w+)=", r"\1 = ", text, flags=re.M),
+    True,
+)
 _parse_config = cache(Config.fromfile)
 _parse_yaml = cache(lambda text: yaml.load(text, Loader=getattr(yaml, "CLoader", yaml.Loader)))
 
