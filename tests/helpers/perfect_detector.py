@@ -6,7 +6,7 @@ of the tiling.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
@@ -64,7 +64,7 @@ class Scene:
             self.add(ellipse if rng.random() < 0.5 else corners)
         return self
 
-    def add_ships(self, length: float = 60, width: float = 8, gap: float = 3) -> "Scene":
+    def add_ships(self, length: float, width: float = 8, gap: float = 3) -> "Scene":
         """Fill the scene with ships at 45 degrees, whose boxes overlap by more than half."""
         along = np.array([1, 1]) / 2**0.5
         across = np.array([1, -1]) / 2**0.5
@@ -136,36 +136,22 @@ class PerfectDetector:
         return [detect(image, **self.options) for image in images]
 
 
-class Faults(NamedTuple):
-    """Numbers of the objects with a fault, and the smallest share of an object that was found."""
-
-    lost: list[int]
-    doubled: list[int]
-    cut: list[int]
-    joined: list[int]  # with pixels of other objects
-    cover: float
+NO_FAULTS: list[str] = []
 
 
-def judge(scene: Scene, masks: Iterable[np.ndarray], labels: Iterable[int]) -> Faults:
-    """Compare masks (H, W), bool, with the objects. All numbers are in ascending order."""
+def judge(scene: Scene, masks: Iterable[np.ndarray], labels: Iterable[int]) -> list[str]:
+    """List the objects that masks (H, W), bool, miss, find twice, cut, or join with others."""
     sizes = np.bincount(scene.numbers.ravel(), minlength=scene.count + 1)
     counter: Counter[int] = Counter()
-    cuts = []
-    joined = []
-    cover = 1.0
+    faults = []
     for mask, label in zip(masks, labels, strict=True):
         numbers, counts = np.unique(scene.numbers[mask], return_counts=True)
         number = int(numbers[counts.argmax()])
         assert number and label == class_of(number)
         counter[number] += 1
-        if len(numbers) > 1:
-            joined.append(number)
-        if counts.max() < sizes[number]:
-            cuts.append(number)
-        cover = min(cover, counts.max() / sizes[number])
-    lost = [number for number in range(1, scene.count + 1) if number not in counter]
-    doubled = sorted(number for number, count in counter.items() if count > 1)
-    return Faults(lost, doubled, sorted(cuts), sorted(joined), cover)
-
-
-NO_FAULTS = Faults([], [], [], [], 1)
+        if counts.tolist() != [sizes[number]]:
+            faults.append(f"{number}: {counts} of {sizes[number]} pixels")
+    times = {number: counter[number] for number in range(1, scene.count + 1)}
+    return faults + [
+        f"{number}: found {count} times" for number, count in times.items() if count != 1
+    ]

@@ -70,8 +70,7 @@ def in_two_processes(
 ) -> None:
     """Call a function of a rank, 0 or 1, and arguments in two processes; raise what one raised.
 
-    Processes that use a GPU need the start method 'spawn': where there is one, the libraries have
-    asked CUDA for it in the server, and CUDA works in no fork of a process that did.
+    Processes that use a GPU need the start method 'spawn': CUDA works in no fork of the server.
     """
     from torch.multiprocessing import start_processes
 
@@ -128,8 +127,8 @@ def arrange_death(call: str, count: int, number: int = signal.SIGKILL) -> None:
     Args:
         call: Name of a method of hooks, "before_replace" or "after_replace".
         count: Number of the call, from 1.
-        number: The signal. Another one than SIGKILL, which the system sends to the children later,
-            is sent to the whole process group, as torchrun sends it.
+        number: The signal. Another one than SIGKILL is sent to the whole process group, as torchrun
+            sends it.
     """
     from mmengine.runner import Runner
 

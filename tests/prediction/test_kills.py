@@ -181,7 +181,7 @@ def test_a_hanging_image_ends_the_process_that_reads(
 
     def hang(self: Preprocessing, image: object) -> object:
         if str(image).endswith("05.png"):
-            time.sleep(60)
+            time.sleep(4)
         return read(self, image)
 
     monkeypatch.setattr(Preprocessing, "read", hang)

@@ -37,7 +37,7 @@ def photo() -> np.ndarray:
 
 
 def test_a_map_is_that_of_the_image_in_memory(photo):
-    """In each pixel, but where the two best classes are equal to rounding."""
+    """But where the two best classes are equal to rounding."""
     valid = np.ones((450, 410), bool)
     valid[:200, :90] = False
     valid[400:] = False

@@ -75,8 +75,7 @@ def _list_journals(folder: Path, prefix: str = "") -> list[Path]:
 
 
 def _iter_lines(journal: Path) -> Iterator[dict[str, Any]]:
-    """Yield the content of each line. The last may be incomplete: its process died."""
-    with journal.open("rb") as file:
+    with journal.open("rb") as file:  # the last line may be incomplete: its process died
         yield from (json.loads(line) for line in file if line.endswith(b"\n"))
 
 

@@ -88,9 +88,7 @@ def _predict_crops(
     batch_img_metas: list[dict],
     **options: Any,
 ) -> list[InstanceData]:
-    """Call `FCNMaskHead.predict_by_feat` (`predict`) for each object, as if the image were its box,
-    and set `results.masks` to crops.
-    """
+    """Call `predict_by_feat` for each object, as if the image were its box."""
     for scores, results, meta in zip(mask_preds, results_list, batch_img_metas, strict=True):
         boxes = results.bboxes
         boxes /= boxes.new_tensor(meta["scale_factor"]).repeat((1, 2))

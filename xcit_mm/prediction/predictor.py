@@ -199,7 +199,7 @@ class Predictor:
     def _predict(
         self, images: Iterable[np.ndarray], masks: Iterable[np.ndarray] = ()
     ) -> Iterator[Prediction]:
-        """Predict whole arrays, as the loading step of the config returns them, in batches."""
+        """Predict whole arrays in batches."""
         is_slide = (self.cfg.model.get("test_cfg") or {}).get("mode") == "slide"
         backbone = getattr(self.model, "backbone", None)
         sees_gaps = is_slide or not getattr(backbone, "can_leave_out_pixels", False)
@@ -245,7 +245,6 @@ class Predictor:
 
 
 def _checksum(model: nn.Module) -> int:
-    """Return the CRC-32 of the names and bytes of a model's weights."""
     checksum = 0
     for name, tensor in model.state_dict().items():
         stored = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

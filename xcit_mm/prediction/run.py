@@ -138,7 +138,6 @@ def _open_results(engine: Engine, listing: Listing, overwrite: bool) -> Iterator
 
 
 def _report(engine: Engine, is_new: bool) -> RunReport:
-    """Write the jsons of all records, and return the report."""
     predictor = engine.predictor
     classes = zip(engine.category_ids, predictor.names, strict=True)
     categories = [dict(id=id_, name=name) for id_, name in classes]
