@@ -59,7 +59,7 @@ class Raster:
             # Engineering systems have no place on the earth.
             self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
             self.bands = self._choose_bands(bands)
-            self._dtype = self._file.dtypes[0]
+            self._dtype = np.result_type(*(self._file.dtypes[n - 1] for n in self.bands)).name
             flags = self._file.mask_flag_enums[0]
             # GDAL reads the blocks that a sparse file lacks as nodata.
             self._may_lack_blocks = self._file.driver == "GTiff" and MaskFlags.nodata in flags
@@ -184,8 +184,8 @@ class Raster:
         valid = self._file.dataset_mask(window=window, out_shape=size) > 0
         if not valid.any():
             return np.zeros(shape, self._dtype), valid
-        resampling = Resampling.bilinear
-        pixels = self._file.read(self.bands, window=window, out_shape=shape, resampling=resampling)
+        options = dict(out_shape=shape, out_dtype=self._dtype, resampling=Resampling.bilinear)
+        pixels = self._file.read(self.bands, window=window, **options)
         valid &= np.isfinite(pixels).any(axis=0)
         if self._nodata is not None:
             valid &= (pixels != self._nodata).any(axis=0)
