@@ -111,19 +111,20 @@ class TestMaps:
         assert (tiles / "classes.txt").read_text().split() == order
 
 
-def test_four_bands_keep_their_values(tmp_path):
+@pytest.mark.parametrize("bands", [[1, 2, 3, 4], [2]])
+def test_stored_bands_keep_their_values(bands, tmp_path):
     scene = make_scene(tmp_path, bands=4)
-    reading = dict(channels=4, raw=True, bands=[1, 2, 3, 4])
+    reading = dict(channels=len(bands), raw=True, bands=bands)
     tiles, result = cut(scene.raster, scene.labels, tile=200, reading=reading)
-    assert result.settings == dict(tile=200, overlap=0, bands=[1, 2, 3, 4])
+    assert result.settings == dict(tile=200, overlap=0, bands=bands)
     pixels = []
     with rasterio.open(scene.raster) as source:
         for path in sorted((tiles / "train").iterdir()):
             row, column = place_of(path.stem)
             window = rasterio.windows.Window(column, row, 200, 200)
             with rasterio.open(path) as tile:
-                np.testing.assert_array_equal(tile.read(), source.read(window=window))
-                pixels.append(tile.read().reshape(4, -1))
+                np.testing.assert_array_equal(tile.read(), source.read(bands, window=window))
+                pixels.append(tile.read().reshape(len(bands), -1))
     values = np.concatenate(pixels, axis=1)
     np.testing.assert_allclose(result.statistics[0], values.mean(axis=1), rtol=1e-3)
     np.testing.assert_allclose(result.statistics[1], values.std(axis=1), rtol=1e-3)

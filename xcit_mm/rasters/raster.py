@@ -172,7 +172,7 @@ class Raster:
         elif self._channels == 3:
             pixels = pixels[::-1]
         image = np.broadcast_to(pixels.transpose(1, 2, 0), (*valid.shape, self._channels))
-        return np.ascontiguousarray(image), valid
+        return image.copy(), valid
 
     def _read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values (n, h, w), and which pixels have data (h, w)."""
