@@ -107,7 +107,7 @@ MAP = MAPS / "0.png"
 MAP_BREAKS = {
     "label of no class": (
         lambda: write_map(MAP, [1, 200]),
-        *("D506", "decode_head", "num_classes=150", "ignore_index=255", "label 199 in 1 map", MAP),
+        *("D506", "0 to 149", "decode_head", "ignore_index=255", "label 199 in 1 map", MAP),
     ),
     "broken": (lambda: MAP.write_bytes(b"no image"), "D505", MAP, "UnidentifiedImageError"),
     "colours": (lambda: write_image(MAP), "D505", MAP, "has colours"),
@@ -166,5 +166,5 @@ def test_segmentor_of_one_class_has_the_labels_0_and_1(own_config):
     assert failures(config) == []
     assert "D304" in [finding.code for finding in findings(config, level="note")]
     write_segmentation_maps(Path("data/shapes"), [0, 1, 2])
-    label = ("decode_head", "num_classes=1", "ignore_index=255", "label 2 in 3 maps")
+    label = ("0 to 1", "decode_head", "ignore_index=255", "label 2 in 3 maps")
     assert_named(failures(config), [("D506", "train", *label), ("D506", "val", *label)])

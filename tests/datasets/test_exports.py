@@ -76,11 +76,15 @@ def test_objects_of_the_validation_that_are_of_no_class_are_counted(tmp_path):
     val = tmp_path / "valid/_annotations.coco.json"
     edit_json(val, lambda coco: coco["annotations"][0].update(category_id=0))
     dataset = read_export(options)
-    assert dataset.describe().endswith(", left out 1 object of no class of the training")
+    left_out = "1 object of the validation, of classes without objects in training: nuts"
+    assert dataset.describe().endswith(f", left out {left_out}")
     assert len(dataset.val.annotations) == 1
     edit_json(val, lambda coco: coco["categories"].pop())
     edit_json(val, lambda coco: coco["annotations"].pop())
     with pytest.raises(ValueError, match=r"_annotations\.coco\.json has no category fig"):
+        read_export(options)
+    edit_json(val, lambda coco: coco["annotations"].clear())
+    with pytest.raises(ValueError, match=r"no image for validation has an object"):
         read_export(options)
 
 
@@ -99,10 +103,16 @@ def test_objects_of_the_validation_that_are_of_no_class_are_counted(tmp_path):
         ("Ultralytics", "data.yaml", "train:", "trian:", "missing required field `train`"),
         ("Ultralytics", "data.yaml", "0: date", "date", "mapping values"),
         ("Roboflow YOLO", "data.yaml", "names: ['date', 'fig']", "names: date", "Expected `object"),
-        ("Ultralytics", "labels/train/b.txt", "0 0.5", "2 0.5", "b.txt, line 1: '2 0.5"),
-        ("Ultralytics", "labels/train/b.txt", "\n", " 0.9", "is not the number of a class and a"),
+        (
+            "Ultralytics",
+            "labels/train/b.txt",
+            "0 0.5",
+            "2 0.5",
+            "class 2 is not among the names 0, 1",
+        ),
+        ("Ultralytics", "labels/train/b.txt", "\n", " 0.9", "b.txt, line 1: '0 0.5"),
         ("Ultralytics", "labels/train/b.txt", "1.0", "40", "a polygon in parts of the image"),
-        ("Ultralytics", "labels/train/b.txt", "1.0", "nan", "a polygon in parts of the image"),
+        ("Ultralytics", "labels/train/b.txt", "1.000000", "nan", "a polygon in parts of the image"),
         ("CVAT Ultralytics YOLO Detection 1.0", "train.txt", "a.jpg", "x.jpg", "train.txt: no "),
     ],
 )
@@ -114,6 +124,13 @@ def test_what_a_data_yaml_or_its_labels_must_not_hold(export, file, old, new, me
     with pytest.raises((ValueError, OSError, YAMLError)) as error:
         read_export(options)
     assert message in str(error.value) and str(tmp_path) in str(error.value)
+
+
+def test_a_split_without_labels_is_named(tmp_path):
+    options = write_export("Ultralytics", tmp_path)
+    (tmp_path / "labels/val").rename(tmp_path / "labels/valid")
+    with pytest.raises(FileNotFoundError, match=r"has labels, such as .*/labels/val/d\.txt$"):
+        read_export(options)
 
 
 def test_labels_whose_photo_was_renamed_are_named(tmp_path):

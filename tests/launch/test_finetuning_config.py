@@ -69,7 +69,7 @@ def test_a_json_alone_is_trained_without_validation_then_its_model_on_two(
     edit_json(data / TRAINING, add_images)
     cfg = start("--from", trained, *own_data[:4])
     assert Path(cfg.filename).name == "instances_training.py"
-    assert "no --val" in capsys.readouterr().err
+    assert "no validation: no --val" in capsys.readouterr().err
     assert cfg.val_dataloader is None
     assert cfg.train_cfg.max_iters == 12 * 408 // 2
     assert cfg.test_dataloader.dataset.ann_file == cfg.train_dataloader.dataset.ann_file
@@ -166,18 +166,22 @@ def test_a_published_name_is_the_base_in_any_folder(own_data, start):
     "options, message",
     [
         (["--data", "none.json"], "No such file or directory: "),
-        (["--data", "my data"], "my data is a folder, and --data takes a COCO json or a data.yaml"),
+        (["--data", "my data"], "my data is a folder, and a detector takes a COCO json or a"),
         (["--data", "nuts.xml"], "belong to a COCO json, not to "),
         (["--images", "trained"], "8 of 8 images of "),
         (["--from", "maskrcnn_xcit_smal_12_p16"], "try maskrcnn_xcit_small_12_p16"),
         (["--from", "xcit_small_12_p16_384_dist"], "is a trunk without heads"),
         (["--config", "taken.py"], "taken.py exists: train it by `xcit-mm train taken.py`"),
+        (["--config", "taken"], "--config taken: give a name that ends in .py"),
+        (["--cfg-options", "max_iter=2"], "max_iter"),
+        (["--val", "data.yaml"], "data.yaml: give a COCO json"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(options, message, refused, trained, own_data, folder):
     (folder / "taken.py").write_text("mine")
     assert message in refused("--from", trained, *own_data, *options)
-    assert (folder / "taken.py").read_text() == "mine" and not list(folder.glob("my-data*"))
+    assert (folder / "taken.py").read_text() == "mine"
+    assert not [*folder.glob("my-data*"), *folder.glob("instances*"), *folder.glob("taken")]
 
 
 def test_a_failed_check_of_the_data_is_one_line_and_nothing_is_written(

@@ -62,10 +62,10 @@ def _check_labels(
             for label in sorted(maps)
             if label != ignored and not 0 <= label < end
         ]
-        limit = f"{name} has num_classes={head.num_classes} and ignore_index={ignored}"
-        fix = "correct num_classes or the maps, whose unlabelled pixels are ignore_index, or give "
+        problem = f"labels are neither 0 to {end - 1}, of {name}, nor ignore_index={ignored}"
+        fix = f"name their classes, write {ignored} into pixels without a label, or give "
         fix = f"{fix}reduce_zero_label=True if labels count from 1"
-        yield from listed("FAIL", "D506", beyond, f"labels are of no class, as {limit}", fix)
+        yield from listed("FAIL", "D506", beyond, problem, fix)
         if beyond:
             return
     maps.pop(ignored, None)

@@ -1,11 +1,12 @@
 """A data set as it is trained on: its classes, and of each split the images with their labels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..utils.errors import counted
+from ..utils.errors import counted, preview
 from .coco import CocoFile
 
+PAGE = "docs/your-own-data.md"
 IGNORED = 255
 """The label of pixels in segmentation maps that neither train nor score."""
 
@@ -26,13 +27,13 @@ class Maps:
 @dataclass
 class Dataset:
     """A data set. Its classes are the categories 1, 2, ... of objects, and images have absolute
-    paths as names. `left_out` is the number of objects of no class.
+    paths as names. `left_out` has the category of each object of no class.
     """
 
     classes: tuple[str, ...]
     train: CocoFile | Maps
     val: CocoFile | Maps | None = None
-    left_out: int = 0
+    left_out: list[str] = field(default_factory=list)
 
     def describe(self) -> str:
         """Return a line: what is trained on, held out and left out."""
@@ -42,10 +43,14 @@ class Dataset:
             parts.append(f"{len(self.train.images) - len(labelled):,} without objects")
             parts.append(counted(len(self.train.annotations), "object"))
         parts.append(counted(len(self.classes), "class"))
-        val = f"held out {counted(len(self.val.images), 'photo')}" if self.val else "no --val"
-        parts.append(val)
+        if self.val:
+            parts.append(f"held out {counted(len(self.val.images), 'photo')}")
+        else:
+            parts.append("no validation: no --val, `val` in data.yaml or images/val")
         if self.left_out:
-            parts.append(f"left out {counted(self.left_out, 'object')} of no class of the training")
+            problem = f"left out {counted(len(self.left_out), 'object')} of the validation"
+            names = preview(sorted(set(self.left_out)))
+            parts.append(f"{problem}, of classes without objects in training: {names}")
         return ", ".join(parts)
 
 

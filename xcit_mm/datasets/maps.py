@@ -5,14 +5,14 @@ from pathlib import Path
 from ..utils.errors import preview
 from ..utils.images import PHOTO_SUFFIXES
 from .coco import check_unique
-from .dataset import Dataset, Maps, read_text
+from .dataset import PAGE, Dataset, Maps, read_text
 
 
 def read(folder: Path) -> Dataset:
     """Read which images and maps a folder has. The errors are those of `read_dataset`."""
     names = folder / "classes.txt"
     if not names.exists():
-        raise FileNotFoundError(f"no {names}: docs/your-own-data.md shows the folder of maps")
+        raise FileNotFoundError(f"no {names}: {PAGE} shows the folder of maps")
     classes = read_text(names).rstrip().splitlines()
     if len(classes) < 2 or "" in classes:
         raise ValueError(f"{names}: expected at least two names, one on each line")

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..utils.errors import preview
 from . import maps, yolo
 from .coco import CocoFile, read_coco
-from .dataset import Dataset
+from .dataset import PAGE, Dataset
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,10 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     data = source.data
     if data.suffix != ".json" and (source.val or source.images or source.val_images):
         raise ValueError(f"--val, --images and --val-images belong to a COCO json, not to {data}")
+    if source.val is not None and source.val.suffix != ".json":
+        raise ValueError(f"--val {source.val}: give a COCO json")
+    if data.is_file() and not is_detector:
+        raise ValueError(f"{data} has objects, and a segmentor takes a folder of maps: see {PAGE}")
     if not is_detector:
         return maps.read(data)
     val = None
@@ -55,10 +59,11 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     else:
         recipe = "docs/recipes.md converts Pascal VOC, labelme and CreateML"
         raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {recipe}")
+    for split, name in ((train, "training"), (val, "validation")):
+        if split is not None and not split.annotations:
+            raise ValueError(f"{data}: no image for {name} has an object")
     used = {annotation.category_id for annotation in train.annotations}
     classes = [category.name for category in train.categories if category.id in used]
-    if not classes:
-        raise ValueError(f"{data}: no image for training has an object")
     if set(classes) == set(order):
         classes = list(order)
     left_out = _number_classes(train, classes)
@@ -82,15 +87,21 @@ def _read_with_photos(path: Path, folder: Path | None) -> CocoFile:
     return coco
 
 
-def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
-    """Give objects the numbers of classes. Remove the others, and return how many they are."""
-    ids = {category.name: category.id for category in content.categories}
-    numbers = {ids[name]: number for number, name in enumerate(classes, start=1)}
+def _number_classes(content: CocoFile, classes: Sequence[str]) -> list[str]:
+    """Give objects the numbers of classes. Remove the others, and return their categories."""
+    names = {category.id: category.name for category in content.categories}
+    numbers = {name: number for number, name in enumerate(classes, start=1)}
     objects = content.annotations
-    content.annotations = [entry for entry in objects if entry.category_id in numbers]
-    for entry in content.annotations:
-        entry.category_id = numbers[entry.category_id]
-    return len(objects) - len(content.annotations)
+    content.annotations = []
+    left_out = []
+    for entry in objects:
+        name = names[entry.category_id]
+        if name in numbers:
+            entry.category_id = numbers[name]
+            content.annotations.append(entry)
+        else:
+            left_out.append(name)
+    return left_out
 
 
 def suggest_files(folder: Path) -> list[list[str]]:

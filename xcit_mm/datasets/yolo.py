@@ -17,8 +17,6 @@ from .coco import Annotation, Category, CocoFile, CocoImage, check_unique
 from .dataset import read_text
 from .headers import read_headers
 
-_LABEL = "the number of a class and a box or a polygon in parts of the image"
-
 
 class _Description(Struct):
     """A data.yaml."""
@@ -85,6 +83,8 @@ def _label_path(photo: Path) -> Path:
 def _read_split(photos: Sequence[Path], names: dict[int, str]) -> CocoFile:
     labels = [_label_path(photo) for photo in photos]
     check_unique(labels, "two images have the labels")
+    if labels and not any(label.exists() for label in labels):
+        raise FileNotFoundError(f"none of {len(labels)} photos has labels, such as {labels[0]}")
     for folder in {photo.parent for photo in photos}:
         texts = {path.stem for path in _label_path(folder / "any").parent.glob("*.txt")}
         stems = {path.stem for path in folder.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES}
@@ -109,9 +109,8 @@ def _read_labels(path: Path, image: CocoImage, names: dict[int, str]) -> list[An
         try:
             if line.strip():
                 objects.append(_read_object(line, image, names))
-        except ValueError:
-            problem = f"{path}, line {number}: {line[:80]!r} is not {_LABEL}"
-            raise ValueError(problem) from None
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {line[:80]!r}: {error}") from None
     return objects
 
 
@@ -119,8 +118,10 @@ def _read_object(line: str, image: CocoImage, names: dict[int, str]) -> Annotati
     """Read a class and a box (centre and sides) or a polygon. Raise ValueError for other lines."""
     category, *values = map(float, line.split())
     are_parts = all(-0.01 <= value <= 1.01 for value in values)  # but for rounding
-    if category not in names or len(values) < 4 or len(values) % 2 or not are_parts:
-        raise ValueError(line)
+    if category not in names:
+        raise ValueError(f"class {category:g} is not among the names {preview(names)}")
+    if len(values) < 4 or len(values) % 2 or not are_parts:
+        raise ValueError("give a class and a box or a polygon in parts of the image")
     xs = [x * image.width for x in values[::2]]
     ys = [y * image.height for y in values[1::2]]
     if len(values) == 4:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from ..datasets import Source, read_dataset, suggest_files
+from ..datasets.dataset import PAGE
 from ..utils.cli import cli_main
 from ..utils.errors import preview
 from ..weights.classes import configured_classes
@@ -40,6 +41,8 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
     named = source.data.parent.name if is_yolo else source.data.stem
     name = re.sub(r"\W+", "-", named).strip("-") or "data"
     config = options.new_config or Path(f"{name}.py")
+    if config.suffix != ".py":
+        raise ValueError(f"--config {config}: give a name that ends in .py")
     if config.exists() and not options.overwrite:
         fix = f"train it by `xcit-mm train {config}`, or name another by --config"
         raise FileExistsError(f"{config} exists: {fix}")
@@ -61,10 +64,10 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
 
 def _suggest_command(options: argparse.Namespace) -> str:
     """Return the error for a folder: which files could be meant, and what to call."""
-    problem = f"{options.data} is a folder, and --data takes a COCO json or a data.yaml"
+    problem = f"{options.data} is a folder, and a detector takes a COCO json or a data.yaml"
     suggestions = suggest_files(options.data)
     if not suggestions:
-        return f"{problem}: docs/your-own-data.md shows what to write"
+        return f"{problem}: see {PAGE}"
     files = preview([path for _, path, *_ in suggestions])
     command = ["xcit-mm", "train", "--from", options.model, *suggestions[0]]
     command += ["--config", str(options.new_config)] if options.new_config else []

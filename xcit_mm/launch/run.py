@@ -3,10 +3,11 @@
 import argparse
 import copy
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 from mmengine.config import Config
@@ -56,10 +57,12 @@ def test(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace, written: Sequence[Path]) -> None:
-    cfg = _read_run(find_config(options.config), options)
-    folder = Path(cfg.work_dir)
-    with lock_folder(folder, "--work-dir") if _is_first() else nullcontext():
+    with ExitStack() as lock:
         with removed_on_error(written):
+            cfg = _read_run(find_config(options.config), options)
+            folder = Path(cfg.work_dir)
+            if _is_first():
+                lock.enter_context(lock_folder(folder, "--work-dir"))
             with quiet():
                 change_training(cfg, options)
                 checkpoint = find_checkpoint(cfg, options.resume)
@@ -83,7 +86,9 @@ def _train(options: argparse.Namespace, written: Sequence[Path]) -> None:
             runner = _build_runner(cfg, options.verbose)
         runner.register_hook(TerminationHook())
         for config in written[:1]:
-            _say(f"written: {config}; edit it, and train it by xcit-mm train {config}")
+            command = ["xcit-mm", "train", str(config)]
+            command += ["--cfg-options", *options.cfg_options] if options.cfg_options else []
+            _say(f"written: {config}; edit it, and train it by {shlex.join(command)}")
         with print_into_log(runner, options.verbose), load_files_by(load_checkpoint):
             runner.train()
         if _is_first():
