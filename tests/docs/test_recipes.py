@@ -1,6 +1,5 @@
 """The commands and the code of docs/recipes.md run, on files as other tools write them."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from unittest.mock import patch
 import cv2
 import numpy as np
 import pytest
+import supervision as sv
 import torch
 from demo import save_untrained
 from helpers.doctor_data import HEIGHT, WIDTH, write_image
@@ -73,64 +73,52 @@ def started(command: str, model: Path = DETECTOR) -> Config:
     return from_cfg.call_args.args[0]
 
 
-# Box and class of the objects of each photo, as x, y, width and height in pixels.
+# Class and box, as x, y, width and height in pixels, of the objects of each photo.
 OBJECTS = {
-    "a": [((10, 12, 20, 28), "fig"), ((34, 5, 26, 20), "date")],
-    "b": [((20, 10, 30, 30), "date")],
+    "a": [("fig", (10, 12, 20, 28)), ("date", (34, 5, 26, 20))],
+    "b": [("date", (20, 10, 30, 30))],
     "c": [],
-    "d": [((5, 5, 20, 20), "fig")],
-    "e": [((30, 20, 30, 25), "fig"), ((4, 4, 16, 14), "date")],
+    "d": [("fig", (5, 5, 20, 20))],
+    "e": [("fig", (30, 20, 30, 25)), ("date", (4, 4, 16, 14))],
 }
-VOC = "<annotation><filename>{}.jpg</filename>"
-VOC_OBJECT = """<object><name>{}</name><difficult>1</difficult><bndbox>
-<xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object>
-"""
+CLASSES = ["date", "fig"]
 
 
-def write_text(path: str, text: str) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(text)
+def labelled_photos(has_masks: bool) -> sv.DetectionDataset:
+    """Write photos, and return them with their objects. Masks have two parts."""
+    labels = {}
+    for photo, objects in OBJECTS.items():
+        write_image(Path("photos", f"{photo}.jpg"))
+        masks = np.zeros((len(objects), HEIGHT, WIDTH), bool)
+        for mask, (_, (x, y, width, height)) in zip(masks, objects, strict=True):
+            mask[y : y + height, [x, x + 1, x + 2, x + width - 2, x + width - 1]] = True
+        boxes = np.array([box for _, box in objects], float).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        numbers = np.array([CLASSES.index(name) for name, _ in objects], int)
+        labels[f"photos/{photo}.jpg"] = sv.Detections(
+            boxes, masks if has_masks else None, class_id=numbers
+        )
+    return sv.DetectionDataset(CLASSES, list(labels), labels)
 
 
 def write_voc() -> None:
-    for photo, objects in OBJECTS.items():
-        number = float if photo == "e" else int  # as CVAT writes, or LabelImg
-        text = VOC.format(photo)
-        for (x, y, width, height), name in objects:
-            corners = map(number, (x + 1, y + 1, x + width, y + height))
-            text += VOC_OBJECT.format(name, *corners)
-        if objects:
-            write_text(f"voc/Annotations/{photo}.xml", f"{text}</annotation>")
+    labelled_photos(has_masks=False).as_pascal_voc("voc/JPEGImages", "voc/Annotations")
+    for file in Path("voc/Annotations").iterdir():
+        difficult = "<difficult>1</difficult><bndbox>"
+        file.write_text(file.read_text().replace("<bndbox>", difficult))
 
 
 def write_labelme() -> None:
-    for photo, objects in OBJECTS.items():
-        shapes = []
-        for number, ((x, y, width, height), name) in enumerate(objects):
-            # The second object has two parts, which labelme groups.
-            end = x + width
-            for left, right in [(x, x + 5), (end - 5, end)] if number else [(x, end)]:
-                points = [[left, y], [right, y], [right, y + height], [left, y + height]]
-                shape = dict(label=name, points=points, shape_type="polygon")
-                shapes.append(shape | dict(group_id=number or None))
-        size = dict(imageHeight=HEIGHT, imageWidth=WIDTH)
-        label = dict(shapes=shapes, imagePath=f"{photo}.jpg", **size)
-        write_text(f"photos/{photo}.json", json.dumps(label))
+    labelled_photos(has_masks=True).as_labelme(annotations_directory_path="photos")
 
 
 def write_createml() -> None:
-    entries = []
-    for photo, objects in OBJECTS.items():
-        annotations = []
-        for (x, y, width, height), name in objects:
-            box = dict(x=x + width / 2, y=y + height / 2, width=width, height=height)
-            annotations.append(dict(label=name, coordinates=box))
-        entries.append(dict(image=f"{photo}.jpg", annotations=annotations))
-    write_text("photos/_annotations.createml.json", json.dumps(entries))
+    dataset = labelled_photos(has_masks=False)
+    dataset.as_createml(annotations_path="photos/_annotations.createml.json")
 
 
 def objects_of(dataloader: dict) -> dict[str, list]:
-    """Return box and class of the objects of each photo that a data set loads."""
+    """Return class and box of the objects of each photo that a data set loads."""
     dataset = DATASETS.build(dataloader.dataset)
     objects = {}
     for photo in (dataset.get_data_info(index) for index in range(len(dataset))):
@@ -139,27 +127,22 @@ def objects_of(dataloader: dict) -> dict[str, list]:
             assert not instance["ignore_flag"]
             x, y, right, bottom = instance["bbox"]
             name = dataset.metainfo["classes"][instance["bbox_label"]]
-            found.append(((x, y, right - x, bottom - y), name))
+            found.append((name, pytest.approx((x, y, right - x, bottom - y), abs=1.01)))
     return objects
 
 
 @pytest.mark.parametrize(
-    "write, reader, has_masks",
+    "write, reader",
     [
-        (write_voc, "from_pascal_voc", False),
-        (write_labelme, "from_labelme", True),
-        (write_createml, "from_createml", False),
+        (write_voc, "from_pascal_voc"),
+        (write_labelme, "from_labelme"),
+        (write_createml, "from_createml"),
     ],
 )
-def test_labels_of_other_tools_train_by_supervision(write, reader, has_masks):
+def test_labels_of_other_tools_train_by_supervision(write, reader):
     write()
-    for photo in OBJECTS:
-        folder = "voc/JPEGImages" if write is write_voc else "photos"
-        write_image(Path(folder, f"{photo}.jpg"))
-    script = code("# to_coco.py")
     (line,) = re.findall(rf"^dataset = .*{reader}\(.*", PAGE.read_text(), re.MULTILINE)
-    script = re.sub("^dataset = .*", line, script, flags=re.MULTILINE)
-    run_code(script)
+    run_code(re.sub("^dataset = .*", line, code("# to_coco.py"), flags=re.MULTILINE))
     (_, command) = commands(code("python to_coco.py"))
     cfg = started(command)
     init_default_scope("mmdet")
@@ -167,7 +150,7 @@ def test_labels_of_other_tools_train_by_supervision(write, reader, has_masks):
     held_out = objects_of(cfg.val_dataloader)
     assert len(training) == 4 and len(held_out) == 1
     assert training | held_out == OBJECTS
-    assert bool(cfg.model.roi_head.get("mask_head")) == has_masks
+    assert bool(cfg.model.roi_head.get("mask_head")) == (write is write_labelme)
 
 
 def test_a_video_is_drawn_and_a_camera_predicted(models):

@@ -3,8 +3,8 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -32,25 +32,6 @@ def write_photos(folder: Path, split: str) -> None:
         photo.save(folder / f"{name}.jpg", exif=exif)
 
 
-def write_json(path: Path, split: str, categories: Sequence[str], first: int, prefix: str) -> None:
-    """Write a COCO json, whose ids start at `first`. Boxes have outlines."""
-    images = []
-    annotations: list[dict] = []
-    for number, (name, objects) in enumerate(OBJECTS[split].items(), start=first):
-        size = dict(width=WIDTH, height=HEIGHT)
-        images.append(dict(id=number, file_name=f"{prefix}{name}.jpg", license=0, **size))
-        for label, (x, y, width, height) in objects:
-            ids = dict(id=len(annotations) + first, image_id=number)
-            ids["category_id"] = categories.index(label) + first
-            outline = [x, y, x + width, y, x + width, y + height, x, y + height]
-            shape = dict(bbox=[x, y, width, height], area=width * height, segmentation=[outline])
-            annotations.append(ids | shape | dict(iscrowd=0, attributes=dict(occluded=False)))
-    listed = [dict(id=number, name=name) for number, name in enumerate(categories, start=first)]
-    content = dict(info={}, images=images, annotations=annotations, categories=listed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
-
-
 def write_labels(folder: Path, split: str, are_polygons: bool) -> None:
     """Write YOLO's texts. A photo without objects has none."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,34 +47,37 @@ def write_labels(folder: Path, split: str, are_polygons: bool) -> None:
             (folder / f"{name}.txt").write_text("".join(lines))
 
 
-@dataclass
-class Export:
+class Export(NamedTuple):
     """What a tool writes.
 
     Attributes:
         photos: Folder of the photos of each split.
-        jsons: COCO json of each split, and what precedes the names of photos in it. Without jsons
-            texts of YOLO are written.
-        files: Other files.
+        files: Paths and texts.
         options: Those of `train --from`.
+        jsons: Path of the COCO json of each split. Without jsons, labels are YOLO's.
+        prefix: What precedes the names of photos in jsons.
         first: First id in jsons.
     """
 
     photos: dict[str, str]
-    jsons: dict[str, tuple[str, str]] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
+    files: Sequence[tuple[str, str]] = ()
     options: str = "--data data.yaml"
+    jsons: Sequence[str] = ()
+    prefix: str = ""
     categories: Sequence[str] = CLASSES
     first: int = 0
     are_polygons: bool = False
 
 
 NAMES = "names:\n  0: date\n  1: fig\n"
-FOUR_LINES = {"data.yaml": f"train: images\n{NAMES}"}
+FOUR_LINES = [
+    ("data.yaml", f"train: images\n{NAMES}"),
+    ("labels/classes.txt", "date\nfig\n"),
+]
 LIST = "".join(f"data/images/train/{name}.jpg\n" for name in OBJECTS["train"])
 CVAT_YOLO = Export(
     {"train": "images/train"},
-    files={"data.yaml": f"{NAMES}path: .\ntrain: train.txt\n", "train.txt": LIST},
+    [("data.yaml", f"{NAMES}path: .\ntrain: train.txt\n"), ("train.txt", LIST)],
 )
 ROBOFLOW_YAML = f"""train: ../train/images
 val: ../valid/images
@@ -114,36 +98,30 @@ test:
 EXPORTS = {
     "Roboflow COCO": Export(
         {"train": "train", "val": "valid"},
-        {
-            "train": ("train/_annotations.coco.json", ""),
-            "val": ("valid/_annotations.coco.json", ""),
-        },
         options="--data train/_annotations.coco.json --val valid/_annotations.coco.json",
+        jsons=["train/_annotations.coco.json", "valid/_annotations.coco.json"],
         categories=("nuts", *CLASSES),
     ),
     "Roboflow YOLO": Export(
-        {"train": "train/images", "val": "valid/images"}, files={"data.yaml": ROBOFLOW_YAML}
+        {"train": "train/images", "val": "valid/images"}, [("data.yaml", ROBOFLOW_YAML)]
     ),
     "CVAT COCO 1.0": Export(
         {"train": "images"},
-        {"train": ("annotations/instances_default.json", "")},
         options="--data annotations/instances_default.json --images images",
+        jsons=["annotations/instances_default.json"],
         first=1,
     ),
     "CVAT Ultralytics YOLO Detection 1.0": CVAT_YOLO,
-    "CVAT Ultralytics YOLO Segmentation 1.0": replace(CVAT_YOLO, are_polygons=True),
+    "CVAT Ultralytics YOLO Segmentation 1.0": CVAT_YOLO._replace(are_polygons=True),
     "Label Studio COCO": Export(
-        {"train": "images"}, {"train": ("result.json", "images/")}, options="--data result.json"
-    ),
-    "Label Studio YOLO": Export(
         {"train": "images"},
-        files=FOUR_LINES | {"classes.txt": "date\nfig\n", "notes.json": '{"categories": []}'},
+        options="--data result.json",
+        jsons=["result.json"],
+        prefix="images/",
     ),
-    "X-AnyLabeling YOLO": Export(
-        {"train": "images"}, files=FOUR_LINES | {"labels/classes.txt": "date\nfig\n"}
-    ),
+    "Label Studio YOLO, X-AnyLabeling YOLO": Export({"train": "images"}, FOUR_LINES),
     "Ultralytics": Export(
-        {"train": "images/train", "val": "images/val"}, files={"data.yaml": ULTRALYTICS_YAML}
+        {"train": "images/train", "val": "images/val"}, [("data.yaml", ULTRALYTICS_YAML)]
     ),
 }
 
@@ -153,15 +131,40 @@ def write_export(name: str, root: Path) -> list[str]:
     export = EXPORTS[name]
     for split, folder in export.photos.items():
         write_photos(root / folder, split)
-        if export.jsons:
-            path, prefix = export.jsons[split]
-            write_json(root / path, split, export.categories, export.first, prefix)
-        else:
+        if not export.jsons:
             labels = root / folder.replace("images", "labels")
             write_labels(labels, split, export.are_polygons)
-    for path, text in export.files.items():
+    for split, path in zip(export.photos, export.jsons, strict=False):
+        write_json(root / path, split, export)
+    for path, text in export.files:
         (root / path).write_text(text)
     return [word if word.startswith("--") else str(root / word) for word in export.options.split()]
+
+
+def write_json(path: Path, split: str, export: Export) -> None:
+    """Write a COCO json. Boxes have outlines."""
+    first = export.first
+    images = []
+    annotations: list[dict] = []
+    for number, (name, objects) in enumerate(OBJECTS[split].items(), start=first):
+        file_name = f"{export.prefix}{name}.jpg"
+        images.append(dict(id=number, file_name=file_name, width=WIDTH, height=HEIGHT, license=0))
+        for label, (x, y, width, height) in objects:
+            annotation = dict(
+                id=len(annotations) + first,
+                image_id=number,
+                category_id=export.categories.index(label) + first,
+                bbox=[x, y, width, height],
+                area=width * height,
+                segmentation=[[x, y, x + width, y, x + width, y + height, x, y + height]],
+                iscrowd=0,
+                attributes=dict(occluded=False),
+            )
+            annotations.append(annotation)
+    categories = [dict(id=id_, name=name) for id_, name in enumerate(export.categories, first)]
+    content = dict(info={}, images=images, annotations=annotations, categories=categories)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
 
 
 def write_maps(root: Path) -> None:
@@ -179,14 +182,10 @@ def write_maps(root: Path) -> None:
 
 def shapes_options(root: Path) -> list[str]:
     """Return the options of `train --from` for objects of the shapes of `tools/make_shapes.py`."""
-    options = []
-    for option, images, split in (
-        ("--data", "--images", "training"),
-        ("--val", "--val-images", "validation"),
-    ):
-        options += [option, str(root / "annotations" / f"instances_{split}.json")]
-        options += [images, str(root / "images" / split)]
-    return options
+    jsons = f"{root}/annotations/instances_"
+    training = ["--data", f"{jsons}training.json", "--images", f"{root}/images/training"]
+    validation = ["--val", f"{jsons}validation.json", "--val-images", f"{root}/images/validation"]
+    return training + validation
 
 
 def copy_shape_maps(shapes: Path, root: Path) -> Path:
