@@ -1,13 +1,10 @@
-"""The backbone: golden values, shapes, modes, precision, memory and arguments."""
-
-import copy
+"""The backbone: golden values, shapes, modes, precision and memory."""
 
 import pytest
 import torch
 from benchmark import saved_bytes
 from helpers.devices import need_autocast, on_each_device
 from helpers.golden import GOLDEN, deviation, fill, image, keys
-from mmcv.cnn import fuse_conv_bn
 
 from xcit_mm import XCiT
 from xcit_mm.models import Trunk, fast, products
@@ -49,18 +46,6 @@ def test_small_pieces_give_the_authors_pyramid(patch_size, is_slow, monkeypatch)
     assert deviation(maps, GOLDEN / f"pyramid_n12_p{patch_size}.npz", "75x101") < 1e-4
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize("grad", [True, False])
-def test_a_backbone_takes_an_empty_batch_and_once_traced_other_sizes(grad):
-    model = fill(XCiT(TINY, 8, out_indices=(0, 1), strides=(4, 32), norm_cfg=BN))
-    with torch.set_grad_enabled(grad):
-        maps = model(torch.empty(0, 3, 64, 96))
-        assert [m.shape for m in maps] == [(0, 32, 16, 24), (0, 32, 2, 3)]
-        traced = torch.jit.trace(model, image(64, 96).float())
-        larger = image(320, 352).float()
-        torch.testing.assert_close(traced(larger), model(larger))
-
-
 # Millions of parameters of the dense backbone, p16, from the authors' code.
 @pytest.mark.parametrize(
     "arch, millions", [("t24", 11.476), ("s24", 45.506), ("m24", 80.723), ("l24", 181.228)]
@@ -87,21 +72,12 @@ def test_gradients_reach_every_parameter_and_unused_blocks_are_not_built(kwargs)
 
 
 @pytest.mark.parametrize("patch_size, strides", [(16, (8, 16, 32)), (8, (4, 32))])
-def test_a_pyramid_of_some_strides_equals_the_levels_of_the_whole_pyramid(
-    strides, patch_size, tmp_path
-):
+def test_a_pyramid_of_some_strides_equals_the_levels_of_the_whole_pyramid(strides, patch_size):
     whole = fill(XCiT(TINY, patch_size, norm_cfg=BN))
-    torch.save(dict(model=whole.state_dict()), tmp_path / "whole.pth")
-    init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "whole.pth"))
-    model = XCiT(TINY, patch_size, strides=strides, norm_cfg=BN, init_cfg=init_cfg)
-    model.init_weights()
+    some = fill(XCiT(TINY, patch_size, strides=strides, norm_cfg=BN))
     image = torch.rand(1, 3, 64, 96)
-    expected = [
-        level
-        for stride, level in zip((4, 8, 16, 32), whole(image), strict=True)
-        if stride in strides
-    ]
-    torch.testing.assert_close(list(model.eval()(image)), expected)
+    levels = dict(zip(whole.strides, whole(image), strict=True))
+    torch.testing.assert_close(list(some(image)), [levels[stride] for stride in strides])
 
 
 @pytest.mark.parametrize("height, width", [(20, 96), (5, 1)])
@@ -147,20 +123,16 @@ def test_a_second_init_weights_keeps_trained_weights(tmp_path):
 
 @pytest.mark.parametrize("frozen_stages", [-1, 0, 2])
 def test_frozen_stages_do_not_move(frozen_stages):
-    model = XCiT(TINY, frozen_stages=frozen_stages, norm_cfg=BN)
-    trained = [block.mlp.training for block in model.blocks]
-    assert trained == [i >= frozen_stages for i in range(6)]
-    model.train()
+    model = XCiT(TINY, frozen_stages=frozen_stages, norm_cfg=BN).train()
+    assert [block.mlp.training for block in model.blocks] == [i >= frozen_stages for i in range(6)]
     initial = {key: value.clone() for key, value in model.state_dict().items()}
     sum(m.square().mean() for m in model(torch.randn(2, 3, 64, 64))).backward()
-    for p in model.parameters():
-        if p.requires_grad:
-            p.data -= 0.1 * p.grad.sign()
+    torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e3).step()
+    state = model.state_dict()
     frozen = ["patch_embed.", "pos_embeder."] if frozen_stages >= 0 else []
     frozen += [f"blocks.{i}." for i in range(frozen_stages)]
-    state = model.state_dict()
-    moved = {key for key in state if not torch.equal(state[key], initial[key])}
-    assert moved == {key for key in state if not key.startswith(tuple(frozen))}
+    stayed = {key for key in state if torch.equal(state[key], initial[key])}
+    assert stayed == {key for key in state if key.startswith(tuple(frozen))}
 
 
 def test_norm_eval_keeps_running_statistics():
@@ -190,40 +162,6 @@ def test_autocast_infers_as_it_trains(dtype, device):
         error = (a - b).abs().mean()
         assert error < tolerance * a.abs().mean(), level
         assert error < 1.05 * (a - c).abs().mean(), level
-
-
-@on_each_device
-def test_half_precision_does_not_overflow_the_residual_stream(device):
-    """Sums beyond float16, of branches within it."""
-    need_autocast(device, torch.float16)
-    model = fill(XCiT(TINY, norm_cfg=BN)).to(device)
-    for block in model.blocks:
-        block.gamma2.data.fill_(3e4)
-    with torch.autocast(device, torch.float16), torch.no_grad():
-        assert all(m.isfinite().all() for m in model(image(64, 96).float().to(device))[2:])
-
-
-@on_each_device
-def test_channels_last(device):
-    model = XCiT(TINY, norm_cfg=BN).to(device)
-    other = copy.deepcopy(model).to(memory_format=torch.channels_last)
-    x = torch.randn(2, 3, 75, 101, device=device)
-    results = []
-    for network, images in ((model, x), (other, x.to(memory_format=torch.channels_last))):
-        maps = network(images)
-        loss = sum(m.square().mean() for m in maps)
-        results.append((*maps, *torch.autograd.grad(loss, tuple(network.parameters()))))
-    for a, b in zip(*results, strict=True):
-        # The gradient of a bias before BatchNorm is zero but for rounding.
-        torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4 * a.abs().max().item() + 1e-7)
-
-
-def test_batch_norm_folded_by_mmcv_gives_the_same():
-    model = fill(XCiT(TINY, norm_cfg=BN))
-    x = image(75, 101).float()
-    with torch.inference_mode():
-        expected = model(x)
-        torch.testing.assert_close(fuse_conv_bn(model)(x), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("with_cp, megabytes", [(False, 171), (True, 46)])

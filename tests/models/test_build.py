@@ -61,12 +61,6 @@ def test_a_damaged_file_is_named_before_it_takes_memory(tensors, message, tmp_pa
     assert "file.pth: " in str(error.value) and "\n" not in str(error.value)
 
 
-def test_other_initialisers_are_left_to_mmengine():
-    model = XCiT(MINI, init_cfg=[dict(type="Constant", layer="Linear", val=0.5)])
-    model.init_weights()
-    assert (model.blocks[0].mlp.fc1.weight == 0.5).all()
-
-
 def small() -> Config:
     """A small segmentor with an `init_cfg` from a file that does not exist."""
     cfg = semantic_fpn()
@@ -128,18 +122,16 @@ def downloads(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("is_file", [False, True])
-def test_options_choose_taps_strides_and_frozen_stages(is_file, downloads, image):
-    name = str(downloads / f"{NAME}.pth") if is_file else NAME
-    default = xcit_mm.backbone(name)
+def test_options_choose_taps_strides_and_frozen_stages(downloads, image):
+    default = xcit_mm.backbone(NAME)
     assert type(default) is Trunk and not default.training
     assert [m.shape for m in default(image)] == [(2, 128, 4, 6)] * 4
-    (last,) = xcit_mm.backbone(name, out_indices=(11,), frozen_stages=12)(image)
+    (last,) = xcit_mm.backbone(NAME, out_indices=(11,), frozen_stages=12)(image)
     assert torch.equal(last, default(image)[-1])
-    (counted_from_the_end,) = xcit_mm.backbone(name, out_indices=(-1,))(image)
+    (counted_from_the_end,) = xcit_mm.backbone(NAME, out_indices=(-1,))(image)
     assert torch.equal(counted_from_the_end, last)
     assert not last.requires_grad
-    fine = xcit_mm.backbone(name, strides=(4, 16, 32))
+    fine = xcit_mm.backbone(downloads / f"{NAME}.pth", strides=(4, 16, 32))
     assert isinstance(fine, xcit_mm.XCiT)
     assert [m.shape[-1] for m in fine(image)] == [24, 6, 3]
     assert torch.equal(fine.blocks[0].attn.qkv.weight, default.blocks[0].attn.qkv.weight)
