@@ -111,29 +111,40 @@ def predicted(
     return Prediction(image, detections[order], None, CLASSES)
 
 
-class PerfectDetector:
-    """Stands for a `Predictor` of rasters and photos."""
+class StandIn:
+    """Stands for a `Predictor` of rasters and photos, and counts the tiles that it sees."""
 
-    is_detector = True
     settings: ClassVar[dict[str, Any]] = {}
     tile = None
     overlap = 0
-    batch_size = 4
     min_score = None
     arguments = None
 
-    def __init__(self, **options: Any) -> None:
-        self.metainfo = dict(classes=CLASSES)
-        data = dict(dataset=dict(pipeline=[]))
-        self.cfg = Config(dict(default_scope="mmdet", model=dict(), test_dataloader=data))
-        self.options = options
-        self.seen = 0  # tiles
+    def __init__(self, scope: str, bands: int = 3, **metainfo: object) -> None:
+        self.metainfo = metainfo
+        steps = [dict(type="LoadRasterFromFile")] if bands != 3 else []
+        model = dict(backbone=dict(in_channels=bands))
+        data = dict(dataset=dict(pipeline=steps))
+        self.cfg = Config(dict(default_scope=scope, model=model, test_dataloader=data))
+        self.seen = 0
 
     def __call__(
         self, images: list[np.ndarray], valid: list[np.ndarray] | None = None
     ) -> list[Prediction]:
         self.seen += len(images)
-        return [detect(image, **self.options) for image in images]
+        return [self.predict(image) for image in images]
+
+
+class PerfectDetector(StandIn):
+    is_detector = True
+    batch_size = 4
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("mmdet", classes=CLASSES)
+        self.options = options
+
+    def predict(self, image: np.ndarray) -> Prediction:
+        return detect(image, **self.options)
 
 
 NO_FAULTS: list[str] = []
@@ -142,16 +153,14 @@ NO_FAULTS: list[str] = []
 def judge(scene: Scene, masks: Iterable[np.ndarray], labels: Iterable[int]) -> list[str]:
     """List the objects that masks (H, W), bool, miss, find twice, cut, or join with others."""
     sizes = np.bincount(scene.numbers.ravel(), minlength=scene.count + 1)
-    counter: Counter[int] = Counter()
+    times: Counter[int] = Counter()
     faults = []
     for mask, label in zip(masks, labels, strict=True):
         numbers, counts = np.unique(scene.numbers[mask], return_counts=True)
         number = int(numbers[counts.argmax()])
         assert number and label == class_of(number)
-        counter[number] += 1
+        times[number] += 1
         if counts.tolist() != [sizes[number]]:
             faults.append(f"{number}: {counts} of {sizes[number]} pixels")
-    times = {number: counter[number] for number in range(1, scene.count + 1)}
-    return faults + [
-        f"{number}: found {count} times" for number, count in times.items() if count != 1
-    ]
+    wrong = [number for number in range(1, scene.count + 1) if times[number] != 1]
+    return faults + [f"{number}: found {times[number]} times" for number in wrong]

@@ -12,7 +12,8 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from subprocess import CompletedProcess
+from typing import Any
 
 from helpers import configs  # noqa: F401  # makes mmengine parse each metafile only once
 from helpers.paths import ROOT
@@ -28,15 +29,7 @@ CONTEXT.set_forkserver_preload(
 )
 
 
-class Ended(NamedTuple):
-    """How a process ended: `returncode` is minus the signal for one that was killed."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run_tool(name: str, *arguments: object, **options: Any) -> Ended:
+def run_tool(name: str, *arguments: object, **options: Any) -> CompletedProcess[str]:
     """Run tools/NAME.py to its end, with the options of `run_script`."""
     return run_script(ROOT / "tools" / f"{name}.py", *arguments, **options)
 
@@ -47,7 +40,7 @@ def run_script(
     cwd: Path,
     kill_at: tuple | None = None,
     file_size: int | None = None,
-) -> Ended:
+) -> CompletedProcess[str]:
     """Run a script to its end, as `python SCRIPT ARGUMENTS` does.
 
     Args:
@@ -62,7 +55,7 @@ def run_script(
     if process.exitcode is None:
         process.kill()
         raise TimeoutError(f"{script} hangs: {files[1].read_text()[-2000:]}")
-    return Ended(process.exitcode, *(file.read_text() for file in files))
+    return CompletedProcess(argv, process.exitcode, *(file.read_text() for file in files))
 
 
 def in_two_processes(

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
 from safetensors.torch import save_file
@@ -41,7 +40,7 @@ def _golden(shapes: dict[str, list[int]]) -> dict[str, Tensor]:
 
 
 def official(patch_size: int) -> dict[str, Tensor]:
-    """The tensors of an ImageNet file of 10 classes."""
+    """Return the tensors of an ImageNet file of 10 classes."""
     return _golden(KEYS[f"official_p{patch_size}"])
 
 
@@ -151,10 +150,8 @@ def load_in_runner(
     train: bool = True,
     resume: bool = False,
     classes: Sequence[str] | None = None,
-    hooks: Sequence[dict] = (),
-    load_from: str | None = None,
     **hook: object,
-) -> Runner:
+) -> None:
     """Load a checkpoint by mmengine's Runner with StrictLoadHook, by default for training on
     classes.
     """
@@ -170,12 +167,10 @@ def load_in_runner(
             train_cfg=dict(type="IterBasedTrainLoop", max_iters=1),
             optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
             resume=resume,
-            custom_hooks=[*hooks, dict(type="StrictLoadHook", **hook)],
+            custom_hooks=[dict(type="StrictLoadHook", **hook)],
             experiment_name=folder,
-            cfg=Config(dict(load_from=load_from)),
         )
         if train:
             assert runner.train_loop  # which a runner builds on use
             runner.call_hook("before_run")
         runner.load_checkpoint(str(path))
-    return runner

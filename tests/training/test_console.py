@@ -9,10 +9,11 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from helpers.demo_runs import DEMO, SCORES, cfg_options
-from helpers.processes import Ended, run_tool
+from helpers.processes import run_tool
 
 SEG, _ = SCORES
 CONFIG = DEMO / f"{SEG}.py"
@@ -25,7 +26,7 @@ def options(shapes) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def trained(options, tmp_path_factory) -> tuple[Path, Ended]:
+def trained(options, tmp_path_factory) -> tuple[Path, CompletedProcess[str]]:
     """A work folder, and what its training printed without a terminal."""
     folder = tmp_path_factory.mktemp("console")
     run = run_tool("train", CONFIG, *options, "--work-dir", "w", cwd=folder)
