@@ -28,6 +28,10 @@ POINTS = [
     for corner in ((0, 0, 10.0, 50.0), (0, 90, 10.1, 50.02), (70, 0, 10.02, 49.9))
 ]
 LINE = [1.0] + [0.0] * 19
+RPCS = RPC(0, 1, 50, 1, LINE, LINE, 3, 6, 10, 1, LINE, LINE, 5, 10)
+NINE = np.zeros((9, 4, 5), np.uint8)
+BANDS = np.array([[1], [10], [20]]) * np.arange(1, 1002).repeat(5)
+BANDS = BANDS.astype(np.uint16).reshape(3, 77, 65)
 
 
 @pytest.fixture
@@ -46,93 +50,67 @@ def test_pixels_of_8_bits_are_those_of_a_training_image(mode, suffix, tmp_path):
     np.testing.assert_array_equal(image[valid], read_image(photo)[valid])
 
 
-class TestBands:
-    @pytest.mark.parametrize(
-        ("options", "expected"),
-        [
-            (dict(bands=[5, 3, 2]), [2, 3, 5]),  # BGR
-            (dict(bands=[4]), [4, 4, 4]),
-            (dict(bands=[5, 3, 2, 1], channels=4), [5, 3, 2, 1]),
-            (dict(channels=8, raw=True), [1, 2, 3, 4, 5, 6, 7, 8]),
-        ],
-    )
-    def test_given_bands_are_red_green_and_blue_or_in_the_model_s_order(
-        self, options, expected, path
-    ):
-        numbers = np.arange(1, 9, dtype=np.uint8)[:, None, None]
-        save(path, np.broadcast_to(numbers, (8, 4, 5)))
-        assert read_raster(path, **options)[0][0, 0].tolist() == expected
-
-    def test_color_names_of_the_file_determine_the_order(self, path):
-        save(path, NOISE, photometric="minisblack")
-        with rasterio.open(path, "r+") as file:
-            names = ("undefined", "blue", "green", "red")
-            file.colorinterp = [ColorInterp[name] for name in names]
-        np.testing.assert_array_equal(read_raster(path)[0], NOISE[1:].transpose(1, 2, 0))
-
-    @pytest.mark.parametrize(
-        ("count", "bands", "message"),
-        [
-            (9, None, "it has 9 without alpha, .*: choose them by --bands; "),
-            (5, [1, 2], "bands 1 2 of .*, and the model takes 3"),
-            (5, [3, 2, 6], "bands 3 2 6 of .*: it has 5 without alpha"),
-            # rasterio marks the fourth of four bands as alpha. Water has an infrared of 0.
-            (4, [4, 2, 1], r"`gdal_translate -colorinterp_4 undefined .*`$"),
-        ],
-    )
-    def test_other_bands_than_the_model_s_are_refused(self, count, bands, message, path):
-        profile = {} if count == 4 else dict(photometric="minisblack")
-        save(path, np.zeros((count, 4, 5), np.uint8), **profile)
-        with pytest.raises(ValueError, match=message):
-            Raster(path, bands=bands)
-
-    def test_raw_nan_and_infinity_become_0(self, path):
-        stored = np.array([[[np.nan, 1]], [[np.nan, np.inf]]], np.float32)
-        image, valid = read_raster(save(path, stored), channels=2, raw=True)
-        assert image.tolist() == [[[0, 0], [1, 0]]] and valid.tolist() == [[False, True]]
-        assert image.dtype == np.float32
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (dict(bands=[5, 3, 2]), [2, 3, 5]),  # BGR
+        (dict(bands=[4]), [4, 4, 4]),
+        (dict(bands=[5, 3, 2, 1], channels=4), [5, 3, 2, 1]),
+        (dict(channels=8, raw=True), [1, 2, 3, 4, 5, 6, 7, 8]),
+    ],
+)
+def test_given_bands_are_red_green_and_blue_or_in_the_model_s_order(options, expected, path):
+    numbers = np.arange(1, 9, dtype=np.uint8)[:, None, None]
+    save(path, np.broadcast_to(numbers, (8, 4, 5)))
+    assert read_raster(path, **options)[0][0, 0].tolist() == expected
 
 
-class TestScale:
-    def test_each_band_has_bounds_that_become_0_and_255(self, path):
-        row = np.array([[-100, 0, 250, 500, 501, 32767]], np.int16)
-        save(path, np.stack([row, row, row]))
-        image, _ = read_raster(path, bounds=[0, 500, -100, 32767, 500, 501])
-        assert image[0].T.tolist() == [
-            [0, 0, 0, 0, 255, 255],
-            [0, 1, 3, 5, 5, 255],
-            [0, 0, 128, 255, 255, 255],
-        ]
+def test_color_names_of_the_file_determine_the_order(path):
+    save(path, NOISE, photometric="minisblack")
+    with rasterio.open(path, "r+") as file:
+        names = ("undefined", "blue", "green", "red")
+        file.colorinterp = [ColorInterp[name] for name in names]
+    np.testing.assert_array_equal(read_raster(path)[0], NOISE[1:].transpose(1, 2, 0))
 
-    def test_without_bounds_the_line_has_percentiles_to_paste(self, path):
-        band = np.arange(1, 1002, dtype=np.uint16).repeat(5).reshape(1, 77, 65)
-        save(path, np.concatenate([band, 10 * band, 20 * band]))
-        message = r"values of uint16: .* `--bounds 21 981 210 9810 420 19620`, percentiles 2 98"
-        with pytest.raises(ValueError, match=message):
-            Raster(path)
 
-    @pytest.mark.parametrize(
-        ("bounds", "message"),
-        [
-            ((5, 5), "--bounds 5 5 for .*: give LOW HIGH of uint8"),
-            ((1,), "--bounds 1 for .* for all bands or for each of 3"),
-            ((0, 3000), "--bounds 0 3000 for "),
-        ],
-    )
-    def test_a_scale_that_cannot_be_is_one_line(self, bounds, message, path):
-        save(path, NOISE[:3])
-        with pytest.raises(ValueError, match=message):
-            Raster(path, bounds=bounds)
+ROW = np.array([-100, 0, 250, 500, 501, 32767], np.int16)
+
+
+@pytest.mark.parametrize(
+    ("bands", "options", "expected", "valid"),
+    [
+        pytest.param(
+            [ROW, ROW, ROW],
+            dict(bounds=[0, 500, -100, 32767, 500, 501]),
+            [[0, 0, 0], [0, 1, 0], [0, 3, 128], [0, 5, 255], [255, 5, 255], [255] * 3],
+            [True] * 6,
+            id="bounds of each band become 0 and 255",
+        ),
+        pytest.param(
+            [[5.0, 7, np.inf], [np.nan, 7, np.nan], [10, 7, -np.inf]],
+            dict(bounds=(0, 10), nodata=7),
+            [[255, 0, 128], [0] * 3, [0] * 3],
+            [True, False, False],
+            id="a pixel with a finite value in some band is valid",
+        ),
+        pytest.param(
+            np.array([[np.nan, 1], [np.nan, np.inf]], np.float32),
+            dict(channels=2, raw=True),
+            [[0, 0], [1, 0]],
+            [False, True],
+            id="raw NaN and infinity become 0",
+        ),
+    ],
+)
+def test_values_are_scaled_or_stay_as_stored(bands, options, expected, valid, path):
+    stored = np.array(bands)
+    image, has_data = read_raster(save(path, stored[:, None]), **options)
+    assert image.tolist() == [expected] and has_data.tolist() == [valid]
+    assert image.dtype == (stored.dtype if "raw" in options else np.uint8)
 
 
 class TestMask:
     """Pixels have data where GDAL says so."""
-
-    def test_a_pixel_with_a_finite_value_in_some_band_is_valid(self, path):
-        bands = np.array([[[5.0, 7, np.inf]], [[np.nan, 7, np.nan]], [[10, 7, -np.inf]]])
-        image, valid = read_raster(save(path, bands, nodata=7), bounds=(0, 10))
-        assert valid.tolist() == [[True, False, False]]
-        assert image.tolist() == [[[255, 0, 128], [0] * 3, [0] * 3]]
 
     @pytest.mark.parametrize(
         ("sign", "nodata"),
@@ -201,23 +179,29 @@ class TestFiles:
         np.testing.assert_array_equal(image, stored[::-1, 600:700, 900:1000].transpose(1, 2, 0))
 
     @pytest.mark.parametrize(
-        ("bands", "profile", "command"),
+        ("bands", "profile", "options", "message"),
         [
-            (NOISE[0], dict(gcps=POINTS, crs="EPSG:4326"), "gdalwarp -r bilinear"),
-            (
-                NOISE[0],
-                dict(rpcs=RPC(0, 1, 50, 1, LINE, LINE, 3, 6, 10, 1, LINE, LINE, 5, 10)),
-                "gdalwarp -rpc -r bilinear",
-            ),
-            (NOISE[0].astype(np.complex64), UTM, "gdal_calc.py -A"),
-            (NOISE[0], dict(photometric="palette"), "gdal_translate -expand rgb"),
+            (NINE, {}, {}, "it has 9 without alpha, .*: choose them by --bands; "),
+            (NINE[:5], {}, dict(bands=[1, 2]), "bands 1 2 of .*, and the model takes 3"),
+            (NINE[:5], {}, dict(bands=[3, 2, 6]), "bands 3 2 6 of .*: it has 5 without alpha"),
+            # rasterio marks the fourth of four bands as alpha. Water has an infrared of 0.
+            (NOISE, {}, dict(bands=[4, 2, 1]), "`gdal_translate -colorinterp_4 undefined .*`$"),
+            (BANDS, {}, {}, "of uint16: .* `--bounds 21 981 210 9810 420 19620`, percentiles 2 98"),
+            (NOISE[:3], {}, dict(bounds=(5, 5)), "--bounds 5 5 for .*: give LOW HIGH of uint8"),
+            (NOISE[:3], {}, dict(bounds=(1,)), "--bounds 1 for .* for all bands or for each of 3"),
+            (NOISE[:3], {}, dict(bounds=(0, 3000)), "--bounds 0 3000 for "),
+            (NOISE[0], dict(gcps=POINTS, crs="EPSG:4326"), {}, "`gdalwarp -r bilinear .*a.tif OUT"),
+            (NOISE[0], dict(rpcs=RPCS), {}, "`gdalwarp -rpc -r bilinear .*a.tif OUT.tif`$"),
+            (NOISE[0].astype(np.complex64), UTM, {}, "`gdal_calc.py -A .*a.tif .*OUT.tif`$"),
+            (NOISE[0], dict(photometric="palette"), {}, "`gdal_translate -expand rgb .*a.tif OUT"),
         ],
-        ids=["control points", "rational polynomials", "complex numbers", "palette"],
     )
-    def test_what_gdal_converts_is_refused_with_its_command(self, bands, profile, command, path):
+    def test_what_does_not_fit_is_one_line_with_the_remedy(
+        self, bands, profile, options, message, path
+    ):
         save(path, bands, **profile)
-        with pytest.raises(ValueError, match=rf"`{command} .*a\.tif .*OUT.tif`$"):
-            Raster(path)
+        with pytest.raises(ValueError, match=message):
+            Raster(path, **options)
 
     def test_several_rasters_in_a_file_are_refused_by_name(self, path):
         pages = [Image.fromarray(NOISE[number]) for number in range(3)]
