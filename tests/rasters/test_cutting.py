@@ -1,7 +1,5 @@
 """A labelled raster as tiles: each label in its place, each value as stored."""
 
-import json
-
 import geopandas
 import numpy as np
 import pytest
@@ -11,6 +9,9 @@ from helpers.cut_tiles import cut, discs, place_of, read_objects, read_tiles, wr
 from helpers.labelled_scene import CLASSES, SIZE, make_scene, rasterized
 from helpers.raster_files import UTM, noise, save, write_shapes
 from pycocotools import mask as rle
+
+DISC = shapely.Point(20, 100).buffer(9)
+BOXES = [shapely.box(x, 20, x + 40, 60) for x in (20, 125, 145, 220)]
 
 
 @pytest.fixture
@@ -59,56 +60,36 @@ class TestObjects:
         assert rle.decode(annotation["segmentation"]).sum() == pytest.approx(ring.area, rel=0.01)
         assert annotation["area"] == pytest.approx(ring.area, rel=0.01)
 
-    def test_objects_that_no_tile_shows_by_a_third_are_ignored_and_counted(
-        self, raster, tmp_path, capsys
-    ):
-        labels = write_labels(tmp_path, shapely.box(20, 20, 480, 180), *discs(60))
-        tiles, _ = cut(raster, labels)
-        assert "the tiles show 1 of 2 labels\n" in capsys.readouterr().err
-        crowds = [annotation["iscrowd"] for *_, annotation in read_objects(tiles)]
-        assert crowds.count(0) == 2 and crowds.count(1) == 10  # the disc lies in two tiles
-
-    def test_objects_on_nodata_are_ignored(self, tmp_path, capsys):
-        bands = noise(3, 100, 300)
-        bands[:, :, 150:] = 0
+    @pytest.mark.parametrize(
+        ("shapes", "width", "crowds", "line"),
+        [
+            ([shapely.box(20, 20, 480, 180), DISC], 500, [0] * 2 + [1] * 10, "show 1 of 2 labels"),
+            (
+                [shapely.Point(150, 150).buffer(9)],
+                500,
+                [0],
+                "train: 2 tiles, left out 8",
+            ),
+            (BOXES, 150, [0, 0, 1], "left out 4 without an object, 3 without data"),
+        ],
+        ids=["of which tiles show less than a third", "as many tiles without", "on nodata"],
+    )
+    def test_objects_of_tiles(self, shapes, width, crowds, line, tmp_path, capsys):
+        """Without data from a column on. A disc in two tiles is shown by both."""
+        bands = noise(3, 200, 500)
+        bands[:, :, width:] = 0
         raster = save(tmp_path / "a.tif", bands, nodata=0, **UTM)
-        shapes = (shapely.box(x, 20, x + 40, 60) for x in (20, 125, 145, 220))
         tiles, _ = cut(raster, write_labels(tmp_path, *shapes))
-        objects = [annotation for *_, annotation in read_objects(tiles)]
-        assert [annotation["iscrowd"] for annotation in objects] == [0, 0, 1]
-        assert "0 without an object, 1 without data\n" in capsys.readouterr().err
-
-    def test_tiles_without_an_object_stay_up_to_the_number_of_others(
-        self, raster, tmp_path, capsys
-    ):
-        tiles, _ = cut(raster, write_labels(tmp_path, shapely.Point(150, 150).buffer(9)))
-        dataset = json.loads((tiles / "train.json").read_text())
-        assert len(dataset["images"]) == 2 and len(dataset["annotations"]) == 1
-        assert "train: 2 tiles, left out 8 without an object" in capsys.readouterr().err
+        assert sorted(annotation["iscrowd"] for *_, annotation in read_objects(tiles)) == crowds
+        assert line in capsys.readouterr().err
 
 
-class TestMaps:
-    def test_maps_are_the_polygons_in_their_classes(self, scene):
-        tiles, _ = cut(scene.raster, scene.labels, is_detector=False, tile=200, hold_out=True)
-        assert (tiles / "classes.txt").read_text().split() == ["background", *sorted(CLASSES)]
-        expected = rasterized(scene)
-        for split in ("train", "val"):
-            maps = read_tiles(tiles / "masks" / split)
-            photos = read_tiles(tiles / "images" / split)
-            assert [place for *place, _ in maps] == [place for *place, _ in photos]
-            for row, column, labels in maps:
-                window = expected[row : row + 200, column : column + 200]
-                height, width = window.shape
-                assert labels.shape == (200, 200)
-                assert (labels[:height, :width] != window).mean() < 0.002
-                assert (labels[height:] == 255).all() and (labels[:, width:] == 255).all()
-
-    def test_a_large_field_trains_where_a_tile_shows_little_of_it(self, raster, tmp_path):
-        labels = write_labels(tmp_path, shapely.box(0, 0, 500, 200))
-        order = ["tree", "background"]  # of a model that has the same classes
-        tiles, _ = cut(raster, labels, is_detector=False, model_classes=order)
-        assert len(read_tiles(tiles / "masks" / "train")) == 10
-        assert (tiles / "classes.txt").read_text().split() == order
+def test_a_large_field_trains_where_a_tile_shows_little_of_it(raster, tmp_path):
+    labels = write_labels(tmp_path, shapely.box(0, 0, 500, 200))
+    order = ["tree", "background"]  # of a model that has the same classes
+    tiles, _ = cut(raster, labels, is_detector=False, model_classes=order)
+    assert len(read_tiles(tiles / "masks" / "train")) == 10
+    assert (tiles / "classes.txt").read_text().split() == order
 
 
 @pytest.mark.parametrize("bands", [[1, 2, 3, 4], [2]])
@@ -132,20 +113,33 @@ def test_stored_bands_keep_their_values(bands, tmp_path):
 
 @pytest.mark.parametrize("is_detector", [True, False])
 class TestArea:
-    def test_no_pixel_is_in_both_splits(self, is_detector, scene):
+    def test_no_pixel_is_in_both_splits_and_maps_are_the_polygons(self, is_detector, scene):
         tiles, _ = cut(scene.raster, scene.labels, is_detector, 200, 50, hold_out=True)
+        images = tiles if is_detector else tiles / "images"
+        expected = np.pad(rasterized(scene), ((0, 200), (0, 200)), constant_values=255)
         seen = {}
         for split in ("train", "val"):
             seen[split] = np.zeros(SIZE, bool)
-            for row, column, _ in read_tiles(tiles / ("" if is_detector else "images") / split):
+            photos = read_tiles(images / split)
+            for row, column, image in photos:
                 seen[split][row : row + 200, column : column + 200] = True
+                assert image.shape[:2] == (200, 200)
+            if is_detector:
+                continue
+            maps = read_tiles(tiles / "masks" / split)
+            assert [place for *place, _ in maps] == [place for *place, _ in photos]
+            for row, column, labels in maps:
+                window = expected[row : row + 200, column : column + 200]
+                assert (labels != window).mean() < 0.002
+            names = (tiles / "classes.txt").read_text().split()
+            assert names == ["background", *sorted(CLASSES)]
         held_out = geopandas.read_file(tiles / "held_out.gpkg")
         mask = rasterio.features.rasterize(held_out.geometry, SIZE, transform=scene.transform) > 0
         assert 0.1 < mask.mean() < 0.4
         # A part narrower than a tile is padded, and shows nothing of the other.
         assert not (seen["train"] & mask).any() and (seen["val"] >= mask).all()
-        for _, column, image in read_tiles(tiles / ("" if is_detector else "images") / "val"):
-            assert column >= mask.argmax(axis=1).min() and image.shape[:2] == (200, 200)
+        first = min(column for _, column, _ in read_tiles(images / "val"))
+        assert first >= mask.argmax(axis=1).min()
 
     def test_only_tiles_in_the_area_are_cut_and_pixels_outside_ignored(
         self, is_detector, raster, tmp_path

@@ -28,17 +28,20 @@ def loader(**options):
     return TRANSFORMS.build(dict(type="LoadRasterFromFile", **options))
 
 
-@pytest.mark.parametrize("count, dtype", [(1, "uint16"), (13, "float32")])
-def test_all_bands_are_loaded_exactly_in_their_order(count, dtype, tmp_path):
-    loaded = loader()(write(tmp_path / "a.tif", count, dtype))
-    assert (loaded["img"].shape, loaded["img"].dtype) == ((5, 7, count), np.float32)
+@pytest.mark.parametrize(
+    ("count", "dtype", "options", "bands"),
+    [
+        (1, "uint16", {}, [1]),
+        (13, "float32", {}, range(1, 14)),
+        (5, "uint16", dict(bands=(4, 1), to_float32=False), [4, 1]),
+    ],
+)
+def test_bands_are_loaded_exactly_in_their_order(count, dtype, options, bands, tmp_path):
+    loaded = loader(**options)(write(tmp_path / "a.tif", count, dtype))
+    image = loaded["img"]
+    assert image.dtype == (dtype if options else np.float32) and image.shape == (5, 7, len(bands))
     assert (loaded["img_shape"], loaded["ori_shape"]) == ((5, 7), (5, 7))
-    assert loaded["img"][3, 6].tolist() == [10000 * band + 306 for band in range(1, count + 1)]
-
-
-def test_given_bands_are_loaded_in_the_given_order_and_the_file_s_type(tmp_path):
-    image = loader(bands=(4, 1), to_float32=False)(write(tmp_path / "a.tif", 5))["img"]
-    assert image.dtype == np.uint16 and image[0, 1].tolist() == [40001, 10001]
+    assert image[3, 6].tolist() == [10000 * band + 306 for band in bands]
 
 
 @pytest.mark.parametrize("pack", ["mmseg.PackSegInputs", "mmdet.PackDetInputs"])

@@ -153,7 +153,6 @@ def test_an_area_selects_tiles_and_objects_by_their_centre(shapes, predict, tmp_
         (dict(aoi="area.gpkg", place=NO_PLACE), "the raster has no coordinate system"),
         (dict(aoi="touching.gpkg"), "covers no pixel of the raster"),
         (dict(aoi="elsewhere.gpkg"), "no polygons that lie on the map of the raster"),
-        (dict(bands=[1, 2, 9]), "bands 1 2 9 of "),
     ],
 )
 def test_options_that_do_not_match_are_one_line(

@@ -49,12 +49,6 @@ def test_pixels_place_palette_and_classes_are_read_as_predicted(count, transform
     assert sorted(path.name for path in tmp_path.glob("map.tif*")) == ["map.tif", "map.tif.aux.xml"]
 
 
-def test_more_classes_than_a_map_has_are_one_line(out, raster):
-    with pytest.raises(ValueError, match="256 classes: a map has at most 255"):
-        predict_raster(raster, PixelSegmentor([*map(str, range(256))]), out, tile=128)
-    assert not list(out.parent.glob("map*"))
-
-
 def test_bands_of_the_training_are_read_again_as_stored(out, tmp_path):
     bands = noise(3, 100, 120, high=9000, dtype=np.uint16)
     segmentor = PixelSegmentor(bands=2)

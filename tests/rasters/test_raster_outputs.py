@@ -10,10 +10,14 @@ import pytest
 import rasterio
 import shapely
 from helpers.perfect_detector import PerfectDetector
+from helpers.pixel_segmentor import PixelSegmentor
 from helpers.raster_files import UTM, noise, save, write_shapes
 from helpers.raster_runs import TILES, RasterRun
 
 AREA = [shapely.box(-9, -9, 300, 300)]
+MANY_CLASSES = PixelSegmentor([*map(str, range(256))])
+IN_TILES = PerfectDetector()
+IN_TILES.tile = 64
 
 
 @pytest.fixture
@@ -70,9 +74,19 @@ def test_a_result_states_what_it_was_made_from(run, monkeypatch):
     assert made_from["tile"] == 96 and made_from["date"].startswith("20")
 
 
-def test_a_name_or_a_predictor_that_does_not_fit_is_refused(table, monkeypatch):
-    with pytest.raises(ValueError, match=r"--out .*: the result of this model is a \.gpkg"):
-        table.predict(out=table.out.with_name("objects.tif"))
-    monkeypatch.setattr(PerfectDetector, "tile", 64)
-    with pytest.raises(ValueError, match="tile=64: give tile to predict_raster"):
-        table.predict()
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(out=Path("a.tif")), r"--out a\.tif: the result of this model is a \.gpkg"),
+        (dict(out=Path("a.tif"), model=MANY_CLASSES), "256 classes: a map has at most 255"),
+        (dict(model=IN_TILES), "tile=64: give tile to predict_raster"),
+        (dict(whole=True), "--whole runs in one process: start it without torchrun"),
+    ],
+)
+def test_a_result_that_cannot_be_is_one_line(options, message, table, monkeypatch):
+    if "whole" in options:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match=message):
+        table.predict(**options)
+    assert not table.rows and not table.out.exists()

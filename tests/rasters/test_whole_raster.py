@@ -7,7 +7,7 @@ import geopandas
 import numpy as np
 import pytest
 import shapely
-from helpers.raster_files import UTM, noise, read_map, read_raster, save, save_image, write_shapes
+from helpers.raster_files import UTM, noise, read_map, save, save_image, write_shapes
 from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo
 
 from xcit_mm import Predictor, predict_raster
@@ -61,24 +61,21 @@ def test_objects_are_those_of_the_photo(scale, tolerance, tmp_path):
     assert table.geometry.area.sum() == pytest.approx(masks.sum(), rel=tolerance)
 
 
-@pytest.mark.parametrize("size", [(250, 333), (75, 100)])
-def test_a_resampled_raster_is_the_same_by_bands(size, tmp_path):
+@pytest.mark.parametrize(("height", "width"), [(250, 333), (75, 100)])
+def test_a_resampled_raster_is_the_same_by_bands(height, width, tmp_path):
     bands = noise(3, 150, 200)
     bands[:, :40, :50] = 0
     raster = Raster(save(tmp_path / "a.tif", bands, nodata=0, **UTM))
-    unscaled = raster.read(slice(0, 150), slice(0, 200))[0]
-    assert np.array_equal(unscaled, read_raster(raster.path)[0])
-    raster.resample(*size)
-    everything = slice(0, size[1])
-    image, valid = raster.read(slice(0, size[0]), everything)
-    assert image.shape == (*size, 3)
-    cut = valid[: size[0] // 4, : size[1] // 4]
-    assert not cut.any() and valid.mean() == pytest.approx(1 - 40 * 50 / 150 / 200, abs=0.01)
-    for first in range(0, size[0], 32):
-        rows = slice(first, min(first + 32, size[0]))
-        band, has_data = raster.read(rows, everything)
-        np.testing.assert_allclose(band.astype(int), image[rows], atol=1)
-        assert np.array_equal(has_data, valid[rows])
+    raster.resample(height, width)
+    everything = slice(0, width)
+    image, valid = raster.read(slice(0, height), everything)
+    assert not valid[: height // 4, : width // 4].any()
+    assert valid.mean() == pytest.approx(1 - 40 * 50 / 150 / 200, abs=0.01)
+    starts = range(0, height, 32)
+    parts = [raster.read(slice(top, min(top + 32, height)), everything) for top in starts]
+    images, masks = map(np.concatenate, zip(*parts, strict=True))
+    np.testing.assert_allclose(images.astype(int), image, atol=1)
+    assert np.array_equal(masks, valid)
 
 
 @pytest.mark.parametrize("stop_after", [2, 4])  # passes: with and without a finished tap
@@ -106,14 +103,6 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(stop_after, tmp_pa
     assert np.array_equal(read_map(run(tmp_path / "map.tif")), expected)
     assert blocks[stop_after:] == list(range(stop_after - 1, 4))
     assert not (tmp_path / "map.tif.parts").exists()
-
-
-def test_several_processes_are_refused(tmp_path, monkeypatch):
-    predictor, _ = predictors(semantic_fpn)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(ValueError, match="--whole runs in one process"):
-        predict_raster(tmp_path / "a.tif", predictor, tmp_path / "map.tif", whole=True)
 
 
 def test_both_commands_take_whole(models, shapes, call, tmp_path):
