@@ -134,6 +134,5 @@ class Journal:
     def _append(self, fields: dict[str, Any]) -> None:
         line = json.dumps(fields).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab", buffering=0) as file:
-            while line:
-                line = line[file.write(line) :]  # a write may be partial
+        with self.path.open("ab") as file:
+            file.write(line)

@@ -1,7 +1,7 @@
 """The files of a folder of predictions: drawings, maps, and COCO jsons of all images."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +37,8 @@ def write_drawing(path: Path, prediction: Prediction, drawing: Mapping[str, Any]
     path.write_bytes(jpeg.tobytes())
 
 
-def write_jsons(
-    out: Path, records: Iterable[Mapping[str, Any]], categories: list[Any], is_detector: bool
-) -> None:
-    """Write images.json, and of a detector predictions.json, from the records of results and COCO's
-    `id` and `name` of each class.
-    """
-    images = [
-        dict(
-            id=record["id"],
-            file_name=record["name"],
-            height=record["height"],
-            width=record["width"],
-        )
-        for record in records
-    ]
-    coco = dict(images=images, categories=categories, annotations=[])
+def write_jsons(out: Path, coco: Mapping[str, Any], is_detector: bool) -> None:
+    """Write images.json, and of a detector predictions.json with the objects in the journals."""
     with atomic_write(out / IMAGES, out / JOURNAL / f"{IMAGES}.unfinished") as file:
         file.write(json.dumps(coco).encode())
     if is_detector:

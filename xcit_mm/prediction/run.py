@@ -141,12 +141,14 @@ def _report(engine: Engine, is_new: bool) -> RunReport:
     predictor = engine.predictor
     classes = zip(engine.category_ids, predictor.names, strict=True)
     categories = [dict(id=id_, name=name) for id_, name in classes]
-    predicted = []
+    images = []
     failures = []
     for record in read_journals(engine.out).records.values():
         if "error" in record:
             failures.append(f"{record['path']}: {record['error']}")
         else:
-            predicted.append(record)
-    write_jsons(engine.out, predicted, categories, predictor.is_detector)
-    return RunReport(engine.out, len(predicted), failures, is_new)
+            place = dict(id=record["id"], file_name=record["name"])
+            images.append(place | dict(height=record["height"], width=record["width"]))
+    coco = dict(images=images, categories=categories, annotations=[])
+    write_jsons(engine.out, coco, predictor.is_detector)
+    return RunReport(engine.out, len(images), failures, is_new)

@@ -100,7 +100,6 @@ def cut_raster(
 def _read_labels(
     source: LabelFile, raster: Raster, area: Any, is_detector: bool, model_classes: Sequence[str]
 ) -> Labels:
-    """Read the polygons that meet an area."""
     polygons = source.read(raster.crs)
     is_inside = shapely.intersects(area, in_pixels(polygons.geometry, raster))
     classes = polygons["class"][is_inside]
@@ -133,7 +132,6 @@ def _divide(area: Any, labels: Labels) -> dict[str, Any]:
 
 
 def _cut_into_tiles(area: Any, settings: RasterSettings) -> list[Tile]:
-    """Return the tiles that meet an area."""
     spans = []
     for start, stop in np.reshape(area.bounds, (2, 2)).T:
         first = int(start)

@@ -25,7 +25,6 @@ def encode_objects(tiles: Iterable[Objects]) -> bytes:
 
 
 def _read_row(path: Path) -> Objects:
-    """Read the objects of a row of tiles that `encode_objects` wrote."""
     shapes, *columns = json.loads(path.read_bytes())
     if not shapes:
         return concatenate([])

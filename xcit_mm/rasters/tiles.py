@@ -79,18 +79,15 @@ class TileImages:
                 path = path.with_suffix(".tif")
                 pixels = image[is_counted].astype(np.float64)
                 self._moments.append((pixels.mean(axis=0), (pixels**2).mean(axis=0)))
-                _write_bands(path, pad(image, self.side))
+                bands = pad(image, self.side).transpose(2, 0, 1)
+                shape = dict(zip(("count", "height", "width"), bands.shape, strict=True))
+                profile = dict(driver="GTiff", compress="deflate", dtype=bands.dtype.name)
+                with open_raster(path, "w", **profile, **shape) as file:
+                    file.write(bands)
             else:
                 _write_png(path, pad(image, self.side))
             self.count += 1
             yield tile, path, is_counted
-
-
-def _write_bands(path: Path, image: np.ndarray) -> None:
-    height, width, count = image.shape
-    profile = dict(height=height, width=width, count=count, dtype=image.dtype.name)
-    with open_raster(path, "w", driver="GTiff", compress="deflate", **profile) as file:
-        file.write(image.transpose(2, 0, 1))
 
 
 def _write_png(path: Path, image: np.ndarray) -> None:
