@@ -15,7 +15,9 @@ from mmengine.runner import Runner
 
 from ..utils.cli import print_line
 from ..utils.compat import stop_workers
-from ..weights.work_dirs import last_checkpoint
+from .resuming import AtomicBackend
+
+_STOPPED = "stopped.pth"
 
 
 class TerminationHook(Hook):
@@ -33,7 +35,7 @@ class TerminationHook(Hook):
             self._is_terminated = True
 
         signal.signal(signal.SIGTERM, note_signal)  # until the command ends, see `cli_main`
-        self._stopped = Path(runner.work_dir, "stopped.pth")
+        AtomicBackend().remove(Path(runner.work_dir, _STOPPED))  # at the next checkpoint
         loops: Any = filter(None, (runner.train_loop, runner.val_loop))
         self._loaders = [loop.dataloader for loop in loops]
         for loader in self._loaders:
@@ -48,21 +50,19 @@ class TerminationHook(Hook):
             return
         runner.save_checkpoint(
             runner.work_dir,
-            self._stopped.name,
+            _STOPPED,
             meta=dict(epoch=runner.epoch, iter=runner.iter),
             by_epoch=False,
             backend_args=dict(backend="atomic"),  # which writes `last_checkpoint` too
         )
         if is_main_process():
-            hint = f"{self._stopped} is saved: --resume continues from it"
+            hint = f"{Path(runner.work_dir, _STOPPED)} is saved: --resume continues from it"
             print_line(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
         sys.exit(128 + signal.SIGTERM)
 
     def after_train(self, runner: Runner) -> None:
         for loader in self._loaders:
             stop_workers(loader)
-        if is_main_process() and last_checkpoint(self._stopped.parent) != str(self._stopped):
-            self._stopped.unlink(missing_ok=True)
 
 
 def _leave_process_group(init: Callable[[int], None] | None, worker: int) -> None:
