@@ -1,7 +1,6 @@
 """The console of a run: progress, scores and the path of the log, which holds the rest."""
 
 import os
-import sys
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any, TextIO
@@ -28,8 +27,7 @@ class ConsoleHook(Hook):
         sizes = f"{len(runner.train_dataloader.dataset)} images for training"
         if runner.val_loop is not None:
             sizes += f", {len(runner.val_dataloader.dataset)} for validation"
-        _print_start(runner, sizes)
-        self._progress = _Progress(runner.max_iters, runner.iter)
+        self._start(runner, sizes, runner.max_iters)
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         self._progress.show(runner.iter + 1, _describe_iteration(runner))
@@ -48,8 +46,8 @@ class ConsoleHook(Hook):
         self._progress.close()
 
     def before_test(self, runner: Runner) -> None:
-        _print_start(runner, f"{len(runner.test_dataloader.dataset)} images")
-        self._progress = _Progress(len(runner.test_dataloader))
+        sizes = f"{len(runner.test_dataloader.dataset)} images"
+        self._start(runner, sizes, len(runner.test_dataloader))
 
     def after_test_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
         self._progress.show(batch_idx + 1)
@@ -60,39 +58,36 @@ class ConsoleHook(Hook):
             for name, score in _list_scores(metrics):
                 print(f"{name}  {score:.4g}", file=self._output)
 
+    def _start(self, runner: Runner, sizes: str, iterations: int) -> None:
+        _print_once(f"{sizes}; log: {os.path.relpath(runner.log_dir)}/{runner.timestamp}.log")
+        self._progress = _Progress(iterations)
+
 
 class _Progress:
     """A bar in a terminal, elsewhere a line for each tenth."""
 
-    def __init__(self, total: int, done: int = 0) -> None:
-        self._total = max(total, 1)
-        self._tenth = 10 * done // self._total
-        self._bar: tqdm | None = None
-        if sys.stderr.isatty() and is_main_process():
-            fields = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
-            self._bar = progress_bar(total, "it", initial=done, bar_format=fields)
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._tenth = 0
+        fields = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
+        no_bar = None if is_main_process() else True  # None: without a terminal
+        self._bar = progress_bar(total, "it", bar_format=fields, disable=no_bar)
+        self.close = self._bar.close
 
     def show(self, done: int, state: str = "") -> None:
-        """Show how many iterations are done, and the text `state`."""
-        if self._bar is not None:
+        """Show how many iterations are done, and what they do."""
+        tenth = 10 * done // self._total
+        if not self._bar.disable:
             self._bar.n = done
             self._bar.set_postfix_str(state)
-        elif 10 * done // self._total > self._tenth:
-            self._tenth = 10 * done // self._total
+        elif tenth > self._tenth:
+            self._tenth = tenth
             _print_once(f"{done}/{self._total}  {state}".rstrip())
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
 
 def _print_once(line: str) -> None:
     if is_main_process():
         print_line(line)
-
-
-def _print_start(runner: Runner, sizes: str) -> None:
-    _print_once(f"{sizes}; log: {os.path.relpath(runner.log_dir)}/{runner.timestamp}.log")
 
 
 def _describe_iteration(runner: Runner) -> str:
