@@ -61,7 +61,7 @@ class ResumableCheckpointHook(CheckpointHook):
         if "://" not in str(kwargs.get("out_dir")):
             kwargs.setdefault("backend_args", dict(backend="atomic"))
         super().__init__(*args, **kwargs)
-        self._gradients: list[torch.Tensor | None] = []  # of the parameters, in a checkpoint
+        self._gradients: dict[str, torch.Tensor] = {}  # of a checkpoint
 
     def before_run(self, runner: Runner) -> None:
         if is_training_run(runner):
@@ -76,15 +76,15 @@ class ResumableCheckpointHook(CheckpointHook):
             # In a copied folder, a better checkpoint must not remove the best of the original.
             for key, name in best_files(checkpoint).items():
                 checkpoint["message_hub"]["runtime_info"][key] = str(Path(runner.work_dir, name))
-        self._gradients = checkpoint.get("pending_gradients", [])
+        self._gradients = checkpoint.get("pending_gradients", {})
         if self._gradients:  # mmengine would warn that they are lost
             runner.logger.addFilter(lambda record: "gradient of some" not in record.getMessage())
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
-        scale = _loss_scale(runner)
-        for parameter, gradient in zip(runner.model.parameters(), self._gradients, strict=False):
-            parameter.grad = None if gradient is None else gradient.to(parameter.device) * scale
+        parameters = dict(runner.model.named_parameters())
+        for name, gradient in self._gradients.items():
+            parameters[name].grad = gradient.to(parameters[name].device) * _loss_scale(runner)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Add gradients that accumulate. Raise FloatingPointError if weights are not finite."""
@@ -92,18 +92,16 @@ class ResumableCheckpointHook(CheckpointHook):
             if not is_finite(value):
                 problem = f"iteration {runner.iter}: {name} is not finite"
                 raise FloatingPointError(f"{problem}: resume from the last checkpoint")
-        if "optimizer" not in checkpoint or get_world_size() > 1:
-            return
-        # A step of the optimizer drops the gradients: those that are there accumulate.
-        gradients = [parameter.grad for parameter in runner.model.parameters()]
-        if any(gradient is not None for gradient in gradients):
-            scale = _loss_scale(runner)
-            checkpoint["pending_gradients"] = [
-                None if gradient is None else gradient.cpu() / scale for gradient in gradients
-            ]
+        if "optimizer" in checkpoint and get_world_size() == 1:
+            # A step of the optimizer drops the gradients: those that are there accumulate.
+            checkpoint["pending_gradients"] = {
+                name: parameter.grad.cpu() / _loss_scale(runner)
+                for name, parameter in runner.model.named_parameters()
+                if parameter.grad is not None
+            }
 
 
 def _loss_scale(runner: Runner) -> float:
-    """Return the factor of mixed precision in the gradients, a power of two unless it is set."""
+    """Return the factor that mixed precision has in the gradients."""
     scaler = getattr(runner.optim_wrapper, "loss_scaler", None)
     return scaler.get_scale() if scaler else 1.0
