@@ -1,7 +1,5 @@
 """Weights for RGB in models of other bands: on request, and only where training starts."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from helpers.weight_files import MINI, load_in_runner, same, segmentor
@@ -34,13 +32,6 @@ def test_first_layer_gives_the_output_of_grey_and_only_the_stem_changes(
         torch.testing.assert_close(first.weight[:, :3] * bands / 3, first_of_rgb.weight)
 
 
-def initialised_by(file: Path, bands: int, fill_stem: bool) -> XCiT:
-    init_cfg = dict(type="Pretrained", checkpoint=str(file), fill_stem=fill_stem)
-    model = XCiT(MINI, in_channels=bands, init_cfg=init_cfg)
-    model.init_weights()
-    return model
-
-
 @pytest.mark.parametrize(
     "bands_of_file, bands, fill_stem, named",
     [
@@ -51,9 +42,12 @@ def initialised_by(file: Path, bands: int, fill_stem: bool) -> XCiT:
 def test_other_bands_need_fill_stem_and_a_file_for_rgb(
     bands_of_file, bands, fill_stem, named, tmp_path
 ):
-    torch.save(XCiT(MINI, in_channels=bands_of_file).state_dict(), tmp_path / "file.pth")
+    file = tmp_path / "file.pth"
+    torch.save(XCiT(MINI, in_channels=bands_of_file).state_dict(), file)
+    init_cfg = dict(type="Pretrained", checkpoint=str(file), fill_stem=fill_stem)
+    model = XCiT(MINI, in_channels=bands, init_cfg=init_cfg)
     with pytest.raises(ValueError, match=f"file.pth does not fit.*{named}") as error:
-        initialised_by(tmp_path / "file.pth", bands, fill_stem)
+        model.init_weights()
     assert "\n" not in str(error.value)
 
 

@@ -48,12 +48,6 @@ def saved(content: object, path: str | Path = "file.pth", **options: object) -> 
     return Path(path).read_bytes()
 
 
-def flipped(content: bytes, marker: bytes) -> bytes:
-    """A copy of a file with another byte after a marker."""
-    place = content.index(marker) + len(marker)
-    return content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :]
-
-
 @pytest.fixture(autouse=True, params=["torch", "plain_pickle"])
 def reader(tmp_path, monkeypatch, request) -> str:
     """Who reads files, here in an empty folder. torch has a reader from 2.6 on."""
@@ -153,10 +147,6 @@ REFUSED = {
         lambda: saved(dict(a=torch.ones(3000)), **OLD)[:-5000],
         "damaged, .*unexpected EOF",
     ),
-    "damaged": (
-        lambda: flipped(saved(dict(a=torch.ones(3))), b"collections\nOrdered"),
-        "damaged, .*UnicodeDecodeError",
-    ),
     "tar with a link": (tar_with_a_link, r"tar archive|\.tar format"),
     "TorchScript": (lambda: torch.jit.script(torch.nn.ReLU()).save_to_buffer(), "TorchScript"),
     "web page": (lambda: b"\n<!DOCTYPE html><html>404</html>", "web page, .* download it again"),
@@ -191,7 +181,9 @@ def test_a_link_in_an_archive_is_not_followed():
 def test_a_damaged_byte_gives_one_line():
     content = saved(dict(a=torch.ones(3), args=argparse.Namespace(lr=0.1)))
     for place in range(1, len(content), 11):
-        Path("file.pth").write_bytes(flipped(content, content[:place]))
+        damaged = bytearray(content)
+        damaged[place] ^= 255
+        Path("file.pth").write_bytes(damaged)
         try:
             load_from_file("file.pth")
         except ValueError as error:

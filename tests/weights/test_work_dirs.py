@@ -11,18 +11,31 @@ from xcit_mm.weights.work_dirs import find_checkpoint_in, find_config_in
 from xcit_mm.weights.zoo import load_checkpoint
 
 
+@pytest.mark.parametrize(
+    "pointer, expected",
+    [
+        ("", "{run}/iter_2.pth"),  # a kill came before the path was written
+        ("{folder}/iter_2.pth", "{folder}/iter_2.pth"),
+        ("s3://bucket/iter_2.pth", "s3://bucket/iter_2.pth"),
+        ("/before/the/move/iter_1.pth", "{run}/iter_1.pth"),
+    ],
+)
+def test_the_last_checkpoint_is_the_one_that_the_run_has_named(
+    pointer, expected, work_dir, tmp_path
+):
+    """In its folder, which may have been moved, or outside."""
+    os.utime(work_dir / "iter_2.pth", (1, 1))  # as a copy of the folder may leave it
+    places = dict(run=work_dir, folder=tmp_path)
+    if "{folder}" in pointer:
+        (work_dir / "iter_2.pth").rename(tmp_path / "iter_2.pth")
+    (work_dir / "last_checkpoint").write_text(pointer.format(**places))
+    assert find_checkpoint_in(work_dir) == expected.format(**places)
+
+
 def test_the_file_of_another_folder_does_not_stand_in_for_one_of_a_copy(work_dir, tmp_path):
     copy = Path(shutil.copytree(work_dir, tmp_path / "copy"))
     (copy / "iter_2.pth").unlink()
     assert find_checkpoint_in(copy) == str(copy / "iter_2.pth")
-
-
-@pytest.mark.parametrize("place", ["{}/large_disk/iter_2.pth", "s3://bucket/iter_2.pth"])
-def test_a_run_may_save_outside_of_its_folder(place, work_dir, tmp_path):
-    (tmp_path / "large_disk").mkdir()
-    (work_dir / "iter_2.pth").rename(tmp_path / "large_disk" / "iter_2.pth")
-    (work_dir / "last_checkpoint").write_text(place.format(tmp_path))
-    assert find_checkpoint_in(work_dir) == place.format(tmp_path)
 
 
 def test_the_only_checkpoint_of_a_folder_is_enough(work_dir):
@@ -34,12 +47,6 @@ def test_the_only_checkpoint_of_a_folder_is_enough(work_dir):
         find_checkpoint_in(work_dir)
     (work_dir / "model_1.safetensors").unlink()
     assert find_checkpoint_in(work_dir) == str(work_dir / "model_2.safetensors")
-
-
-def test_a_kill_before_the_last_checkpoint_is_named_loses_no_checkpoint(work_dir):
-    os.utime(work_dir / "iter_2.pth", (1, 1))  # as a copy of the folder may leave it
-    (work_dir / "last_checkpoint").write_text("")
-    assert find_checkpoint_in(work_dir) == str(work_dir / "iter_2.pth")
 
 
 CONFIG = "max_iters = 2\nload_from = None\nresume = False\n"
@@ -62,32 +69,29 @@ def test_the_best_checkpoint_is_the_one_that_the_last_names(tmp_path):
         load_checkpoint(tmp_path)
 
 
+OTHER = CONFIG.replace("2", "3")
+RESUMED = CONFIG.replace("False", "True").replace("None", "'iter_1.pth'")
+NO_CONFIG = "give config and checkpoint"
+
+
 @pytest.mark.parametrize(
-    "configs, expected",
+    "trained, configs, found",
     [
-        ({"a.py": CONFIG}, "a.py"),
-        ({"a.py": CONFIG.replace("2", "3"), "b.py": CONFIG}, "b.py"),
-        ({"a.py": CONFIG.replace("False", "True").replace("None", "'iter_1.pth'")}, "a.py"),
-        ({"a.py": CONFIG.replace("2", "3")}, None),
-        ({}, None),
+        (CONFIG, {"a.py": OTHER, "b.py": CONFIG}, "b.py"),
+        (CONFIG, {"a.py": RESUMED}, "a.py"),
+        (CONFIG, {"a.py": OTHER}, NO_CONFIG),
+        (CONFIG, {}, NO_CONFIG),
+        (None, {"a.py": CONFIG}, "a.py"),
+        (None, {"a.py": CONFIG, "b.py": CONFIG}, r"one config, but has a\.py, b\.py"),
     ],
-    ids=["one", "of two", "the run resumed", "another run", "none"],
+    ids=["of two", "resumed", "another run", "none", "weights alone", "weights and two"],
 )
-def test_the_config_of_a_folder_is_that_of_its_last_checkpoint(configs, expected, tmp_path):
-    save(tmp_path, CONFIG)
+def test_the_config_of_a_folder_is_that_of_its_last_checkpoint(trained, configs, found, tmp_path):
+    save(tmp_path, trained)
     for name, text in configs.items():
         (tmp_path / name).write_text(text)
-    if expected is None:
-        with pytest.raises(FileNotFoundError, match="give config and checkpoint"):
-            find_config_in(tmp_path)
+    if found in configs:
+        assert find_config_in(tmp_path) == str(tmp_path / found)
     else:
-        assert find_config_in(tmp_path) == str(tmp_path / expected)
-
-
-def test_beside_weights_alone_the_only_config_counts(tmp_path):
-    save(tmp_path, None)
-    (tmp_path / "a.py").write_text(CONFIG)
-    assert find_config_in(tmp_path) == str(tmp_path / "a.py")
-    (tmp_path / "b.py").write_text(CONFIG)
-    with pytest.raises(FileNotFoundError, match=r"one config, but has a\.py, b\.py"):
-        find_config_in(tmp_path)
+        with pytest.raises(FileNotFoundError, match=found):
+            find_config_in(tmp_path)

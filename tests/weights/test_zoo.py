@@ -19,7 +19,6 @@ from xcit_mm.weights.zoo import find_config, find_model, load_checkpoint
 
 NAME = "maskrcnn_xcit_small_12_p16"
 
-
 TASKS = {
     "COCO, Mask R-CNN": "mask-rcnn",
     "ADE20k, Semantic FPN": "fpn",
@@ -27,15 +26,16 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLISHED if PUBLISHED[name].training in TASKS])
-def test_a_published_detector_or_segmentor_has_its_config(name):
-    config, checkpoint = find_model(name)
-    assert checkpoint == f"xcit://{name}"
-    assert find_config(name) == config
-    assert find_model(Path(config).stem) == find_model(checkpoint) == (config, checkpoint)
-    file = PUBLISHED[name]
-    stem = f"{TASKS[file.training]}_xcit-{file.arch}-p{file.patch_size}_"
-    assert Path(config).name.startswith(stem)
+def test_published_detectors_and_segmentors_have_their_configs():
+    files = {name: file for name, file in PUBLISHED.items() if file.training in TASKS}
+    assert len(files) == 24
+    for name, file in files.items():
+        config, checkpoint = find_model(name)
+        assert checkpoint == f"xcit://{name}"
+        assert find_config(name) == config
+        assert find_model(Path(config).stem) == find_model(checkpoint) == (config, checkpoint)
+        stem = f"{TASKS[file.training]}_xcit-{file.arch}-p{file.patch_size}_"
+        assert Path(config).name.startswith(stem)
 
 
 def test_what_a_name_stands_for_is_reported(capsys):
@@ -60,17 +60,14 @@ def test_a_wrong_name_is_rejected_with_similar_names(model, named):
     assert "\n" not in str(error.value)
 
 
-def files(folder: Path, checkpoint: str) -> tuple[str, str]:
-    return str(folder / "mine.py"), str(folder / checkpoint)
-
-
 def test_a_checkpoint_alone_finds_the_config_beside_it(work_dir):
-    assert find_model(str(work_dir / "iter_1.pth")) == files(work_dir, "iter_1.pth")
+    checkpoint = str(work_dir / "iter_1.pth")
+    assert find_model(checkpoint) == (str(work_dir / "mine.py"), checkpoint)
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*iter_3\.pth"):
         find_model(str(work_dir / "iter_3.pth"))
     (work_dir / "other.py").touch()
     with pytest.raises(FileNotFoundError, match=r"mine\.py, other\.py"):
-        find_model(str(work_dir / "iter_1.pth"))
+        find_model(checkpoint)
 
 
 @pytest.fixture
@@ -81,7 +78,7 @@ def hub(work_dir, tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     cache = tmp_path / "hub" / "models--me--model"
     (cache / "refs").mkdir(parents=True)
-    commit = "0123456789abcdef0123456789abcdef01234567"
+    commit = "0123456789" * 4
     (cache / "refs" / "main").write_text(commit)
     (cache / "snapshots").mkdir()
     return Path(shutil.move(work_dir, cache / "snapshots" / commit))
@@ -116,12 +113,10 @@ def test_a_folder_with_weights_alone_is_a_backbone(file, name, hub, tmp_path):
     else:
         torch.save(content, hub / file)
     name = str(hub) if name == "folder" else name
-    backbone = xcit_mm.backbone(name)
-    state = XCiT(PICO, init_cfg=dict(type="Pretrained", checkpoint=name))
-    state.init_weights()
-    for key, value in backbone.state_dict().items():
-        assert torch.equal(value, state.state_dict()[key])
-    assert torch.equal(backbone.blocks[3].norm1.bias, content["blocks.3.norm1.bias"])
+    model = XCiT(PICO, init_cfg=dict(type="Pretrained", checkpoint=name))
+    model.init_weights()
+    for backbone in (xcit_mm.backbone(name), model):
+        assert torch.equal(backbone.blocks[3].norm1.bias, content["blocks.3.norm1.bias"])
 
 
 def test_an_unknown_model_of_the_hub_is_one_line(hub):
