@@ -21,7 +21,7 @@ from PIL import Image
 from xcit_mm import Predictor, read_config
 from xcit_mm.commands import train
 from xcit_mm.commands.test import main as run_test
-from xcit_mm.launch.options import change_training
+from xcit_mm.launch.run import change_training
 from xcit_mm.utils.folders import lock_folder
 
 SEG, DET = SCORES
@@ -135,7 +135,7 @@ def test_amp_refuses_a_wrapper_of_its_own_precision(shapes, refused):
 
 
 def test_mask2former_does_not_train_in_float16(monkeypatch):
-    monkeypatch.setattr("xcit_mm.launch.options.get_device", lambda: "cuda")
+    monkeypatch.setattr("xcit_mm.launch.run.get_device", lambda: "cuda")
     cfg = read_config(CONFIGS / "mask2former/mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py")
     options = argparse.Namespace(amp=True, auto_scale_lr=False)
     with pytest.raises(ValueError, match=r"the loss of masks is 0 in float16"):

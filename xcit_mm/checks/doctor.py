@@ -12,9 +12,8 @@ from ..weights.zoo import find_config
 from .classes import check_classes, check_learned_classes
 from .data import check_data, check_overlap
 from .findings import Finding, collect, fail
-from .model import CheckedModel, check_strides
+from .model import CheckedModel, check_start, check_strides
 from .run_config import ConfiguredSplit
-from .training import check_start
 
 
 def diagnose(config: str, cfg_options: Sequence[str] = ()) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ def fail(code: str, text: str, fix: str = "") -> Finding:
 
 
 def listed(level: str, code: str, names: Collection, problem: str, fix: str) -> list[Finding]:
-    """Return a finding about files with a problem, or no finding if there are no such files."""
+    """Return a finding about named files, classes or ids, or no finding if there are none."""
     return [Finding(level, code, f"{len(names)} {problem}: {preview(names)}", fix)] if names else []
 
 

@@ -19,7 +19,7 @@ def write_config(
     config: Path, cfg: Config, dataset: Dataset, source: Source, values: dict[str, Any]
 ) -> Path:
     """Write a config that trains a model on a data set, read from a source, for 12 epochs, at least
-    1000 iterations. Return the folder of its objects, beside it.
+    1000 iterations. Return the folder of its objects, beside it, which maps do not have.
 
     Args:
         cfg: The model's own config, with its checkpoint as `load_from`.

@@ -34,7 +34,9 @@ def finetune(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, written: list[Path]) -> None:
-    """Write the config and the objects of a fine-tuning, and add their paths to `written`."""
+    """Write the config and the objects of a fine-tuning, and add their paths to `written`. The
+    config becomes that of `options`.
+    """
     paths = {name: getattr(options, name) for name in ("data", "val", "images", "val_images")}
     source = Source(**{name: Path(os.path.abspath(path)) for name, path in paths.items() if path})
     is_yolo = source.data.suffix in (".yaml", ".yml")
@@ -63,7 +65,7 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
 
 
 def _suggest_command(options: argparse.Namespace) -> str:
-    """Return the error for a folder: which files could be meant, and what to call."""
+    """Return the message for a folder: which files could be meant, and what to call."""
     problem = f"{options.data} is a folder, and a detector takes a COCO json or a data.yaml"
     suggestions = suggest_files(options.data)
     if not suggestions:

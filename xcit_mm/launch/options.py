@@ -1,35 +1,12 @@
-"""Options of a training and of a test, as the scripts of mmdet and mmseg have them."""
+"""Options of a test, as the scripts of mmdet and mmseg have them."""
 
 import argparse
 import inspect
 
 from mmengine.config import Config
-from mmengine.device import get_device
 
 from ..utils.configs import data_sets, evaluators, type_name
 from .model import iter_parts
-
-
-def change_training(cfg: Config, options: argparse.Namespace) -> None:
-    """Change a config by the options of a training. Raise ValueError if it has no place for one."""
-    wrapper = cfg.get("optim_wrapper") or {}
-    wrapper.setdefault("type", "OptimWrapper")
-    name = type_name(wrapper)
-    if options.amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
-        raise ValueError(f"--amp: optim_wrapper.type={wrapper['type']} has a precision of its own")
-    if options.amp or name == "AmpOptimWrapper":
-        if get_device() == "cpu":
-            wrapper["type"] = "mmengine.CPUAmpOptimWrapper"  # in bfloat16
-        else:
-            wrapper["type"] = "AmpOptimWrapper"
-            wrapper.setdefault("loss_scale", "dynamic")
-            heads = {type_name(part) for part in iter_parts(cfg.model)}
-            # They divide the loss of masks by the number of masks times that of points.
-            if wrapper.get("dtype") != "bfloat16" and heads & {"MaskFormerHead", "Mask2FormerHead"}:
-                problem = "the loss of masks is 0 in float16, which overflows"
-                raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
-    if options.auto_scale_lr:
-        cfg.merge_from_dict({"auto_scale_lr.enable": True})
 
 
 def change_test(cfg: Config, checkpoint: str, options: argparse.Namespace) -> None:

@@ -53,7 +53,7 @@ def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
     values["raster"] = tiles.settings
     model = values["model"]
     for assigner in iter_parts(model.get("train_cfg")):
-        if "ignore_iof_thr" in assigner:  # a part of an object is iscrowd, see `write_object_tile`
+        if "ignore_iof_thr" in assigner:  # a part of an object is iscrowd, see `write_objects`
             assigner["ignore_iof_thr"] = _IGNORED_OVERLAP
     if tiles.statistics is None:  # they are images of three bands and 8 bits
         return

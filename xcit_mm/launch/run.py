@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.device import get_device
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
@@ -27,7 +28,8 @@ from ..utils.scripts import check_library
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
 from .config import write_data_anew
-from .options import change_test, change_training
+from .model import iter_parts
+from .options import change_test
 from .report import report
 from .runner import AccumulatingRunner, QuietRunner, print_into_log
 from .state import find_checkpoint, is_complete
@@ -117,6 +119,28 @@ def _read_run(config: str, options: argparse.Namespace) -> Config:
     cfg.launcher = options.launcher
     cfg.work_dir = str(options.work_dir or cfg.get("work_dir") or f"work_dirs/{Path(config).stem}")
     return cfg
+
+
+def change_training(cfg: Config, options: argparse.Namespace) -> None:
+    """Change a config by the options of a training. Raise ValueError if it has no place for one."""
+    wrapper = cfg.get("optim_wrapper") or {}
+    wrapper.setdefault("type", "OptimWrapper")
+    name = type_name(wrapper)
+    if options.amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
+        raise ValueError(f"--amp: optim_wrapper.type={wrapper['type']} has a precision of its own")
+    if options.amp or name == "AmpOptimWrapper":
+        if get_device() == "cpu":
+            wrapper["type"] = "mmengine.CPUAmpOptimWrapper"  # in bfloat16
+        else:
+            wrapper["type"] = "AmpOptimWrapper"
+            wrapper.setdefault("loss_scale", "dynamic")
+            heads = {type_name(part) for part in iter_parts(cfg.model)}
+            # They divide the loss of masks by the number of masks times that of points.
+            if wrapper.get("dtype") != "bfloat16" and heads & {"MaskFormerHead", "Mask2FormerHead"}:
+                problem = "the loss of masks is 0 in float16, which overflows"
+                raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
+    if options.auto_scale_lr:
+        cfg.merge_from_dict({"auto_scale_lr.enable": True})
 
 
 def _check(findings: Iterable[Finding], options: argparse.Namespace) -> None:
