@@ -121,7 +121,7 @@ def checkout(tmp_path_factory) -> Path:
         shutil.copytree(ROOT / name, root / name, ignore=ignored)
     for name in FILES:
         shutil.copy(ROOT / name, root)
-    for name in ("data/image.jpg", "work_dirs/iter_300.pth", "build/lib/xcit_mm/removed.py"):
+    for name in ("data/image.jpg", "build/lib/xcit_mm/removed.py"):
         (root / name).parent.mkdir(parents=True)
         (root / name).touch()
     python("-c", BUILD, cwd=root)

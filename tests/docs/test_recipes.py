@@ -256,19 +256,11 @@ def test_rasters_of_other_systems_and_masks_are_one_without_their_collars():
 
 
 @needs_gdal
-@pytest.mark.parametrize(
-    "mark, option",
-    [
-        (dict(nodata=0), "-dstalpha"),
-        (dict(mask=True, dtype="float32"), "-dstnodata -9999"),
-    ],
-)
-def test_another_pixel_size_keeps_what_has_no_data(mark, option):
+@pytest.mark.parametrize("option, dtype", [("-dstalpha", "uint8"), ("-dstnodata -9999", "float32")])
+def test_another_pixel_size_keeps_what_has_no_data(option, dtype):
     rasterio = pytest.importorskip("rasterio")
-    write_scene("scene.tif", RED, 500000, 5400000, **mark)
-    assert option in PAGE.read_text(encoding="utf-8")
-    (command,) = run_shell(code("coarse.vrt").replace("-dstalpha", option))
-    assert command.startswith("xcit-mm raster coarse.vrt")
+    write_scene("scene.tif", RED, 500000, 5400000, mask=True, dtype=dtype)
+    run_shell(code("coarse.vrt").replace("-dstalpha", option))
     with rasterio.open("coarse.vrt") as coarse:
         assert coarse.res == (1, 1)
         valid = coarse.read_masks(1) > 0
