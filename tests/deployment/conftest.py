@@ -50,14 +50,15 @@ def write_trained(tmp_path_factory) -> Callable[..., Trained]:
 def segmentor(write_trained) -> Trained:
     """A small UperNet, whose preprocessor pads."""
     cfg = Config.fromfile(CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py")
-    trunk = dict(small_models.TRUNK, depth=2)
-    cfg.model.backbone.update(arch=trunk, out_indices=(0, 1), patch_embed="linear")
+    trunk = dict(small_models.TRUNK, depth=1)
+    options = dict(out_indices=(0,), strides=(8,), patch_embed="linear")
+    cfg.model.backbone.update(arch=trunk, **options)
     cfg.model.data_preprocessor.test_cfg = dict(size_divisor=32)
     cfg.model.neck = None
     cfg.model.decode_head = dict(
         type="UPerHead",
-        in_channels=[small_models.WIDTH] * 2,
-        in_index=[0, 1],
+        in_channels=[small_models.WIDTH],
+        in_index=[0],
         pool_scales=(1, 3),
         channels=16,
         num_classes=5,
@@ -72,7 +73,7 @@ def mask_rcnn(write_trained) -> Trained:
     """A small Mask R-CNN. An export takes time for every block and level, so it has few."""
     levels = dict(featmap_strides=[8, 16])  # the neck makes the second
     cfg = small_models.mask_rcnn(
-        backbone=dict(arch=dict(depth=2), out_indices=(1,), strides=(8,)),
+        backbone=dict(arch=dict(depth=1), out_indices=(0,), strides=(8,)),
         neck=dict(in_channels=[small_models.WIDTH], num_outs=2),
         rpn_head=dict(anchor_generator=dict(strides=[8, 16])),
         roi_head=dict(bbox_roi_extractor=levels, mask_roi_extractor=levels),
