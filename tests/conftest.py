@@ -19,14 +19,6 @@ from helpers import configs  # noqa: F401  # makes mmengine parse each metafile 
 import xcit_mm  # noqa: F401  # provides mmcv.ops, so before any test imports it
 from xcit_mm.__main__ import COMMANDS
 
-BINARY = """
-_base_ = {!r}
-model = dict(
-    decode_head=dict(
-        num_classes=5, out_channels=1, threshold=0.6, loss_decode=dict(use_sigmoid=True)
-    )
-)
-"""
 TWENTY_BOXES = """
 _base_ = {!r}
 model = dict(
@@ -89,9 +81,9 @@ def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     from xcit_mm.models.build import load_model
 
     folder = tmp_path_factory.mktemp("models")
-    detector = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
-    save_untrained(detector, folder / "det.pth")
-    (folder / "few.py").write_text(TWENTY_BOXES.format(str(detector)))
+    base = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
+    save_untrained(base, folder / "det.pth")
+    (folder / "few.py").write_text(TWENTY_BOXES.format(str(base)))
 
     segmentor = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
     file = folder / "seg.pth"
@@ -105,22 +97,8 @@ def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     means = sample.seg_logits.data.mean(dim=(1, 2))
     checkpoint["state_dict"]["decode_head.conv_seg.bias"] -= means
     torch.save(checkpoint, file)
-    return dict(
-        seg=(str(segmentor), str(file)), det=(str(folder / "few.py"), str(folder / "det.pth"))
-    )
-
-
-@pytest.fixture(scope="session")
-def binary(
-    models: dict[str, tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, str]:
-    """Config and checkpoint of a segmentor of five classes with a sigmoid and a threshold."""
-    from demo import save_untrained
-
-    folder = tmp_path_factory.mktemp("binary")
-    (folder / "binary.py").write_text(BINARY.format(models["seg"][0]))
-    save_untrained(folder / "binary.py", folder / "binary.pth")
-    return str(folder / "binary.py"), str(folder / "binary.pth")
+    detector = (str(folder / "few.py"), str(folder / "det.pth"))
+    return dict(seg=(str(segmentor), str(file)), det=detector)
 
 
 def run_command(name: str, *args: object) -> int:

@@ -164,12 +164,15 @@ def predicted(command, photos, call) -> tuple:
 
 
 def test_results_of_other_options_or_models_are_not_mixed(
-    models, binary, predicted, refusal, call, tmp_path, out
+    models, predicted, refusal, call, tmp_path, out
 ):
     assert "tile was None, is 64" in refusal(*predicted, "--tile", 64)
     assert "dtype was float32, is bfloat16" in refusal(*predicted, "--dtype", "bfloat16")
     assert "drawing was {'min_score': 0.3," in refusal(*predicted, "--score-thr", 0.5)
-    assert "config was " in refusal(*predicted[:2], *model_of(binary), "--out", out)
+    edited = tmp_path / "edited.py"
+    edited.write_text(f"_base_ = {models['seg'][0]!r}\nmodel = dict(test_cfg=dict(mode='slide'))")
+    other = model_of((edited, models["seg"][1]))
+    assert "config was " in refusal(*predicted[:2], *other, "--out", out)
     checkpoint = torch.load(models["seg"][1])
     checkpoint["state_dict"]["decode_head.conv_seg.bias"] += 1
     torch.save(checkpoint, tmp_path / "other.pth")
