@@ -15,12 +15,13 @@ SIZE = 96  # pixels
 def write_nuts_clone(folder: Path) -> None:
     """Write 18 images and their json as in Tony607/mmdetection_instance_segmentation_demo."""
     write_dataset(folder / "shapes", train=18, val=1, size=SIZE)
-    coco = json.loads((folder / "shapes" / "annotations" / "instances_training.json").read_text())
-    (folder / "data").mkdir()
-    (folder / "shapes" / "images" / "training").rename(folder / "data" / "images")
+    shapes = folder / "shapes"
+    coco = json.loads((shapes / "annotations" / "instances_training.json").read_text())
+    images = folder / "data" / "images"
+    images.mkdir(parents=True)
     for image in coco["images"]:
         name = f"{image['id']}.jpg"
-        (folder / "data" / "images" / image["file_name"]).rename(folder / "data" / "images" / name)
+        (shapes / "images" / "training" / image["file_name"]).rename(images / name)
         image["file_name"] = name
     names = ("date", "fig", "hazelnut")
     coco["categories"] = [dict(id=i, name=name) for i, name in enumerate(names, start=1)]

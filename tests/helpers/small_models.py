@@ -95,20 +95,16 @@ def build(cfg: Config) -> Any:
 
 def synthetic_images(batch: int, height: int, width: int) -> Tensor:
     """Return smooth noise and rectangles in normalised values, (batch, 3, height, width)."""
-    generator = torch.Generator().manual_seed(height)
-
-    def draw(low: int, high: int) -> int:
-        return int(torch.randint(low, high, (), generator=generator))
-
-    coarse = torch.randn(batch, 3, height // 16 + 1, width // 16 + 1, generator=generator)
-    images = F.interpolate(coarse, (height, width), mode="bilinear")
+    rng = np.random.default_rng(height)
+    coarse = rng.standard_normal((batch, 3, height // 16 + 1, width // 16 + 1), np.float32)
+    images = F.interpolate(torch.from_numpy(coarse), (height, width), mode="bilinear")
     for index in range(12 * batch):
-        top = draw(0, height - 16)
-        left = draw(0, width - 16)
-        bottom = top + draw(8, 96)
-        right = left + draw(8, 96)
-        colour = torch.randn(3, 1, 1, generator=generator)
-        images[index % batch, :, top:bottom, left:right] = colour
+        top = rng.integers(height - 16)
+        left = rng.integers(width - 16)
+        rows = slice(top, top + rng.integers(8, 96))
+        columns = slice(left, left + rng.integers(8, 96))
+        colour = torch.from_numpy(rng.standard_normal((3, 1, 1)))
+        images[index % batch, :, rows, columns] = colour
     return images
 
 
