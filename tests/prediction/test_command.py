@@ -14,6 +14,7 @@ import pytest
         ("--batch-size 0", "batch_size=0"),
         ("--min-score 0.5", "min_score=0.5"),
         ("--overwrite --retry-failed", "overwrite and retry_failed"),
+        ("--font none.ttf", "cannot open resource"),
     ],
 )
 def test_an_error_before_the_start_is_one_line(
@@ -30,8 +31,6 @@ def test_an_error_before_the_start_is_one_line(
     assert not out.exists()
 
 
-def test_a_missing_photo_or_checkpoint_is_one_line(command, photos, models, refusal, out):
-    assert "none.jpg" in refusal(*command(photos / "none.jpg"))
-    infer = ("predict", photos / "00.png", "--model", models["seg"][0], "--out", out)
-    assert "has no checkpoint" in refusal(*infer)
-    assert not out.exists()
+def test_a_config_without_a_checkpoint_is_one_line(photos, models, refusal, out):
+    line = refusal("predict", photos / "00.png", "--model", models["seg"][0], "--out", out)
+    assert "has no checkpoint" in line and not out.exists()

@@ -44,13 +44,6 @@ def test_a_run_from_python_gives_what_single_images_give(kind, predictors, photo
         assert (coco.annToMask(result) == mask).mean() > 0.999
 
 
-def test_a_wrong_option_of_drawings_is_refused_before_an_image_is_read(predictors, photos, out):
-    for drawing in (dict(score=0.5), dict(font="a.ttf"), dict(alpha=2)):
-        with pytest.raises((TypeError, ValueError, OSError)):
-            predict_many(find_items([photos]), predictors["seg"], out, drawing=drawing)
-    assert not out.exists()
-
-
 def test_coco_ids_and_names_are_kept(predictors, command, photos, call, refusal, tmp_path, out):
     """Names of categories, not their order, give the ids of the classes."""
     images = {70: "a/01.png", 5: "00.png"}
@@ -181,20 +174,18 @@ def test_results_of_other_options_or_models_are_not_mixed(
     assert call(*predicted, "--batch-size", 3, "--workers", 1)[0] == 0  # change no result
 
 
-def test_overwriting_keeps_the_files_of_the_user(predicted, call, out):
+def test_overwriting_keeps_the_files_of_the_user(predicted, call, command, photos, refusal, out):
     files = [out / "labels" / "00.txt", out / "visualizations" / "own.jpg", out / "notes.txt"]
     for path in files:
         path.write_text("0 0.5 0.5 0.1 0.1")
-    assert call(*predicted, "--overwrite", "--no-visualizations", "--tile", 64)[0] == 0
+    overwrite = (*predicted, "--overwrite", "--no-visualizations", "--tile", 64)
+    assert call(*overwrite)[0] == 0
     assert all(path.exists() for path in files)
     assert len(list((out / "visualizations").iterdir())) == 1
     assert len(list((out / "journal").iterdir())) == 1
-    assert json.loads((out / "run.json").read_text())["tile"] == 64
-
-
-def test_a_folder_of_other_files_or_of_an_input_is_refused(command, photos, refusal, out):
+    settings = out / "run.json"
+    assert json.loads(settings.read_text())["tile"] == 64
+    settings.unlink()
+    assert "is not of a run: give another --out" in refusal(*overwrite)
     message = refusal(*command(photos / "00.png", out=photos))
     assert "holds the input" in message and "give another --out" in message
-    (out / "labels").mkdir(parents=True)
-    arguments = (*command(photos / "00.png"), "--overwrite")
-    assert f"{out / 'labels'} is not of a run" in refusal(*arguments)
