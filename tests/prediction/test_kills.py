@@ -146,51 +146,29 @@ def test_two_images_that_kill_their_process_fail_and_all_others_are_predicted(
     assert failures == {"03.png": CRASHED, "05.png": CRASHED}
 
 
-@pytest.fixture
-def deaths(photos, out) -> Callable[[int], None]:
-    """Records deaths of processes with image 05 in flight."""
-
-    def record(count: int) -> None:
-        for _ in range(count):
-            Journal(out).start(Item(str(photos / "05.png"), "05.png"))
-
-    return record
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_an_image_is_tried_last_and_given_up_at_the_third_death(
-    count, deaths, command, photos, call, out
-):
-    assert call(*command(photos / "11.png"))[0] == 0
-    deaths(count)
-    code, printed, errors = call(*command(photos))
-    records = read_records(out)
-    assert len(records) == 12 and records[-1]["name"] == "05.png"  # the last
-    if count < 3:
-        assert code == 0 and "error" not in records[-1]
-        return
-    assert code == 3 and "11 predicted, 1 failed" in printed and CRASHED in errors
-    assert call(*command(photos))[0] == 3 and len(read_records(out)) == 12
-    assert call(*command(photos), "--retry-failed")[0] == 0  # by then the memory may be free
-
-
-def test_a_hanging_image_ends_the_process_that_reads(
-    deaths, command, photos, call, refusal, monkeypatch
+def test_an_image_that_hangs_is_tried_last_and_given_up_after_the_third_death(
+    command, photos, call, refusal, monkeypatch, out
 ):
     read = Preprocessing.read
 
     def hang(self: Preprocessing, image: object) -> object:
         if str(image).endswith("05.png"):
-            time.sleep(4)
+            time.sleep(3)
         return read(self, image)
 
     monkeypatch.setattr(Preprocessing, "read", hang)
     monkeypatch.setattr(engine, "TIMEOUT", 2)
     arguments = (*command(photos), "--workers", 1)
+    assert call(*command(photos / "11.png"))[0] == 0
+    for _ in range(2):  # processes that died before
+        Journal(out).start(Item(str(photos / "05.png"), "05.png"))
     assert "timed out after 2 seconds" in refusal(*arguments)
-    deaths(2)
+    assert len(read_records(out)) == 11
     code, printed, errors = call(*arguments)
     assert code == 3 and "11 predicted, 1 failed" in printed and CRASHED in errors
+    assert call(*arguments)[0] == 3 and len(read_records(out)) == 12
+    monkeypatch.setattr(Preprocessing, "read", read)
+    assert call(*arguments, "--retry-failed")[0] == 0  # by then the memory may be free
 
 
 def test_an_incomplete_last_line_is_ignored(command, photos, call, out):
