@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -158,20 +158,9 @@ class Predictor:
             xcit_mm=__version__,
         )
 
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, images: ImageLike, valid: Any = None
-    ) -> Prediction: ...
-
-    @overload
-    def __call__(self, images: Sequence[ImageLike], valid: Any = None) -> list[Prediction]: ...
-
-    def __call__(
-        self,
-        images: ImageLike | Sequence[ImageLike],
-        valid: np.ndarray | Sequence[np.ndarray] | None = None,
-    ) -> Prediction | list[Prediction]:
+    def __call__(self, images: ImageLike | Sequence[ImageLike], valid: Any = None) -> Any:
         """Predict an image, or a sequence of images, `batch_size` neighbours of one size at a time.
+        Return a `Prediction`, or a list of them.
 
         Args:
             images: Paths of images, or arrays (H, W, 3), uint8, BGR as OpenCV reads them; of an RGB

@@ -118,7 +118,7 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
 
 @contextmanager
 def _open_results(engine: Engine, listing: Listing, overwrite: bool) -> Iterator[None]:
-    """Open the folder, after checks that nothing of the user's is replaced."""
+    """Open the folder if nothing of the user's is replaced."""
     out = engine.out
     check_output(out, [item.path for item in listing.items])
     for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):

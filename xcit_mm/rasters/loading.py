@@ -39,6 +39,3 @@ class LoadRasterFromFile:
         if self.to_float32:
             image = image.astype(np.float32)
         return {**results, "img": image, "img_shape": image.shape[:2], "ori_shape": image.shape[:2]}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(bands={self.bands}, to_float32={self.to_float32})"
