@@ -14,7 +14,9 @@ from xcit_mm.models.build import load_model
 from xcit_mm.prediction.preprocessing import Preprocessing
 
 
-def test_a_detection_is_arrays_by_descending_score(predictors, models, turned):
+def test_a_detection_is_arrays_by_descending_score_and_a_segmentation_a_map(
+    predictors, models, turned
+):
     prediction = predictors["det"](turned)
     count = len(prediction)
     assert prediction.boxes.shape == (count, 4) and prediction.labels.shape == (count,)
@@ -23,9 +25,6 @@ def test_a_detection_is_arrays_by_descending_score(predictors, models, turned):
     assert (np.diff(prediction.scores) <= 0).all()
     options = dict(device="cpu", min_score=float(prediction.scores[2:4].mean()))
     assert len(Predictor.from_config(*models["det"], **options)(turned)) == 3
-
-
-def test_a_segmentation_is_a_map_and_has_no_boxes(predictors, turned):
     prediction = predictors["seg"](turned)
     assert prediction.segmentation.shape == (160, 96) and not hasattr(prediction, "boxes")
     assert len(prediction) == len(np.unique(prediction.segmentation)) > 2
