@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.demo_runs import DEMO, SCORES, assert_same_state, cfg_options
 from helpers.paths import CONFIGS
-from helpers.processes import arrange_death, end_with_the_parent, in_two_processes, run_tool
+from helpers.processes import Ended, arrange_death, end_with_the_parent, in_two_processes, run_tool
 from helpers.tiny_recipes import tiny
 from mmengine.config import Config
 from mmengine.model import MMDistributedDataParallel
@@ -21,9 +21,9 @@ from xcit_mm.weights.reader import load_from_file
 
 SEG, _ = SCORES
 MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
-EPOCHS, PER_EPOCH = 3, 4
+LENGTH = 12  # iterations of the recipe, in three epochs
 CHANCE = random.Random(1)
-ITERATIONS = sorted(CHANCE.sample(range(2, EPOCHS * PER_EPOCH), 9) * 2 + [1, EPOCHS * PER_EPOCH])
+ITERATIONS = sorted([1, LENGTH, *CHANCE.choices(range(2, LENGTH), k=18)])
 # Calls at which a process is killed: the n-th call of a method of hooks, or of os.replace, by which
 # a checkpoint gets its name. Checkpoints of the segmentor are two iterations apart.
 CALLS = ("before_train_iter", "after_train_iter")
@@ -34,9 +34,32 @@ POINTING = ("after_replace", 2)
 OFTEN = [(CHANCE.choice(CALLS + SAVING), CHANCE.randint(1, 3)) for _ in range(18)]
 
 
+def start(command: tuple, work: Path, workers: int = 2, **options: object) -> Ended:
+    """Start or resume a training. Without a seed it takes that of the checkpoint."""
+    more = [
+        f"train_dataloader.num_workers={workers}",
+        f"train_dataloader.persistent_workers={workers > 0}",
+        f"randomness.seed={None if (work / 'last_checkpoint').exists() else 0}",
+    ]
+    arguments = (*command, *more, "--work-dir", work, "--resume")
+    return run_tool("train", *arguments, cwd=work.parent, **options)
+
+
+def train(command: tuple, work: Path, workers: int = 2, kill_at: tuple | None = None) -> None:
+    run = start(command, work, workers, kill_at=kill_at)
+    assert run.returncode == (-signal.SIGKILL if kill_at else 0), run.stderr[-2000:]
+
+
+def assert_same_end(whole: Path, work: Path) -> None:
+    last = Path((whole / "last_checkpoint").read_text()).name
+    assert_same_state(whole / last, work / last)
+
+
 @pytest.fixture(scope="module")
-def config(shapes, tmp_path_factory) -> Path:
-    """Mask R-CNN's recipe, shortened, with drop path, EMA, warm-up, checkpoints within epochs."""
+def recipe(shapes, tmp_path_factory) -> tuple[tuple, Path]:
+    """Mask R-CNN's recipe, shortened, with drop path, EMA, warm-up, checkpoints within epochs: its
+    command, and the folder of a training that was not stopped.
+    """
     folder = tmp_path_factory.mktemp("recipe")
     photos = folder / "photos"
     shutil.copytree(shapes, photos)
@@ -48,32 +71,43 @@ def config(shapes, tmp_path_factory) -> Path:
     cfg = tiny(MASK_RCNN, photos)
     cfg.model.backbone.drop_path_rate = 0.2
     cfg.model.roi_head.bbox_head.num_classes = cfg.model.roi_head.mask_head.num_classes = 4
-    cfg.train_dataloader.update(num_workers=2, persistent_workers=True)
-    cfg.update(val_dataloader=None, val_cfg=None, val_evaluator=None)
-    cfg.update(test_dataloader=None, test_cfg=None, test_evaluator=None)
-    cfg.train_cfg.max_epochs = EPOCHS
+    for split in ("val", "test"):
+        cfg.update({f"{split}_{part}": None for part in ("dataloader", "cfg", "evaluator")})
+    cfg.train_cfg.max_epochs = 3
     cfg.param_scheduler[0].end = 6
     cfg.param_scheduler[1].milestones = [1, 2]
     cfg.custom_hooks.append(dict(type="EMAHook", momentum=0.1))
     save = dict(type="ResumableCheckpointHook", by_epoch=False, interval=3, max_keep_ckpts=2)
     cfg.default_hooks.checkpoint = save
-    cfg.randomness = dict(seed=0)
     cfg.dump(folder / "recipe.py")
-    return folder / "recipe.py"
+    command = (folder / "recipe.py", "--skip-checks", "--cfg-options")
+    train(command, folder / "whole")
+    return command, folder / "whole"
 
 
-def train(config: Path, work: Path, workers: int = 2, **death: tuple[str, int]) -> int:
-    """Train, or resume. Without a seed in the config, the seed of the checkpoint is used."""
-    options = [
-        "find_unused_parameters=False",
-        f"train_dataloader.num_workers={workers}",
-        f"train_dataloader.persistent_workers={workers > 0}",
-        f"randomness.seed={None if (work / 'last_checkpoint').exists() else 0}",
-    ]
-    arguments = ("--work-dir", work, "--resume", "--skip-checks", "--cfg-options", *options)
-    run = run_tool("train", config, *arguments, cwd=config.parent, **death)
-    assert run.returncode in (0, -signal.SIGKILL), run.stderr[-2000:]
-    return run.returncode
+def segmentor(shapes: Path, length: int) -> tuple:
+    """Return the command of a training with a validation of each three iterations, and the best
+    checkpoint.
+    """
+    more = ("train_cfg.val_interval=3", "default_hooks.checkpoint.save_best=mIoU")
+    options = (*cfg_options(SEG, shapes, length, 2), *more, "model.backbone.drop_path_rate=0.2")
+    return (DEMO / f"{SEG}.py", *options)
+
+
+@pytest.fixture(scope="module")
+def demo(shapes, tmp_path_factory) -> tuple[tuple, Path]:
+    """As `recipe`, of a segmentor that trains for six iterations."""
+    whole = tmp_path_factory.mktemp("demo") / "whole"
+    command = segmentor(shapes, 6)
+    train(command, whole)
+    return command, whole
+
+
+def kill_in(work: Path, iteration: int) -> tuple[str, int]:
+    """Return at which call a training that resumes is killed in an iteration of its run."""
+    pointer = work / "last_checkpoint"
+    done = load_from_file(pointer.read_text())["meta"]["iter"] if pointer.exists() else 0
+    return CHANCE.choice(CALLS), max(1, iteration - done)
 
 
 @pytest.mark.parametrize(
@@ -83,35 +117,27 @@ def train(config: Path, work: Path, workers: int = 2, **death: tuple[str, int]) 
         pytest.param(ITERATIONS, id="20_kills", marks=pytest.mark.slow),
     ],
 )
-def test_resume_within_an_epoch_is_bit_identical(iterations, config, tmp_path):
-    whole = tmp_path / "whole"
+def test_resume_within_an_epoch_is_bit_identical(iterations, recipe, tmp_path):
+    command, whole = recipe
     work = tmp_path / "work"
-    assert train(config, whole) == 0
     for iteration in iterations:
-        done = 0
-        if (work / "last_checkpoint").exists():
-            done = load_from_file((work / "last_checkpoint").read_text())["meta"]["iter"]
-        kill = (CHANCE.choice(CALLS), max(1, iteration - done))
-        assert train(config, work, CHANCE.choice([0, 1, 2]), kill_at=kill) == -signal.SIGKILL
-    assert train(config, work, workers=0) == 0
-    last = f"iter_{EPOCHS * PER_EPOCH}.pth"
-    assert_same_state(whole / last, work / last)
+        train(command, work, CHANCE.choice([0, 1, 2]), kill_at=kill_in(work, iteration))
+    train(command, work, workers=0)
+    assert_same_end(whole, work)
 
 
-def train_rank(
-    rank: int, config: Path, work: Path, store: Path, death: tuple[str, int] | None
-) -> None:
+def train_rank(rank: int, config: Path, work: Path, store: Path, death: tuple | None) -> None:
     """Train in one of two processes, of which the second may be killed."""
     torch.set_num_threads(1)
     end_with_the_parent()
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=2
-    )
+    store = f"file://{store}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     if death and rank == 1:
         arrange_death(*death)
     cfg = Config.fromfile(config)
-    cfg.update(work_dir=str(work), resume=True)
+    cfg.update(work_dir=str(work), resume=True, randomness=dict(seed=0))
     cfg.train_dataloader.num_workers = 1
+    cfg.train_cfg.max_epochs = 6  # each process takes half of the batches
     # SyncBN does not run on a CPU under a process group.
     cfg.model.backbone.norm_cfg = dict(type="BN")
     runner = Runner.from_cfg(cfg)
@@ -123,132 +149,82 @@ def train_rank(
 
 
 @pytest.mark.slow
-def test_two_processes_after_20_kills_are_bit_identical(config, tmp_path):
+def test_two_processes_after_20_kills_are_bit_identical(recipe, tmp_path):
+    (config, *_), _ = recipe
     whole = tmp_path / "whole"
-    broken = tmp_path / "broken"
+    work = tmp_path / "work"
     in_two_processes(train_rank, config, whole, tmp_path / "store", None)
-    for number in range(20):
-        kill = (CHANCE.choice(CALLS), CHANCE.randint(1, 3))
+    for number, iteration in enumerate(ITERATIONS):
+        store = tmp_path / f"store{number}"
         with pytest.raises(ProcessExitedException):
-            in_two_processes(train_rank, config, broken, tmp_path / f"store{number}", kill)
-    in_two_processes(train_rank, config, broken, tmp_path / "last", None)
-    last = f"iter_{EPOCHS * PER_EPOCH // 2}.pth"  # each process takes half of the batches
-    assert_same_state(whole / last, broken / last)
+            in_two_processes(train_rank, config, work, store, kill_in(work, iteration))
+    in_two_processes(train_rank, config, work, tmp_path / "last", None)
+    assert_same_end(whole, work)
 
 
-def segmentor(shapes: Path, length: int) -> tuple:
-    """Return the arguments of a training with two workers, a validation of each three iterations,
-    and the best checkpoint.
-    """
-    options = cfg_options(SEG, shapes, length, 2)
-    more = ("train_cfg.val_interval=3", "default_hooks.checkpoint.save_best=mIoU")
-    return ("train", DEMO / f"{SEG}.py", *options, *more, "model.backbone.drop_path_rate=0.2")
-
-
-EPOCH_LOOP = (
-    "train_cfg._delete_=True",
-    "train_cfg.type=EpochBasedTrainLoop",
-    "train_cfg.max_epochs=2",
-    "train_cfg.val_interval=1",
-    "train_dataloader.sampler._delete_=True",
-    "train_dataloader.sampler.type=DefaultSampler",
-    "train_dataloader.sampler.shuffle=True",
-)
-
-
-@pytest.fixture(scope="module")
-def iterations(shapes, tmp_path_factory) -> tuple[tuple, Path]:
-    """The command of a training of six iterations, and the folder of one that was not stopped."""
-    folder = tmp_path_factory.mktemp("iterations")
-    command = segmentor(shapes, 6)
-    assert run_tool(*command, "--work-dir", folder, cwd=folder).returncode == 0
-    return command, folder
-
-
-@pytest.fixture(scope="module")
-def epochs(shapes, tmp_path_factory) -> tuple[tuple, Path]:
-    """As `iterations`, of two epochs of four iterations."""
-    folder = tmp_path_factory.mktemp("epochs")
-    command = [argument for argument in segmentor(shapes, 6) if "train_cfg" not in str(argument)]
-    command += EPOCH_LOOP
-    assert run_tool(*command, "--work-dir", folder, cwd=folder).returncode == 0
-    return tuple(command), folder
+def kill_and_compare(command: tuple, whole: Path, work: Path, kills: list) -> None:
+    """Kill a training several times, resume it, and compare it with one that was not stopped."""
+    pointer = work / "last_checkpoint"
+    for kill in kills:
+        train(command, work, kill_at=kill)
+        if pointer.exists():
+            load_from_file(pointer.read_text())  # raises if the file is incomplete
+    train(command, work)
+    assert_same_end(whole, work)
+    assert not list(work.glob(".unfinished"))
+    assert len(list(work.glob("iter_*.pth"))) <= 3
 
 
 @pytest.mark.forks
-def test_resume_after_kill_is_bit_identical(iterations, tmp_path):
-    kill_and_compare(*iterations, tmp_path / "work", [POINTING, ITERATION])
+def test_resume_after_kill_is_bit_identical(demo, tmp_path):
+    kill_and_compare(*demo, tmp_path / "work", [POINTING, ITERATION])
 
 
 @pytest.mark.slow
 @pytest.mark.forks
 def test_resume_after_20_kills_is_bit_identical(shapes, tmp_path):
-    whole = tmp_path / "whole"
     command = segmentor(shapes, 80)
-    assert run_tool(*command, "--work-dir", whole, cwd=tmp_path).returncode == 0
-    kill_and_compare(command, whole, tmp_path / "work", [STARTUP, *OFTEN, STARTUP])
-
-
-def kill_and_compare(command: tuple, whole: Path, work: Path, kills: list) -> None:
-    """Kill a training several times, resume it, and compare it with one that was not stopped."""
-    last = Path((whole / "last_checkpoint").read_text()).name
-    pointer = work / "last_checkpoint"
-    arguments = (*command, "--work-dir", work, "--resume")
-    for kill in kills:
-        run = run_tool(*arguments, cwd=work.parent, kill_at=kill)
-        assert run.returncode == -signal.SIGKILL
-        assert not (work / last).exists()
-        if pointer.exists():
-            load_from_file(pointer.read_text())  # raises if the file is incomplete
-    run = run_tool(*arguments, cwd=work.parent)
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert_same_state(whole / last, work / last)
-    assert not list(work.glob(".unfinished"))
-    assert len(list(work.glob("iter_*.pth"))) <= 3
+    train(command, tmp_path / "whole")
+    kills = [STARTUP, *OFTEN, STARTUP]
+    kill_and_compare(command, tmp_path / "whole", tmp_path / "work", kills)
 
 
 @pytest.mark.parametrize(
-    "loop, call, count",
+    "run, call, count",
     [
-        ("iterations", "after_train_iter", 2),
-        ("epochs", "after_val_iter", 1),
-        pytest.param("iterations", "after_val_iter", 1, marks=pytest.mark.slow),
-        pytest.param("epochs", "before_train_iter", 2, marks=pytest.mark.slow),
+        ("demo", "after_val_iter", 1),
+        ("recipe", "after_train_iter", 2),
+        pytest.param("demo", "after_train_iter", 2, marks=pytest.mark.slow),
+        pytest.param("recipe", "before_train_iter", 5, marks=pytest.mark.slow),
     ],
 )
 def test_a_terminated_training_saves_and_resumes_bit_identically(
-    loop, call, count, tmp_path, request
+    run, call, count, tmp_path, request
 ):
     """SIGTERM goes to the process group of a run, as torchrun sends it."""
-    command, whole = request.getfixturevalue(loop)
+    command, whole = request.getfixturevalue(run)
     work = tmp_path / "work"
-    death = (call, count, signal.SIGTERM)
-    run = run_tool(*command, "--work-dir", work, cwd=tmp_path, kill_at=death)
-    assert run.returncode == 128 + signal.SIGTERM
-    line = run.stderr.splitlines()[-1]
+    stopped = start(command, work, kill_at=(call, count, signal.SIGTERM))
+    assert stopped.returncode == 128 + signal.SIGTERM
+    line = stopped.stderr.splitlines()[-1]
     assert line.startswith("stopped by SIGTERM after iteration ")
     assert f"{work / 'stopped.pth'} is saved: --resume continues" in line
     assert (work / "last_checkpoint").read_text() == str(work / "stopped.pth")
-    run = run_tool(*command, "--work-dir", work, "--resume", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    (last,) = {Path((folder / "last_checkpoint").read_text()).name for folder in (whole, work)}
-    assert_same_state(whole / last, work / last)
-    best = {path.name for path in whole.glob("best_*.pth")}
-    assert {path.name for path in work.glob("best_*.pth")} == best and len(best) == 1
-    assert not (work / "stopped.pth").exists()
+    train(command, work)
+    assert_same_end(whole, work)
+    kept, expected = ({path.name for path in folder.glob("*.pth")} for folder in (work, whole))
+    assert kept == expected  # the best, and none of the stop
 
 
-def test_full_disk_leaves_the_last_checkpoint(iterations, tmp_path):
-    command, whole = iterations
-    shutil.copytree(whole, tmp_path / "work")
+def test_full_disk_leaves_the_last_checkpoint(demo, tmp_path):
+    command, whole = demo
     work = tmp_path / "work"
+    shutil.copytree(whole, work)
     last = work / "iter_4.pth"
     for path in work.glob("*iter_6.pth"):
         path.unlink()
     (work / "last_checkpoint").write_text(str(last))
-    size = last.stat().st_size // 2
-    arguments = (*command, "--work-dir", work, "--resume")
-    run = run_tool(*arguments, cwd=tmp_path, file_size=size)
+    run = start(command, work, file_size=last.stat().st_size // 2)
     assert run.returncode == 1
     assert "File too large" in run.stderr.splitlines()[-1]
     assert "Traceback" not in run.stdout + run.stderr
