@@ -29,7 +29,9 @@ def options(shapes) -> list[str]:
 def trained(options, tmp_path_factory) -> tuple[Path, CompletedProcess[str]]:
     """A work folder, and what its training printed without a terminal."""
     folder = tmp_path_factory.mktemp("console")
-    run = run_tool("train", CONFIG, *options, "--work-dir", "w", cwd=folder)
+    accumulated = ("auto_scale_lr.base_batch_size=8", "optim_wrapper.accumulative_counts=2")
+    arguments = (*options, *accumulated, "--auto-scale-lr", "--work-dir", "w")
+    run = run_tool("train", CONFIG, *arguments, cwd=folder)
     assert run.returncode == 0, run.stderr
     return folder, run
 
@@ -45,6 +47,7 @@ def test_without_a_terminal_a_training_prints_tenths_scores_and_the_log(trained)
     assert [line.partition("/")[0] for line in tenths] == [str(n) for n in range(1, 11)]
     row = r"10/10  loss [\d.]+  lr [\d.e-]+  [\d.]+ s/it  00:00 left"
     assert re.fullmatch(row, tenths[-1])
+    assert "  lr 0.0005  " in tenths[0]  # 0.001 is for eight images, and a step has four
     scores = [line for line in lines if line.startswith("validation after iteration ")]
     assert len(scores) == 2 and "mIoU " in scores[0]
     assert lines[-1].startswith("weights: w/")
