@@ -59,7 +59,7 @@ def segmentor(write_trained) -> Trained:
         type="UPerHead",
         in_channels=[small_models.WIDTH],
         in_index=[0],
-        pool_scales=(1, 3),
+        pool_scales=(3,),
         channels=16,
         num_classes=5,
         norm_cfg=dict(type="BN"),
@@ -70,13 +70,13 @@ def segmentor(write_trained) -> Trained:
 
 @pytest.fixture(scope="session")
 def mask_rcnn(write_trained) -> Trained:
-    """A small Mask R-CNN. An export takes time for every block and level, so it has few."""
-    levels = dict(featmap_strides=[8, 16])  # the neck makes the second
+    """A small Mask R-CNN. An export takes time for every block and level, so it has one of each."""
+    level = dict(featmap_strides=[8])
     cfg = small_models.mask_rcnn(
         backbone=dict(arch=dict(depth=1), out_indices=(0,), strides=(8,)),
-        neck=dict(in_channels=[small_models.WIDTH], num_outs=2),
-        rpn_head=dict(anchor_generator=dict(strides=[8, 16])),
-        roi_head=dict(bbox_roi_extractor=levels, mask_roi_extractor=levels),
+        neck=dict(in_channels=[small_models.WIDTH], num_outs=1),
+        rpn_head=dict(anchor_generator=dict(strides=[8])),
+        roi_head=dict(bbox_roi_extractor=level, mask_roi_extractor=level),
         # The threshold and the IoU of the detections are equal constants of the file. The objects
         # have other scores than noise, so the file's comparison needs its own threshold.
         test_cfg=dict(rcnn=dict(score_thr=0.25, max_per_img=60, nms=dict(iou_threshold=0.25))),

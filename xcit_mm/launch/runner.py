@@ -12,8 +12,6 @@ from typing import Any
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
-from ..utils.compat import file_handlers
-
 
 class AccumulatingRunner(Runner):
     """mmengine's Runner, for which gradients that accumulate are a part of the batch.
@@ -65,8 +63,9 @@ def print_into_log(runner: Runner, is_verbose: bool) -> Iterator[None]:
     if is_verbose:
         yield
         return
-    files = file_handlers(runner.logger)
-    log: Any = files[0].stream if files else io.StringIO()  # only the first process has a file
+    handlers = runner.logger.handlers
+    files = [handler.stream for handler in handlers if isinstance(handler, logging.FileHandler)]
+    log: Any = files[0] if files else io.StringIO()  # only the first process has a file
     with redirect_stdout(log), warnings.catch_warnings():
         warnings.showwarning = lambda *args: print(warnings.formatwarning(*args[:4]))
         try:

@@ -6,13 +6,11 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from logging import FileHandler
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.logging import MMLogger
 from mmengine.runner import BaseLoop, CheckpointLoader, Runner, checkpoint
 from mmengine.utils import digit_version
 from torch import nn
@@ -124,11 +122,6 @@ def find_bases_by_package() -> Iterator[None]:
         yield
     finally:
         Config._get_cfg_path = staticmethod(find_base)
-
-
-def file_handlers(logger: MMLogger) -> list[FileHandler]:
-    """List the handlers by which a logger writes files."""
-    return [handler for handler in logger.handlers if isinstance(handler, FileHandler)]
 
 
 @contextmanager
