@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image
 
 from ..utils.cli import progress_bar
 from ..utils.errors import reason
-from ..utils.images import count_raster_bands, read_orientation
+from ..utils.images import count_raster_bands
 
 _Fact = TypeVar("_Fact")
 
@@ -57,7 +57,10 @@ def _read_header(path: str | Path) -> Header:
             file.seek(0)
             with Image.open(file) as image:
                 width, height = image.size
-                if read_orientation(image) >= 5:
+                # Pillow decodes a whole PNG to look for EXIF behind the pixels.
+                has_exif = image.format != "PNG" or "exif" in image.info
+                exif = image.getexif() if has_exif else {}
+                if exif.get(ExifTags.Base.Orientation) in (5, 6, 7, 8):  # on a side
                     width, height = height, width
                 # Pillow opens colors of 16 bits as 8, and tells it in the decoder's arguments.
                 is_deep = image.mode[0] in "IF" or ";16" in str(image.tile)

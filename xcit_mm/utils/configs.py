@@ -78,19 +78,17 @@ def evaluators(cfg: Config, split: str) -> list[dict]:
     return [configs] if isinstance(configs, dict) else configs
 
 
-def leaf_datasets(dataset: dict) -> Iterator[dict]:
-    """Iterate over the data sets inside of wrappers such as RepeatDataset."""
-    wrapped = [dataset["dataset"]] if "dataset" in dataset else dataset.get("datasets")
-    if wrapped is None:
-        yield dataset
-    for inner in wrapped or ():
-        yield from leaf_datasets(inner)
-
-
 def data_sets(cfg: Config, split: str) -> Iterator[dict]:
-    """Iterate over the data sets of a split, if it has any, without their wrappers."""
+    """Iterate over the data sets of a split, if it has any, inside of wrappers."""
     dataset = (cfg.get(f"{split}_dataloader") or {}).get("dataset")
-    yield from leaf_datasets(dataset) if dataset else ()
+    parts = [dataset] if dataset else []
+    while parts:
+        part = parts.pop(0)
+        # Of RepeatDataset, or of ConcatDataset.
+        wrapped = [part["dataset"]] if "dataset" in part else part.get("datasets")
+        if wrapped is None:
+            yield part
+        parts = [*(wrapped or ()), *parts]
 
 
 def type_name(part: dict) -> str:

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import mmcv
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 PHOTO_SUFFIXES = (
@@ -65,12 +65,3 @@ def count_raster_bands(file: BinaryIO) -> int:
     bands = tags.get(ExifTags.Base.SamplesPerPixel, 1)
     interpretation = tags.get(ExifTags.Base.PhotometricInterpretation, 0)
     return 0 if bands == _PHOTO_BANDS.get(interpretation, 1) else bands
-
-
-def read_orientation(image: Image.Image) -> int:
-    """Return EXIF's orientation, 1 to 8, of an image. From 5 on, width and height are exchanged."""
-    # Pillow decodes a whole PNG to look for EXIF behind the pixels.
-    if image.format == "PNG" and "exif" not in image.info:
-        return 1
-    orientation = image.getexif().get(ExifTags.Base.Orientation)
-    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1

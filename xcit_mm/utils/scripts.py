@@ -7,7 +7,7 @@ from mmengine.config import Config
 
 _PACKAGE = Path(__file__).parents[1]
 # Libraries, and the extras of xcit_mm that install them.
-_LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
+LIBRARIES = dict(mmdet="mm", mmseg="mm", mmpretrain="classification")
 
 
 def shipped_folder(name: str) -> Path:
@@ -18,24 +18,12 @@ def shipped_folder(name: str) -> Path:
     return next(filter(Path.is_dir, folders))
 
 
-def list_scripts() -> dict[str, Path]:
-    """Return the scripts of the installed libraries by names such as mmdet/test.py."""
-    scripts = {}
-    for library in _LIBRARIES:
-        package = importlib.util.find_spec(library)
-        if package is not None and package.origin is not None:
-            tools = Path(package.origin).parent / ".mim" / "tools"
-            for path in sorted(tools.rglob("*.py")):
-                scripts[f"{library}/{path.relative_to(tools)}"] = path
-    return scripts
-
-
 def check_library(cfg: Config, config: str) -> None:
     """Raise ValueError or ModuleNotFoundError if the library of a config is unknown or missing."""
     library = cfg.get("default_scope")
-    if library not in _LIBRARIES:
-        fix = f"must be one of {', '.join(_LIBRARIES)}"
+    if library not in LIBRARIES:
+        fix = f"must be one of {', '.join(LIBRARIES)}"
         raise ValueError(f"default_scope={library!r} in {config}: {fix}")
     if importlib.util.find_spec(library) is None:
-        fix = f"pip install xcit_mm[{_LIBRARIES[library]}]"
+        fix = f"pip install xcit_mm[{LIBRARIES[library]}]"
         raise ModuleNotFoundError(f"{config} needs {library}, which is not installed: {fix}")

@@ -14,9 +14,6 @@ from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 
-_PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
-_PURE = ("", "Pure")
-
 # Functions that checkpoints of mmengine name through `getattr`: statistics of a log, and the shape
 # of a schedule.
 _FUNCTIONS: dict[type, tuple[str, ...]] = {
@@ -74,11 +71,11 @@ SUBSTITUTES: list[Any] = [
         (type_, f"builtins.{type_.__name__}")
         for type_ in (bool, dict, float, int, list, str, tuple)
     ),
-    *((PurePosixPath, f"{module}.{prefix}PosixPath") for module in _PATHLIB for prefix in _PURE),
     *(
-        (PureWindowsPath, f"{module}.{prefix}WindowsPath")
-        for module in _PATHLIB
-        for prefix in _PURE
+        (type_, f"{module}.{prefix}{type_.__name__.removeprefix('Pure')}")
+        for type_ in (PurePosixPath, PureWindowsPath)
+        for module in ("pathlib", "pathlib._local")  # the latter in Python 3.13
+        for prefix in ("", "Pure")
     ),
 ]
 """Types in other training files by their names there. Some are read as a simpler type."""

@@ -121,16 +121,12 @@ def _unwrap(checkpoint: Any, use_ema: bool) -> dict[str, Tensor]:
     if use_ema and not source:
         raise ValueError("it holds no model_ema or state_dict_ema: load it without use_ema")
     entry = checkpoint[source] if source else checkpoint
-    state = _tensors_of(entry)
-    for name, part in entry.items():  # such as DeepSpeed's `module`
-        state |= {f"{name}.{key}": tensor for key, tensor in _tensors_of(part).items()}
-    return {_WRAPPERS.sub(r"\1", key): value for key, value in state.items()}
-
-
-def _tensors_of(entry: Any) -> dict[str, Tensor]:
-    """Return the tensors of a dict. Anything else has none."""
-    pairs = entry.items() if isinstance(entry, Mapping) else ()
-    return {str(key): value for key, value in pairs if isinstance(value, Tensor)}
+    state: dict[str, Any] = {}
+    for name, value in entry.items():
+        inner = value if isinstance(value, Mapping) else {}  # such as DeepSpeed's `module`
+        state |= {str(name): value} | {f"{name}.{key}": part for key, part in inner.items()}
+    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+    return {_WRAPPERS.sub(r"\1", key): value for key, value in tensors.items()}
 
 
 def _choose_model(state: Mapping[str, Tensor], prefix: str | None) -> str:
@@ -185,18 +181,13 @@ def _rename_as_published(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], s
         for part, new_part in _PUBLISHED_NAMES[layout].items():
             new_key = new_key.replace(part, new_part, 1)
         renamed[new_key.removeprefix("^")] = value
-    return _join_class_qkv(renamed), layout
-
-
-def _join_class_qkv(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Join q, k and v of class attention into one `qkv`, as published."""
-    joined = dict(state)
-    for key in state:
+    # The other projects have q, k and v of class attention apart.
+    for key in [key for key in renamed if re.match(r"cls_attn_blocks\..*\.attn\.q\.", key)]:
         parts = [key.replace(".attn.q.", f".attn.{part}.") for part in "qkv"]
-        if key.startswith("cls_attn_blocks.") and ".attn.q." in key and set(parts) <= set(state):
-            tensors = [joined.pop(part) for part in parts]
-            joined[key.replace(".attn.q.", ".attn.qkv.")] = torch.cat(tensors)
-    return joined
+        if set(parts) <= set(renamed):
+            tensors = [renamed.pop(part) for part in parts]
+            renamed[key.replace(".attn.q.", ".attn.qkv.")] = torch.cat(tensors)
+    return renamed, layout
 
 
 def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:

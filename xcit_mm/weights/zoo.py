@@ -103,11 +103,27 @@ def _look_up_model(model: str, find_weights: bool = False) -> tuple[str, str | N
 
 
 def find_folder(name: str) -> Path | None:
-    """Return a local folder, or that of `hf://OWNER/NAME`, or None for other names."""
-    if name.startswith(HUB_PREFIX):
-        return download_model(name)
-    folder = Path(name).expanduser()
-    return folder if folder.is_dir() else None
+    """Return a local folder, or that of `hf://OWNER/NAME`, after a download if necessary, or None
+    for other names.
+
+    Raises:
+        ConnectionError: If the Hub has no such model or cannot be reached.
+    """
+    if not name.startswith(HUB_PREFIX):
+        folder = Path(name).expanduser()
+        return folder if folder.is_dir() else None
+    from huggingface_hub import snapshot_download
+
+    repository = name.removeprefix(HUB_PREFIX)
+    try:
+        # Repositories of timm have the same weights as model.safetensors and pytorch_model.bin.
+        folder = Path(snapshot_download(repository, ignore_patterns="*.bin"))
+        if not any(path.name.endswith(CHECKPOINT_SUFFIXES) for path in folder.iterdir()):
+            folder = Path(snapshot_download(repository))
+        return folder
+    except Exception as error:  # the Hub's client and its libraries raise many types
+        problem = f"cannot download {name} ({reason(error)[:300]})"
+        raise ConnectionError(f"{problem}: check the name") from error
 
 
 def find_weights(name: str) -> str | None:
@@ -149,23 +165,3 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
     if name.startswith(REMOTE_PREFIXES) or published_name(name) in PUBLISHED:
         return load_from_file(ensure_downloaded(name), map_location)
     return load_from_file(name, map_location)
-
-
-def download_model(name: str) -> Path:
-    """Return the folder of `hf://OWNER/NAME`, after a download if necessary.
-
-    Raises:
-        ConnectionError: If the Hub has no such model or cannot be reached.
-    """
-    from huggingface_hub import snapshot_download
-
-    repository = name.removeprefix(HUB_PREFIX)
-    try:
-        # Repositories of timm have the same weights as model.safetensors and pytorch_model.bin.
-        folder = Path(snapshot_download(repository, ignore_patterns="*.bin"))
-        if not any(path.name.endswith(CHECKPOINT_SUFFIXES) for path in folder.iterdir()):
-            folder = Path(snapshot_download(repository))
-        return folder
-    except Exception as error:  # the Hub's client and its libraries raise many types
-        problem = f"cannot download {name} ({reason(error)[:300]})"
-        raise ConnectionError(f"{problem}: check the name") from error
