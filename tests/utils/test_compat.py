@@ -35,12 +35,10 @@ def test_float16_is_refused_on_a_cpu_alone(old_torch):
     assert compat.can_autocast("cuda", torch.float16)
 
 
-@pytest.mark.parametrize("order", [2.0, torch.inf])
-def test_norms_of_gradients_are_the_same(order, old_torch):
+def test_norms_of_gradients_are_the_same(old_torch):
     gradients = [torch.full((2, 3), 2.0), torch.tensor([-5.0])]
-    assert compat.total_norm(gradients, order) == torch.cat(
-        [gradient.flatten() for gradient in gradients]
-    ).norm(order)
+    assert compat.total_norm(gradients) == 7  # sqrt(6 * 4 + 25)
+    assert compat.total_norm(gradients, torch.inf) == 5
     assert compat.total_norm([]) == 0
 
 

@@ -19,7 +19,7 @@ class ExportableDetector(nn.Module):
     The module pads images itself, since mmdet clips proposals before the padding.
 
     Args:
-        model: mmdet's detector, which `check_detector` has accepted.
+        model: mmdet's detector, which `check_types` has accepted.
 
     Attributes:
         outputs: Names of the outputs.
