@@ -11,11 +11,10 @@ from xcit_mm.__main__ import COMMANDS
 from xcit_mm.deployment import run
 
 # The options of `xcit-mm tool` are those of scripts of other libraries.
-MODULES = {f"xcit-mm {command}": command for command in COMMANDS if command != "tool"}
-MODULES |= {f"-m xcit_mm {command}": command for command in COMMANDS if command != "tool"}
+OWN = [command for command in COMMANDS if command != "tool"]
+MODULES = {f"{start} {command}": command for start in ("xcit-mm", "-m xcit_mm") for command in OWN}
 SCRIPTS = ("doctor", "train", "test", "get_data", "make_shapes")
-MODULES |= {f"tools/{name}.py": name for name in SCRIPTS}
-MODULES |= {"run.py": "run"}
+MODULES |= {f"tools/{name}.py": name for name in SCRIPTS} | {"run.py": "run"}
 
 
 def options_by_command() -> dict[tuple[str, ...], set[str]]:

@@ -1,4 +1,4 @@
-"""`xcit-mm weights` lists and inspects files, and reports errors in one line."""
+"""`xcit-mm weights` lists and inspects files."""
 
 import re
 from collections.abc import Callable
@@ -58,10 +58,3 @@ def test_list_has_a_heading_and_begins_with_detectors_and_segmentors(
     assert downloaded["name"] == "xcit://upernet_xcit_tiny_12_p8"
     assert (downloaded["model"], downloaded["pixels"]) == ("t12/p8", "512")
     assert downloaded["URL"].endswith("/xcit/ade/upernet_xcit_tiny_12_p8.pth")
-
-
-@pytest.mark.parametrize("file", ["page.pth", "none.pth", "nowhere://xcit_huge"])
-def test_errors_are_one_line(file, refusal, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "page.pth").write_text("<html>")
-    assert file in refusal("weights", "inspect", file)
