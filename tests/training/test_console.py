@@ -80,7 +80,8 @@ def test_a_test_or_a_refused_training_leaves_the_config_of_the_folder(trained, o
     folder, _ = trained
     path = folder / "w" / CONFIG.name
     config = path.read_text()
-    assert run_tool("test", "w", *options, "default_hooks.logger.interval=7", cwd=folder)[0] == 0
+    arguments = ("w", *options, "default_hooks.logger.interval=7")
+    assert run_tool("test", *arguments, cwd=folder).returncode == 0
     edit = "optim_wrapper.optimizer.lr=0.5"
     arguments = (CONFIG, "--work-dir", "w", "--resume", *options, edit)
     assert run_tool("train", *arguments, cwd=folder).returncode == 1
