@@ -34,7 +34,7 @@ def test_the_int8_recipe_keeps_sensitive_layers_and_writes_a_file_that_runs(
     dequantised = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
     layers = [node for node in nodes if node.op_type in ("Conv", "Gemm", "MatMul")]
     int8 = [node.name for node in layers if node.input[1] in dequantised]
-    assert len(int8) > 10
+    assert len(int8) > 6
     assert not [name for name in int8 if any(f".{part}/" in name for part in IN_FLOAT32)]
     photo = next((shapes / "images" / "validation").iterdir())
     prediction = Model(tmp_path / "model-int8.onnx")(read_image(photo))
