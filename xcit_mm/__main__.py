@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from xcit_mm.utils.cli import ignore_broken_pipe
+from xcit_mm.utils.cli import exit_on_broken_pipe
 from xcit_mm.version import __version__
 
 COMMANDS = {
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     command, *arguments = argv or ["--help"]
-    with ignore_broken_pipe():
+    with exit_on_broken_pipe():
         if command in ("-h", "--help"):
             lines = [f"  {name:10} {summary}" for name, summary in COMMANDS.items()]
             print(_USAGE.format(commands="\n".join(lines)))

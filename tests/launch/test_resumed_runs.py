@@ -64,7 +64,10 @@ LONGER = "train_cfg.max_iters is 4 in the config, 3 in the checkpoint: .* docs/r
         (dict(message_hub=None), "holds no state of a run"),  # weights
         (dict(optimizer=None), "holds no state of a run"),  # a best checkpoint
         (dict(meta=dict(config="import os")), "holds no state of a run"),  # mmengine would run it
-        (dict(meta=dict(dataset_meta=dict(classes=ROAD))), "classes .*: road instead of background"),
+        (
+            dict(meta=dict(dataset_meta=dict(classes=ROAD))),
+            "classes .*: road instead of background",
+        ),
         (dict(meta=dict(iter=3, cfg=SHORTER), message_hub=COMPLETE), LONGER),
     ],
     ids=str,

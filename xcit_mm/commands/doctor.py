@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ..checks.doctor import diagnose
 from ..utils.arguments import CommandParser
-from ..utils.cli import ignore_broken_pipe
+from ..utils.cli import exit_on_broken_pipe
 from .options import CONFIG
 from .stack import check_stack, print_lines
 
@@ -27,5 +27,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.config:
             yield from map(str, diagnose(args.config, args.cfg_options))
 
-    with ignore_broken_pipe():
+    with exit_on_broken_pipe():
         return print_lines(find_lines())

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..utils.arguments import CommandParser
-from ..utils.cli import cli_main, ignore_broken_pipe
+from ..utils.cli import cli_main, exit_on_broken_pipe
 from ..utils.compat import find_bases_by_package, load_files_by
 from ..utils.scripts import LIBRARIES
 from ..weights.zoo import load_checkpoint
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{library}/{path.relative_to(folder)}": path for path in folder.rglob("*.py")
             }
     if args.path is None:
-        with ignore_broken_pipe():
+        with exit_on_broken_pipe():
             print("\n".join(sorted(scripts)))
         return 0
     if args.path not in scripts:

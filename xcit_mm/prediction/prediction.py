@@ -53,7 +53,7 @@ class Prediction:
 
     @property
     def masks(self) -> np.ndarray | None:
-        """Mask of each object, (n, H, W), bool, or None for a model without masks."""
+        """Mask of each object, (n, H, W), bool, or None for a detector without masks."""
         masks = self._objects.mask
         return None if masks is None else np.asarray(masks)
 

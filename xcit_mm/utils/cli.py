@@ -54,7 +54,7 @@ def cli_main(work: Callable[[], int | None], interrupted: str, verbose: bool = F
 
 
 @contextmanager
-def ignore_broken_pipe() -> Iterator[None]:
+def exit_on_broken_pipe() -> Iterator[None]:
     """Exit with the code of SIGPIPE when the reader of the output, such as `head -1`, has closed
     it.
     """

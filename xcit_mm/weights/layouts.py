@@ -107,7 +107,8 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False, prefix: str | None 
 
 def list_prefixes(checkpoint: Any, use_ema: bool = False) -> list[str]:
     """List the prefixes of the models in the content of a file, as `parse_checkpoint` takes them.
-    That of a model without a prefix is ''. Raises as `parse_checkpoint`.
+    That of a model without a prefix is ''. Without an XCiT there is none. Raises ValueError if the
+    content holds no weights.
     """
     return [_model_prefix(backbone) for backbone in _find_backbones(_unwrap(checkpoint, use_ema))]
 

@@ -3,6 +3,7 @@
 import functools
 import sys
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,8 @@ def find_folder(name: str) -> Path | None:
     if not name.startswith(HUB_PREFIX):
         folder = Path(name).expanduser()
         return folder if folder.is_dir() else None
+    if find_spec("huggingface_hub") is None:
+        raise ModuleNotFoundError(f"{name} needs huggingface_hub: pip install xcit_mm[hub]")
     from huggingface_hub import snapshot_download
 
     repository = name.removeprefix(HUB_PREFIX)
