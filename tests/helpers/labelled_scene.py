@@ -44,8 +44,8 @@ def make_scene(folder: Path, size: tuple[int, int] = SIZE, bands: int = 3) -> La
     every 20th crosses itself.
     """
     rng = np.random.default_rng(0)
-    turned = Affine.rotation(20) * Affine.scale(0.5, -0.5)
-    transform = Affine.translation(500_000, 5_400_000) * turned
+    turned = Affine.rotation(20) @ Affine.scale(0.5, -0.5)
+    transform = Affine.translation(500_000, 5_400_000) @ turned
     shapes = []
     numbers = []
     for top, left in itertools.product(*(range(0, side - STEP + 1, STEP) for side in size)):

@@ -5,12 +5,13 @@ import random
 import shutil
 import signal
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
 from helpers.demo_runs import DEMO, SCORES, assert_same_state, cfg_options
 from helpers.paths import CONFIGS
-from helpers.processes import Ended, arrange_death, end_with_the_parent, in_two_processes, run_tool
+from helpers.processes import arrange_death, end_with_the_parent, in_two_processes, run_tool
 from helpers.tiny_recipes import tiny
 from mmengine.config import Config
 from mmengine.model import MMDistributedDataParallel
@@ -34,7 +35,7 @@ POINTING = ("after_replace", 2)
 OFTEN = [(CHANCE.choice(CALLS + SAVING), CHANCE.randint(1, 3)) for _ in range(18)]
 
 
-def start(command: tuple, work: Path, workers: int = 2, **options: object) -> Ended:
+def start(command: tuple, work: Path, workers: int = 2, **options: object) -> CompletedProcess[str]:
     """Start or resume a training. Without a seed it takes that of the checkpoint."""
     more = [
         f"train_dataloader.num_workers={workers}",
