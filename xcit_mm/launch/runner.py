@@ -13,6 +13,10 @@ from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
 
+# Starts of mmengine's warnings on what its own hooks and metrics do.
+_NOT_SHOWN = ('"FileClient" will be', '"HardDiskBackend" is', "The prefix is not set in metric")
+
+
 class AccumulatingRunner(Runner):
     """mmengine's Runner, for which gradients that accumulate are a part of the batch.
 
@@ -45,6 +49,8 @@ class QuietRunner(AccumulatingRunner):
 
     def build_logger(self, *args: Any, **options: Any) -> MMLogger:
         def is_shown(record: logging.LogRecord) -> bool:
+            if record.getMessage().startswith(_NOT_SHOWN):
+                return False
             return record.levelno >= logging.WARNING or hasattr(record, "on_screen")
 
         logger = super().build_logger(*args, **options)
