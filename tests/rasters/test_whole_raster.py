@@ -82,7 +82,7 @@ def test_a_resampled_raster_is_the_same_by_bands(height, width, tmp_path):
 def test_a_stopped_raster_goes_on_after_its_last_finished_tap(stop_after, tmp_path, monkeypatch):
     predictor, _ = predictors(semantic_fpn)
     raster = save_image(tmp_path / "a.tif", synthetic_photo(300, 200))
-    run = partial(predict_raster, raster, predictor, tile=128, whole=True)
+    run = partial(predict_raster, raster, predictor, tile=128)  # whole is a segmentor's default
     expected = read_map(run(tmp_path / "expected.tif"))
     run_block = large._Image.run_block
     blocks = []
@@ -99,7 +99,7 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(stop_after, tmp_pa
     taps = {path.name for path in (tmp_path / "map.tif.parts").glob("tap*")}
     assert {f"tap{number}" for number in range(stop_after - 1)} <= taps
     with pytest.raises(ValueError, match="whole"):
-        predict_raster(raster, predictor, tmp_path / "map.tif", tile=128)
+        run(tmp_path / "map.tif", whole=False)
     assert np.array_equal(read_map(run(tmp_path / "map.tif")), expected)
     assert blocks[stop_after:] == list(range(stop_after - 1, 4))
     assert not (tmp_path / "map.tif.parts").exists()

@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("checkpoint", nargs="?", help=CHECKPOINT)
     add("--out", type=Path, required=True, metavar="FILE", help="the result")
     add("--overwrite", action="store_true", help="replace the result, and start again")
-    add("--whole", action="store_true", help=WHOLE)
+    whole = f"{WHOLE} (default: of a segmentor)"
+    add("--whole", action=argparse.BooleanOptionalAction, help=whole)
     add("--labels", metavar="FILE", help="score the result against polygons of a vector file")
     add_raster_options(parser)
     add_predictor_options(parser)

@@ -12,7 +12,6 @@ from typing import Any
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
-
 # Starts of mmengine's warnings on what its own hooks and metrics do.
 _NOT_SHOWN = ('"FileClient" will be', '"HardDiskBackend" is', "The prefix is not set in metric")
 

@@ -185,7 +185,7 @@ class _Image:
         free = shutil.disk_usage(folder).free
         if needed > free:
             sizes = f"{needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free"
-            raise OSError(f"the taps take {sizes} on the disk of {folder}")
+            raise OSError(f"the taps take {sizes} on the disk of {folder}: predict in tiles")
         return stores
 
     def bands(self) -> Iterator[slice]:

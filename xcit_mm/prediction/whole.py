@@ -36,16 +36,32 @@ def check_whole(model: Any) -> None:
     """Raise ValueError if a model cannot predict whole images. A line names heads that see windows
     where they would see the image.
     """
+    for part in _parts_in_windows(model):
+        print_line(f"{part} pools, attends or norms over a window, not the image")
+
+
+def is_exact_whole(model: Any) -> bool:
+    """Return whether a model predicts a whole image in windows as it would in memory."""
+    try:
+        return not _parts_in_windows(model)
+    except ValueError:
+        return False
+
+
+def _parts_in_windows(model: Any) -> list[str]:
+    """List the types of the parts that would see the image and see windows. Raise ValueError if a
+    model cannot predict whole images.
+    """
     check_trunk(model.backbone)
     if (getattr(model, "test_cfg", None) or {}).get("mode") == "slide":
         raise ValueError("mode='slide' of test_cfg cuts images: set mode='whole' in the config")
-    for name, part in model.named_children():
-        # RoIs are local, and an auxiliary head predicts nothing.
-        if name in ("backbone", "roi_head", "auxiliary_head"):
-            continue
-        if any(isinstance(layer, _GLOBAL_LAYERS) for layer in part.modules()):
-            head = type(part).__name__
-            print_line(f"{head} pools, attends or norms over a window, not the image")
+    # RoIs are local, and an auxiliary head predicts nothing.
+    local = ("backbone", "roi_head", "auxiliary_head")
+    return [
+        type(part).__name__
+        for name, part in model.named_children()
+        if name not in local and any(isinstance(layer, _GLOBAL_LAYERS) for layer in part.modules())
+    ]
 
 
 class WholeImage:
@@ -70,7 +86,9 @@ class WholeImage:
         factor, height_factor = self._sample.metainfo.get("scale_factor", (1.0, 1.0))
         if factor != height_factor:
             problem = f"the test pipeline stretches {tile} x {tile} pixels"
-            raise ValueError(f"{problem}: set keep_ratio=True in its Resize")
+            raise ValueError(
+                f"{problem}: set keep_ratio=True in its Resize, or predict it in tiles"
+            )
         self.size = max(1, round(height * factor)), max(1, round(width * factor))
         self.scale = self.size[0] / height, self.size[1] / width
         self.rows, self.columns = (

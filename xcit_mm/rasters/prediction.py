@@ -19,7 +19,7 @@ from ..prediction.cluster import rank_and_size, wait_for_ranks
 from ..prediction.prediction import Prediction
 from ..prediction.predictor import Predictor
 from ..prediction.tiles import Window, interior, reported_objects, to_image, windows
-from ..prediction.whole import WholeImage, check_whole
+from ..prediction.whole import WholeImage, check_whole, is_exact_whole
 from ..utils.cli import print_line, progress_bar
 from ..utils.folders import check_output, lock_folder, open_folder
 from . import maps, objects
@@ -35,7 +35,7 @@ def predict_raster(
     out: str | Path,
     *,
     aoi: str | Path | None = None,
-    whole: bool = False,
+    whole: bool | None = None,
     overwrite: bool = False,
     **options: Any,
 ) -> Path:
@@ -50,7 +50,8 @@ def predict_raster(
         out: `.tif` for a segmentor, `.gpkg` for a detector. A finished result stays, as a line
             says.
         aoi: Vector file, whose polygons limit the prediction.
-        whole: Whether the trunk sees the raster whole, and only neck and heads see tiles.
+        whole: Whether the trunk sees the raster whole, and only neck and heads see tiles. Default:
+            for a segmentor that is exact so, without `aoi`, in one process.
         overwrite: Whether to replace the result of an earlier call.
         options: `tile` and `overlap` in pixels, and `bands`, `bounds` and `nodata` of `Raster`.
             Default: those of `raster = dict(...)` in the config.
@@ -73,6 +74,12 @@ def predict_raster(
     if out.suffix != suffix:
         raise ValueError(f"--out {out}: the result of this model is a {suffix}")
     rank, size = rank_and_size()
+    if whole is None:
+        # Measured in docs/benchmark.md, "Whole images".
+        is_single = size == 1 and aoi is None and not predictor.is_detector
+        whole = is_single and is_exact_whole(predictor.model)
+        if whole:
+            print_line("the backbone sees the raster whole; --no-whole predicts it in tiles")
     if whole and size > 1:
         raise ValueError("--whole runs in one process: start it without torchrun")
     if out.exists() and not overwrite:
