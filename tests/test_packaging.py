@@ -42,7 +42,7 @@ PRESENT_SIZES = {
     "xcit_mm/datasets": 26,
     "xcit_mm/deployment": 48,
     "xcit_mm/launch": 37,
-    "xcit_mm/prediction": 80,
+    "xcit_mm/prediction": 81,
     "xcit_mm/rasters": 68,
     "xcit_mm/training": 32,
     "xcit_mm/utils": 37,

@@ -10,6 +10,7 @@ from ..prediction import Predictor, find_items, predict_many
 from ..prediction.cluster import rank_and_size
 from ..utils.arguments import CommandParser, score
 from ..utils.cli import cli_main, print_line
+from ..utils.errors import preview
 from ..utils.memory import keep_freed_memory
 from .options import CHECKPOINT, MODEL, WHOLE, add_predictor_options, predictor_options
 
@@ -52,8 +53,7 @@ def predict(args: argparse.Namespace) -> int:
     """Predict, print what failed, and return the exit code, 3 after failures."""
     listing = find_items(args.inputs, args.root)
     if listing.left_out and rank_and_size()[0] == 0:
-        counts = [f"{count} {reason}" for reason, count in listing.left_out.items()]
-        print_line(f"left out: {', '.join(counts)}")
+        print_line(f"left out {len(listing.left_out)}: {preview(listing.left_out)}")
     options = dict(tile=args.tile, overlap=args.overlap, whole=args.whole)
     options |= predictor_options(args)
     if args.ray is not None:

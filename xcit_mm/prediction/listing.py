@@ -1,7 +1,6 @@
 """Listing of the images to predict: files, those below folders, or those of a COCO json."""
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -31,12 +30,12 @@ class Listing(NamedTuple):
     """What is to be predicted.
 
     Attributes:
-        left_out: Number of files and folders that were left out in folders, by reason.
+        left_out: Paths below folders that were left out.
         categories: Ids of the categories in a COCO json, by name.
     """
 
     items: list[Item]
-    left_out: Mapping[str, int] = {}
+    left_out: Sequence[str] = ()
     categories: Mapping[str, int] = {}
 
 
@@ -54,7 +53,7 @@ def find_items(sources: Sequence[str | Path], root: str | Path | None = None) ->
         ValueError: If a file has another format, or two images have one name.
     """
     paths = [os.fspath(source) for source in sources]
-    left_out = Counter[str]()
+    left_out: list[str] = []
     if len(paths) == 1 and _suffix(paths[0]) == ".json":
         listing = _read_coco(Path(paths[0]), root)
     elif root is not None:
@@ -74,8 +73,8 @@ def _suffix(path: str) -> str:
     return os.path.splitext(path)[1].lower()
 
 
-def _list_source(source: str, left_out: Counter[str]) -> list[Item]:
-    """List an image, or those below a folder, and count what is left out."""
+def _list_source(source: str, left_out: list[str]) -> list[Item]:
+    """List an image, or those below a folder, and what is left out."""
     if os.path.isfile(source):
         if _suffix(source) not in PHOTO_SUFFIXES:
             raise ValueError(f"{source} is not in a format that is predicted: {_FIX}")
@@ -84,21 +83,18 @@ def _list_source(source: str, left_out: Counter[str]) -> list[Item]:
     return [Item(os.path.abspath(path), os.path.relpath(path, source)) for path in paths]
 
 
-def _list_folder(folder: str, left_out: Counter[str]) -> Iterator[str]:
+def _list_folder(folder: str, left_out: list[str]) -> Iterator[str]:
     entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
     if any(entry.name == SETTINGS for entry in entries):
-        left_out["folder of results"] += 1
+        left_out.append(folder)
         return
     for entry in entries:
-        suffix = _suffix(entry.name)
         if entry.is_dir(follow_symlinks=False):
             yield from _list_folder(entry.path, left_out)
-        elif entry.is_dir():
-            left_out["link to a folder"] += 1
-        elif suffix in PHOTO_SUFFIXES:
+        elif not entry.is_dir() and _suffix(entry.name) in PHOTO_SUFFIXES:
             yield entry.path
         else:
-            left_out[suffix or "without a suffix"] += 1
+            left_out.append(entry.path)
 
 
 def _read_coco(path: Path, root: str | Path | None) -> Listing:

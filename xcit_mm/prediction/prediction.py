@@ -127,10 +127,10 @@ class Prediction:
         return len(self.boxes) if self.segmentation is None else len(np.unique(self.segmentation))
 
     def __repr__(self) -> str:
-        size = "{}x{} pixels".format(*self.image.shape[:2])
-        if self.segmentation is not None:
-            present = ", ".join(self.names[number] for number in np.unique(self.segmentation))
-            return f"Prediction of {size}: {present}"
-        counts = Counter(self.names[label] for label in self.labels)
-        listed = ", ".join(f"{count} {name}" for name, count in counts.items())
-        return f"Prediction of {size}: {listed or 'no objects'}"
+        if self.segmentation is None:
+            counts = Counter(self.names[label] for label in self.labels)
+            names = [f"{count} {name}" for name, count in counts.items()]
+        else:
+            names = [self.names[number] for number in np.unique(self.segmentation)]
+        height, width = self.image.shape[:2]
+        return f"Prediction of {height}x{width} pixels: {', '.join(names) or 'no objects'}"

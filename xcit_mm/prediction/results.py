@@ -27,11 +27,10 @@ def write_drawing(path: Path, prediction: Prediction, drawing: Mapping[str, Any]
     """Draw a prediction by these arguments. A line says so if it cannot be drawn."""
     try:
         is_encoded, jpeg = cv2.imencode(".jpg", prediction.draw(**drawing))
-    except ValueError as error:  # the image has bands other than BGR
+        if not is_encoded:
+            raise ValueError("too large for JPEG")
+    except ValueError as error:  # or the image has bands other than BGR
         print_line(f"not drawn: {path}: {error}")
-        return
-    if not is_encoded:
-        print_line(f"not drawn: {path}: too large for JPEG")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(jpeg.tobytes())
