@@ -45,9 +45,10 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
         raise ValueError(f"--val, --images and --val-images belong to a COCO json, not to {data}")
     if source.val is not None and source.val.suffix != ".json":
         raise ValueError(f"--val {source.val}: give a COCO json")
-    if data.is_file() and not is_detector:
-        raise ValueError(f"{data} has objects, and a segmentor takes a folder of maps: see {PAGE}")
     if not is_detector:
+        if data.is_file():
+            problem = f"{data} has objects, and a segmentor takes a folder of maps"
+            raise ValueError(f"{problem}: see {PAGE}")
         return maps.read(data)
     val = None
     if data.suffix in (".yaml", ".yml"):

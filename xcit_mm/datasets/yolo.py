@@ -125,7 +125,8 @@ def _read_object(line: str, image: CocoImage, names: dict[int, str]) -> Annotati
     xs = [x * image.width for x in values[::2]]
     ys = [y * image.height for y in values[1::2]]
     if len(values) == 4:
-        (x, width), (y, height) = xs, ys
+        x, width = xs
+        y, height = ys
         box = (x - width / 2, y - height / 2, width, height)
         return Annotation(0, image.id, int(category), box, width * height)
     box = (min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys))

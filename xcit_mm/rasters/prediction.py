@@ -74,12 +74,6 @@ def predict_raster(
     if out.suffix != suffix:
         raise ValueError(f"--out {out}: the result of this model is a {suffix}")
     rank, size = rank_and_size()
-    if whole is None:
-        # Measured in docs/benchmark.md, "Whole images".
-        is_single = size == 1 and aoi is None and not predictor.is_detector
-        whole = is_single and is_exact_whole(predictor.model)
-        if whole:
-            print_line("the backbone sees the raster whole; --no-whole predicts it in tiles")
     if whole and size > 1:
         raise ValueError("--whole runs in one process: start it without torchrun")
     if out.exists() and not overwrite:
@@ -87,6 +81,12 @@ def predict_raster(
             print_line(f"{out} exists: --overwrite predicts it again")
             _remove_rows(out)  # which a kill may have left
         return out
+    if whole is None:
+        # Measured in docs/benchmark.md, "Whole images".
+        is_single = size == 1 and aoi is None and not predictor.is_detector
+        whole = is_single and is_exact_whole(predictor.model)
+        if whole:
+            print_line("the backbone sees the raster whole; --no-whole predicts it in tiles")
     rows = _Rows(raster, predictor, out, aoi, whole, options)
     earlier = [out, maps.description_path(out), *rows_folder(out).glob("[!.]*")]
     folder = open_folder(rows_folder(out), rows.settings, overwrite, lambda: earlier)
