@@ -4,8 +4,9 @@
 
 Runs of the models alternate, so that a machine that slows down slows all models alike. Peak memory
 excludes model and image. On a GPU it is the peak that torch allocated, on a CPU the peak of a fresh
-process. `saved` is the memory that the forward pass keeps for backward. A run of more than two
-minutes is stated, and larger images of that model are not run. Writes OUT.csv.
+process. `saved` is the memory that the forward pass keeps for backward. A run of more than half a
+minute is not repeated, one above the limit is stated, and larger images of that model are not run.
+Writes OUT.csv.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from tqdm import tqdm
 Result = dict[str, str | float]
 """Model, image size and measurements, or the limit that a run exceeded."""
 
-MAX_SECONDS = 120
+REPEATED_SECONDS = 30
 
 
 class Case:
@@ -118,12 +119,17 @@ def _memory(field: str) -> int:
 def measure(size: tuple[int, int], args: argparse.Namespace, slow: set[str]) -> list[Result]:
     """Measure models in alternating runs at one image size, and add the names of slow models."""
     cases = {name: Case(name, size, args) for name in args.models if name not in slow}
+    times: dict[str, list[float]] = {}
     for name, case in cases.items():
-        if case.time() * args.batch > 1e3 * MAX_SECONDS:  # the first run also initialises
+        first = case.time()  # which also initialises
+        seconds = first * args.batch / 1e3
+        if seconds > args.limit:
             slow.add(name)
-    times: dict[str, list[float]] = {name: [] for name in cases if name not in slow}
+        else:
+            times[name] = [first] if seconds > REPEATED_SECONDS else []
+    repeated = [name for name in times if not times[name]]
     for _ in tqdm(range(args.repeats), desc=name_of(size)):
-        for name in times:
+        for name in repeated:
             times[name].append(cases[name].time())
     rows: list[Result] = []
     for name in times:
@@ -140,7 +146,7 @@ def measure(size: tuple[int, int], args: argparse.Namespace, slow: set[str]) -> 
         for row in rows:
             row["peak_mb"] = peak_bytes(str(row["model"]), size, args) / 2**20
     for name in slow:
-        rows.append(dict(model=name, size=name_of(size), limit=f"over {MAX_SECONDS} s"))
+        rows.append(dict(model=name, size=name_of(size), limit=f"over {args.limit} s"))
     return rows
 
 
@@ -194,6 +200,7 @@ def parse_args() -> argparse.Namespace:
     add("--compile", action="store_true", help="torch.compile every model")
     add("--memory", action="store_true", help="also measure peak memory")
     add("--repeats", type=int, default=7)
+    add("--limit", type=int, default=120, help="seconds of a run (default: %(default)s)")
     add("--out", type=Path, help="path of the csv without its suffix")
     return parser.parse_args()
 

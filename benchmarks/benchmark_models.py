@@ -1,6 +1,8 @@
 """The models of benchmarks/benchmark.py: XCiT by each implementation, and installed peers."""
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from mmengine.registry import MODELS, init_default_scope
@@ -9,6 +11,8 @@ from torch import Tensor, nn
 from xcit_mm.archs import SIZES
 from xcit_mm.models import Trunk
 from xcit_mm.models.fast import IMPLEMENTATIONS
+from xcit_mm.models.large import large_taps
+from xcit_mm.prediction.tiles import windows
 
 __all__ = ["BUILDERS"]
 
@@ -32,6 +36,26 @@ class Features(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model.forward_features(x)
+
+
+class Bands(Trunk):
+    """The trunk over the whole image by bands of rows, with its maps in files."""
+
+    def forward(self, x: Tensor) -> None:
+        def read(start: int, stop: int) -> tuple[Tensor, None]:
+            return x[0, :, start:stop], None
+
+        with tempfile.TemporaryDirectory() as folder:
+            large_taps(self.eval(), read, *x.shape[2:], Path(folder), memory=0)
+
+
+class Tiles(Trunk):
+    """The trunk over tiles of 512 pixels, which overlap by a quarter."""
+
+    def forward(self, x: Tensor) -> None:
+        for rows in windows(x.shape[2], 512, 128):
+            for columns in windows(x.shape[3], 512, 128):
+                super().forward(x[..., rows.start : rows.stop, columns.start : columns.stop])
 
 
 def xcit_p8(arch: str, patch_size: int) -> nn.Module:
@@ -69,6 +93,8 @@ BUILDERS: dict[str, Builder] = {
     **{f"xcit-{name}": xcit(attn_implementation=name) for name in IMPLEMENTATIONS},
     "xcit-auto-cp": xcit(with_cp=True),
     "xcit-trunk": Trunk,
+    "xcit-bands": Bands,
+    "xcit-tiles": Tiles,
     "xcit-p8": xcit_p8,
     "vit-s16": vit("vit_small_patch16_224"),
     "timm-xcit": timm_trunk("xcit_{size}_{depth}_p{patch_size}_224"),

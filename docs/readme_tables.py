@@ -23,18 +23,16 @@ TASKS = {
     "upernet": "`upernet_xcit_`: mIoU",
 }
 """Columns of the folders of published models."""
-TITLES = {
-    "xcit-auto": "XCiT-S12/16",
+WHOLE = {
+    "xcit-bands": "XCiT-S12/16 in bands",
+    "xcit-trunk": "XCiT-S12/16 in memory",
+    "xcit-tiles": "XCiT-S12/16 in tiles of 512",
     "vit-s16": "ViT-S/16",
     "swin-t": "Swin-T",
-    "resnet-50": "ResNet-50",
 }
-"""Titles of the models of benchmarks/benchmark.py in the drawing."""
-WHOLE = {"bands": "whole, in bands", "memory": "whole, in memory", "tiles": "in tiles of 512"}
-"""Titles of the runs of docs/benchmark/7-whole.csv in the drawing."""
+"""Titles of the models of benchmarks/benchmark.py that see large images."""
 SIZES = ("224x224", "512x512", "1024x1024", "2048x2048", "3072x3072")
 """Rows of the table of time and memory by size."""
-BOLD = (TITLES["xcit-auto"], WHOLE["bands"])
 
 Model = dict[str, Any]
 """A model's entry in a metafile."""
@@ -159,14 +157,19 @@ def compare_backbones() -> str:
     return table(["model", "ms"], rows)
 
 
+def read_whole() -> list[dict[str, str]]:
+    """Return the measurements of large images."""
+    names = ("7-whole", "8-whole-vit", "9-whole-largest")
+    return [row for name in names for row in read_csv(name)]
+
+
 def compare_whole() -> str:
-    """Return a table of time and memory of the trunk over a whole image, by its side."""
+    """Return a table of seconds and GiB of large images, by their side."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)
-    for row in read_csv("7-whole"):
-        cells[row["side"]][row["run"]] = f"{row['cpu_seconds']} s, {row['peak_mb']} MB"
-    runs = ("bands", "memory", "tiles")
-    rows = [[side, *(cells[side].get(run, "") for run in runs)] for side in cells]
-    return table(["side in pixels", "in bands", "in memory", "in tiles of 512"], rows)
+    for row in read_whole():
+        cells[row["size"]][row["model"]] = format_cost(row)
+    rows = [[size, *(cells[size].get(model, "") for model in WHOLE)] for size in cells]
+    return table(["seconds, GiB", *WHOLE.values()], rows)
 
 
 def draw_whole(path: Path) -> None:
@@ -177,21 +180,20 @@ def draw_whole(path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, (time, memory) = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
-    for model, title in TITLES.items():
-        rows = [row for row in read_csv("4-resolution") if row["model"] == model]
-        rows = [row for row in rows if row["median_ms"]]  # otherwise it took too long
+    for model, title in WHOLE.items():
+        rows = [row for row in read_whole() if row["model"] == model and not row.get("limit")]
         sides = [int(row["size"].partition("x")[0]) for row in rows]
         milliseconds = [float(row["median_ms"]) for row in rows]
         costs = [1e3 * ms / side**2 for ms, side in zip(milliseconds, sides, strict=True)]
         draw_line(time, sides, costs, title)
-    for run, title in WHOLE.items():
-        rows = [row for row in read_csv("7-whole") if row["run"] == run]
-        sides = [int(row["side"]) for row in rows]
-        draw_line(memory, sides, [float(row["peak_mb"]) for row in rows], title)
-    time.set(title="seconds per megapixel", xticks=[512, 1024, 2048, 3072], xlim=(0, 4600))
-    memory.set(title="MB of memory", xticks=[1024, 2048, 4096, 8192], xlim=(0, 11600))
+        draw_line(memory, sides, [float(row["peak_mb"]) / 1024 for row in rows], title)
+    time.set(title="seconds per megapixel")
+    memory.set(title="GiB of memory", yscale="log")
+    ticks = [1024, 2048, 4096, 8192, 20000]
     for axis in (time, memory):
-        axis.set(xlabel="side of the image in pixels", ylim=(0, None))
+        axis.set(xlabel="side of the image in pixels", xscale="log", xlim=(900, 100000))
+        axis.set_xticks(ticks, map(str, ticks), minor=False)
+        axis.minorticks_off()
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
     figure.savefig(path, dpi=90)
@@ -199,7 +201,7 @@ def draw_whole(path: Path) -> None:
 
 def draw_line(axis: Any, sides: list[int], values: list[float], title: str) -> None:
     """Plot values against sides, with a title at the end; XCiT's whole image is bold."""
-    is_bold = title in BOLD
+    is_bold = title == WHOLE["xcit-bands"]
     (line,) = axis.plot(sides, values, "o-", markersize=4, linewidth=3 if is_bold else 1.5)
     weight = "bold" if is_bold else "normal"
     place = dict(xytext=(7, -3), textcoords="offset points")
