@@ -8,7 +8,7 @@ from helpers import small_models
 from helpers.paths import CONFIGS
 from mmengine.config import Config
 
-from xcit_mm.deployment import export_model
+from xcit_mm.commands import export as export_command
 from xcit_mm.models.build import load_model
 
 
@@ -31,16 +31,15 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def write_trained(tmp_path_factory) -> Callable[..., Trained]:
-    """Write a recipe and a checkpoint of its model or backbone."""
+def write_trained(tmp_path_factory) -> Callable[[Config], Trained]:
+    """Write a recipe and a checkpoint of its model."""
 
-    def write(recipe: Config, part: str = "model") -> Trained:
+    def write(recipe: Config) -> Trained:
         folder = tmp_path_factory.mktemp("trained")
         trained = Trained(folder / "config.py", folder / "model.pth")
         recipe.dump(trained.config)
         model = small_models.build(recipe)
-        written = model if part == "model" else model.backbone
-        torch.save(dict(state_dict=written.state_dict()), trained.checkpoint)
+        torch.save(dict(state_dict=model.state_dict()), trained.checkpoint)
         return trained
 
     return write
@@ -91,7 +90,7 @@ def export(tmp_path_factory) -> Callable[..., Path]:
 
     def write(trained: Trained) -> Path:
         path = tmp_path_factory.mktemp("exported") / "model.onnx"
-        export_model(*trained, path)
+        assert export_command.main([*map(str, trained), "--out", str(path)]) == 0
         return path
 
     return write

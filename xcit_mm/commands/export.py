@@ -1,4 +1,4 @@
-"""`xcit-mm export`: write a trained detector, segmentor or backbone as ONNX."""
+"""`xcit-mm export`: write a trained detector or segmentor as ONNX."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from .options import CHECKPOINT, MODEL, VERBOSE
 
 CALLS = """
 xcit-mm export MODEL --out model.onnx
-xcit-mm export CONFIG CHECKPOINT --out model.onnx [--part backbone]
+xcit-mm export CONFIG CHECKPOINT --out model.onnx
 """
 
 
@@ -20,7 +20,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("config", metavar="MODEL", help=MODEL)
     add("checkpoint", nargs="?", help=CHECKPOINT)
     add("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx")
-    add("--part", choices=("backbone", "model"), default="model", help="what to write")
     add("--verbose", action="store_true", help=VERBOSE)
     args = parser.parse_args(argv)
 
@@ -28,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from ..deployment import export_model  # which an older torch cannot import
 
         config, checkpoint = find_model(args.config, args.checkpoint)
-        lines = export_model(config, checkpoint, args.out, args.part)
+        lines = export_model(config, checkpoint, args.out)
         with exit_on_broken_pipe():
             print(*lines, f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)", sep="\n")
 

@@ -20,10 +20,10 @@ Arrays = dict[str, np.ndarray]
 
 def compare(path: Path, model: Any, outputs: list[str], channels: int) -> float:
     """Compare a file with the predictions of its model on noise: a detector with mmdet's `predict`
-    at any score, a segmentor with mmseg's logits of whole images, a backbone with its maps.
+    at any score, a segmentor with mmseg's logits of whole images.
 
     Args:
-        model: The model of mmdet or mmseg, whose threshold of scores becomes 0, or a backbone.
+        model: The model of mmdet or mmseg, whose threshold of scores becomes 0.
         outputs: Names of the file's outputs.
         channels: Channels of its input.
 
@@ -51,10 +51,8 @@ def compare(path: Path, model: Any, outputs: list[str], channels: int) -> float:
             actual = dict(zip(outputs, arrays, strict=True))
             deviations.append(_compare_objects(actual, _detect(model, image), model))
             continue
-        is_backbone = "logits" not in outputs
-        maps = model(image) if is_backbone else [model.encode_decode(image, [_meta(image)])]
-        for array, target in zip(arrays, map(np.asarray, maps), strict=True):
-            deviations.append(np.abs(array - target).max() / np.abs(target).max())
+        logits = model.encode_decode(image, [_meta(image)]).numpy()
+        deviations.append(np.abs(arrays[0] - logits).max() / np.abs(logits).max())
     largest = float(np.max(deviations))
     if not largest <= TOLERANCE:  # or not a number
         raise RuntimeError(f"the file deviates by {largest:.1e} from torch")

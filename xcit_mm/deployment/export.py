@@ -21,18 +21,15 @@ from .supported import check_model
 from .traceable import ExportableSegmentor, make_exportable
 
 
-def export_model(
-    config: str | Path, checkpoint: str | Path, out: Path, part: str = "model"
-) -> list[str]:
+def export_model(config: str | Path, checkpoint: str | Path, out: Path) -> list[str]:
     """Export a trained model to an ONNX file for images of any size.
 
-    Its input is `image`, normalised (B, C, H, W). A backbone returns `stride4` to `stride32`, a
-    segmentor `logits` (B, classes, H, W), and a detector the outputs of `ExportableDetector`. The
-    file is written only if `compare` finds no difference from mmdet or mmseg.
+    Its input is `image`, normalised (B, C, H, W). A segmentor returns `logits` (B, classes, H, W),
+    and a detector the outputs of `ExportableDetector`. The file is written only if `compare` finds
+    no difference from mmdet or mmseg.
 
     Args:
-        checkpoint: A path, a URL or `xcit://NAME`. It must fill the whole exported part.
-        part: 'backbone' or 'model'.
+        checkpoint: A path, a URL or `xcit://NAME`. It must fill the whole model.
 
     Returns:
         A line with the largest deviation from torch.
@@ -46,22 +43,15 @@ def export_model(
     """
     if out.exists():
         raise FileExistsError(f"{out} exists: remove it, or give another --out")
-    if part not in ("backbone", "model"):
-        raise ValueError(f"{part=}: must be one of backbone, model")
     cfg = read_config(config)
-    check_model(cfg, part)
-    lacking = find_unsupported(cfg) if part == "model" else None
+    check_model(cfg)
+    lacking = find_unsupported(cfg)
     if lacking:
         print_line(f"note: run.py lacks {lacking}: {out} is for programs of your own")
     with quiet(), torch.no_grad():
-        model: Any = load_model(cfg, checkpoint, part)
-        if not hasattr(model, "backbone"):
-            module: Any = make_exportable(model)
-            module.outputs = [f"stride{stride}" for stride in module.strides]
-        elif cfg.default_scope == "mmseg":
-            module = make_exportable(ExportableSegmentor(model))
-        else:
-            module = make_exportable(ExportableDetector(model))
+        model = load_model(cfg, checkpoint)
+        exportable = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
+        module: Any = make_exportable(exportable(model))
         metadata = model_metadata(cfg, model, module.outputs)
         channels = cfg.model.backbone.get("in_channels", 3)
         try:

@@ -7,7 +7,6 @@ from typing import Any
 from mmengine.config import Config
 
 from ..models import MIN_SIZE
-from ..rasters.settings import trained_settings
 from ..utils.configs import ModelInput, find_step, tested_metainfo, type_name
 from ..version import __version__
 from .traceable import list_stages
@@ -54,54 +53,49 @@ def normalisation(inputs: ModelInput) -> tuple[list[float] | None, list[float] |
 
 
 def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str]:
-    """Return the metadata of a whole model or a backbone with the named outputs.
+    """Return the metadata of a model with the named outputs.
 
     Raises:
         ValueError: If the config's test set does not name all classes of the model.
     """
     inputs = ModelInput(cfg)
     mean, std = normalisation(inputs)
-    facts = dict(
-        task="backbone",
+    resize = find_step(inputs.pipeline, "Resize")
+    if resize is not None:
+        scale = resize.get("scale")
+        sides = [scale, scale] if isinstance(scale, int) else scale  # width and height
+        resize = dict(scale=sides, keep_ratio=resize.get("keep_ratio", False))
+    classes = list(tested_metainfo(cfg)["classes"])
+    facts: dict[str, Any] = dict(
         outputs=outputs,
-        min_side=MIN_SIZE,
+        classes=classes,
         channel_order=inputs.channel_order,
         mean=mean,
         std=std,
+        resize=resize,
+        unsupported=find_unsupported(cfg),
         config=Path(cfg.filename or "").name,
         xcit_mm_version=__version__,
     )
-    if hasattr(model, "backbone"):
-        resize = find_step(inputs.pipeline, "Resize")
-        if resize is not None:
-            scale = resize.get("scale")
-            sides = [scale, scale] if isinstance(scale, int) else scale  # width and height
-            resize = dict(scale=sides, keep_ratio=resize.get("keep_ratio", False))
-        classes = list(tested_metainfo(cfg)["classes"])
+    if cfg.default_scope == "mmdet":
         facts |= dict(
-            classes=classes,
-            resize=resize,
-            raster=trained_settings(cfg) or None,  # how rasters were read for training
-            unsupported=find_unsupported(cfg),
+            task="instance segmentation" if model.with_mask else "object detection",
+            mask_threshold=model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None,
+            **dict(pad_divisor=1, pad_value=0, min_side=1),  # the file pads the image itself
         )
-        if cfg.default_scope == "mmdet":
-            facts |= dict(
-                task="instance segmentation" if model.with_mask else "object detection",
-                mask_threshold=model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None,
-                **dict(pad_divisor=1, pad_value=0, min_side=1),  # the file pads the image itself
-            )
-            count = list_stages(getattr(model, "roi_head", model).bbox_head)[-1].num_classes
-        else:
-            facts |= dict(
-                task="semantic segmentation",
-                pad_divisor=(inputs.preprocessor.get("test_cfg") or {}).get("size_divisor") or 1,
-                pad_value=inputs.preprocessor.get("pad_val", 0),
-                align_corners=model.align_corners,
-                threshold=model.decode_head.threshold if model.out_channels == 1 else None,
-            )
-            count = max(model.out_channels, 2)  # one channel separates a class from the background
-        if len(classes) != count:
-            problem = f"{len(classes)} names ({classes[0]}, ...) for the {count} classes"
-            fix = "correct metainfo.classes of the data set that is tested"
-            raise ValueError(f"{problem} of the model: {fix}")
+        count = list_stages(getattr(model, "roi_head", model).bbox_head)[-1].num_classes
+    else:
+        facts |= dict(
+            task="semantic segmentation",
+            pad_divisor=(inputs.preprocessor.get("test_cfg") or {}).get("size_divisor") or 1,
+            pad_value=inputs.preprocessor.get("pad_val", 0),
+            min_side=MIN_SIZE,
+            align_corners=model.align_corners,
+            threshold=model.decode_head.threshold if model.out_channels == 1 else None,
+        )
+        count = max(model.out_channels, 2)  # one channel separates a class from the background
+    if len(classes) != count:
+        problem = f"{len(classes)} names ({classes[0]}, ...) for the {count} classes"
+        fix = "correct metainfo.classes of the data set that is tested"
+        raise ValueError(f"{problem} of the model: {fix}")
     return {name: json.dumps(fact) for name, fact in facts.items()}

@@ -1,6 +1,6 @@
 """Predict photos by a model in ONNX, with numpy, opencv-python and onnxruntime alone.
 
-    python run.py model.onnx photo.jpg --out drawn
+    python run.py model.onnx photo.jpg
 
 `xcit-mm export` writes such models. This file uses nothing of xcit_mm: copy it to the target
 machine. The exit code is 3 if a photo failed.
@@ -184,64 +184,34 @@ class Model:
         return labels
 
 
-def list_rows(prediction: Arrays, classes: list[str]) -> list[tuple[int, str, list[float]]]:
-    """List label, caption and box of each object, or of each class in a map, whose box is empty."""
+def describe(prediction: Arrays, classes: list[str]) -> list[str]:
+    """Return class, score and box of each object, or class and share of each class in a map."""
     if "map" in prediction:
         shares = np.bincount(prediction["map"].ravel()) / prediction["map"].size
-        present = shares.nonzero()[0].tolist()
-        return [(label, f"{classes[label]} {shares[label]:.1%}", []) for label in present]
+        return [f"{classes[label]} {shares[label]:.1%}" for label in shares.nonzero()[0]]
+    lines = []
     columns = (prediction[name].tolist() for name in ("labels", "scores", "boxes"))
-    rows = zip(*columns, strict=True)
-    return [(label, f"{classes[label]} {score:.2f}", box) for label, score, box in rows]
-
-
-def draw(image: np.ndarray, prediction: Arrays, classes: list[str]) -> np.ndarray:
-    """Return a photo with its objects, or with its map and the shares of the classes, in ASCII."""
-    hues = [(label * 111 % 180, 150, 255 - 60 * (label % 2)) for label in range(len(classes))]
-    colours = cv2.cvtColor(np.array([hues], np.uint8), cv2.COLOR_HSV2BGR)[0]
-    drawn = image.copy()
-    if "map" in prediction:
-        drawn = image // 2 + colours[prediction["map"]] // 2
-    rows = list_rows(prediction, classes)
-    for number in reversed(range(len(rows))):  # the best on top
-        label, caption, box = rows[number]
-        colour = colours[label].tolist()
-        if "masks" in prediction:
-            mask = prediction["masks"][number]
-            drawn[mask] = drawn[mask] // 2 + colours[label] // 2
-        x, y = 4, 20 * number + 16
-        if box:
-            x, top, right, bottom = map(round, box)
-            cv2.rectangle(drawn, (x, top), (right, bottom), colour, 2)
-            y = max(top - 4, 16)
-        cv2.rectangle(drawn, (x, y - 12), (x + 9 * len(caption), y + 4), colour, -1)
-        cv2.putText(drawn, caption, (x, y), cv2.FONT_HERSHEY_SIMPLEX, 0.5, (0, 0, 0))
-    return drawn
+    for label, score, box in zip(*columns, strict=True):
+        sides = " ".join(f"{side:.1f}" for side in box)
+        lines.append(f"{classes[label]} {score:.2f} {sides}")
+    return lines
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Predict photos by a model of `xcit-mm export`.")
     parser.add_argument("model", help="an .onnx file")
-    parser.add_argument("photos", type=Path, nargs="+", metavar="photo")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="new folder for the drawings")
+    parser.add_argument("photos", nargs="+", metavar="photo")
     parser.add_argument("--score-thr", type=float, default=0.3, help="minimum score (0.3)")
     providers = onnxruntime.get_available_providers()
     parser.add_argument("--provider", default="CPUExecutionProvider", choices=providers)
     args = parser.parse_args()
     model = Model(args.model, providers=[args.provider])
-    if args.out:
-        args.out.mkdir(parents=True)
     code = 0
     for path in args.photos:
         try:
-            image = read_image(path)
-            prediction = model(image, args.score_thr)
-            for _, caption, box in list_rows(prediction, model.classes):
-                print(path, caption, *(f"{side:.1f}" for side in box))
-            if args.out:  # `cv2.imwrite` hides errors
-                drawn = cv2.imencode(".png", draw(image, prediction, model.classes))[1]
-                with (args.out / f"{path.name}.png").open("xb") as file:  # replaces none
-                    file.write(drawn.tobytes())
+            prediction = model(read_image(path), args.score_thr)
+            for line in describe(prediction, model.classes):
+                print(path, line)
         except Exception as error:  # the classes of OpenCV and onnxruntime share no base
             print(f"{path}: {' '.join(str(error).split())}", file=sys.stderr)
             code = 3
@@ -251,5 +221,5 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         sys.exit(f"{type(error).__name__}: {error}")

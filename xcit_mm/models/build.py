@@ -65,32 +65,19 @@ def backbone(
     return model.eval()
 
 
-def load_model(cfg: Config, checkpoint: str | Path, part: str = "model") -> nn.Module:
-    """Build the model of a config, or its backbone, with its weights, on the CPU in eval mode.
-
-    Args:
-        part: 'model', a detector, segmentor or classifier; or 'backbone', pyramid included.
+def load_model(cfg: Config, checkpoint: str | Path) -> nn.Module:
+    """Build the detector, segmentor or classifier of a config with its weights, on the CPU in eval
+    mode.
 
     Raises:
         FileNotFoundError: If the file does not exist.
         ValueError: If the model cannot be built, or the checkpoint does not fill it or has learned
             other classes than those that the config tests.
     """
-    config = _without_init_cfg(cfg)
-    if part == "model":
-        model = _build_part(cfg, config)
-        saved = load_checkpoint(checkpoint)
-        check_same_classes(checkpoint, learned_classes(saved), configured_classes(cfg))
-        model.load_state_dict(match_model(model, saved))
-        return model.eval()
-    if not config.get("backbone"):
-        raise ValueError(f"the config's model, {config.get('type')}, has no backbone")
-    model = _build_part(cfg, config.backbone)
-    unfilled = load_pretrained(model, str(checkpoint))
-    if unfilled:
-        problem = f"it lacks {unfilled[0]} and {len(unfilled) - 1} more of the pyramid"
-        fix = "give a checkpoint of a detector or segmentor"
-        raise ValueError(f"{checkpoint}: {problem}, which would be random: {fix}")
+    model = _build_part(cfg, _without_init_cfg(cfg))
+    saved = load_checkpoint(checkpoint)
+    check_same_classes(checkpoint, learned_classes(saved), configured_classes(cfg))
+    model.load_state_dict(match_model(model, saved))
     return model.eval()
 
 
