@@ -28,7 +28,7 @@ $(READY): $(wildcard requirements/*.txt) setup.py
 	$(BIN)/$(PIP) $(patsubst %,-r requirements/%.txt,$(or $(REQUIREMENTS_$(STACK)),$(error STACK=$(STACK): give mm, onedl, newest, peers or classic)) $(EXTRAS)) -e .
 	$(if $(filter newest,$(STACK)),$(BIN)/$(PIP) --upgrade setuptools)
 	@$(BIN)/python -c "import cv2" || { echo "OpenCV needs libraries of the system: apt-get install libgl1 libglib2.0-0"; exit 1; }
-	$(BIN)/python tools/doctor.py
+	$(BIN)/xcit-mm doctor
 	touch $@
 
 demo: $(READY)

@@ -1,10 +1,8 @@
 """The doctor reports a stack that cannot run the package, and ends with the exit code 1."""
 
-import subprocess
 import sys
 
 import pytest
-from helpers.paths import ROOT
 
 from xcit_mm.commands import doctor, stack
 
@@ -29,17 +27,15 @@ def test_correct_installation_has_no_findings(lines):
 
 
 @pytest.mark.parametrize("minimum, status", [("2.1", "ok"), ("2.10", "FAIL")])
-def test_old_version_is_a_failure_and_output_of_libraries_stays_out(
-    minimum, status, tmp_path, monkeypatch, lines
-):
+def test_an_old_version_is_a_failure(minimum, status, tmp_path, monkeypatch, lines):
     """The version is one of NVIDIA's containers."""
-    (tmp_path / "talkative.py").write_text("print('hello')\n__version__ = '2.1.0a0+32f93b1'\n")
+    (tmp_path / "rounded.py").write_text("__version__ = '2.1.0a0+32f93b1'")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "talkative", raising=False)
-    monkeypatch.setattr(stack, "NEEDED", dict(talkative=minimum))
+    monkeypatch.delitem(sys.modules, "rounded", raising=False)
+    monkeypatch.setattr(stack, "NEEDED", dict(rounded=minimum))
     code, (_, line, *_) = lines()
     assert code == (status == "FAIL")
-    assert line.startswith(status) and "talkative 2.1.0a0+32f93b1" in line
+    assert line.startswith(status) and "rounded 2.1.0a0+32f93b1" in line
 
 
 @pytest.mark.parametrize(
@@ -57,16 +53,6 @@ def test_libraries_that_share_a_folder_are_a_failure(installed, named, monkeypat
     assert line.startswith("FAIL D101  ImportError: ") and named in line
 
 
-def test_doctor_runs_without_mmengine():
-    script = str(ROOT / "tools" / "doctor.py")
-    code = f"import runpy, sys; sys.modules['mmengine'] = None; runpy.run_path({script!r}, {{}}, "
-    code += "'__main__')"
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 1
-    assert "FAIL D101  ModuleNotFoundError: " in run.stdout and "Traceback" not in run.stderr
-
-
 def test_a_device_without_kernels_is_a_failure(monkeypatch, lines):
     def refuse(*arguments: object, **options: object) -> None:
         raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
@@ -76,9 +62,3 @@ def test_a_device_without_kernels_is_a_failure(monkeypatch, lines):
     assert code == 1
     assert printed[-1].startswith("FAIL D101  RuntimeError: CUDA error: no kernel image")
     assert "docs/install.md" in printed[-1]
-
-
-def test_configs_are_read_without_pkg_resources(monkeypatch, lines):
-    """setuptools has no pkg_resources from version 82 on."""
-    monkeypatch.setitem(sys.modules, "pkg_resources", None)
-    assert lines()[0] == 0

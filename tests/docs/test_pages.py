@@ -13,7 +13,7 @@ from xcit_mm.deployment import run
 # The options of `xcit-mm tool` are those of scripts of other libraries.
 OWN = [command for command in COMMANDS if command != "tool"]
 MODULES = {f"{start} {command}": command for start in ("xcit-mm", "-m xcit_mm") for command in OWN}
-SCRIPTS = ("doctor", "train", "test", "get_data", "make_shapes")
+SCRIPTS = ("train", "test", "get_data", "make_shapes")
 MODULES |= {f"tools/{name}.py": name for name in SCRIPTS} | {"run.py": "run"}
 
 

@@ -1,12 +1,13 @@
 """`xcit-mm doctor`: check the installation, or a training run before it starts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 from ..checks.doctor import diagnose
 from ..utils.arguments import CommandParser
 from ..utils.cli import exit_on_broken_pipe
 from .options import CONFIG
-from .stack import check_stack, print_lines
+from .stack import check_stack
 
 CALLS = """
 xcit-mm doctor                                          # the installation
@@ -22,10 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")
     args = parser.parse_args(argv)
 
-    def find_lines() -> Iterator[str]:
-        yield from check_stack()
-        if args.config:
-            yield from map(str, diagnose(args.config, args.cfg_options))
-
+    findings = diagnose(args.config, args.cfg_options) if args.config else ()
+    has_failed = False
     with exit_on_broken_pipe():
-        return print_lines(find_lines())
+        for line in map(str, chain(check_stack(), findings)):
+            print(line, flush=True)
+            has_failed |= line.startswith("FAIL")
+    return 1 if has_failed else 0

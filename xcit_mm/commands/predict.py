@@ -4,8 +4,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import cv2
-
 from ..prediction import Predictor, find_items, predict_many
 from ..prediction.cluster import rank_and_size
 from ..utils.arguments import CommandParser, score
@@ -43,9 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--retry-failed", action="store_true", help="predict failures again")
     add("--overwrite", action="store_true", help="remove earlier results first")
     args = parser.parse_args(argv)
-    # OpenCV prints lines of its own about broken files. Until 4.12, its level is set in cv2 itself.
-    set_log_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel
-    set_log_level(0)
     return cli_main(lambda: predict(args), "start the same command again to go on", args.verbose)
 
 

@@ -1,21 +1,21 @@
-"""Lines about the installed stack, with fixes.
-
-It imports the package only on use, because `tools/doctor.py` runs it where the package cannot be
-imported.
-"""
+"""Lines about the installed stack, with fixes."""
 
 import importlib
 import importlib.util
-import sys
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
 from functools import partial
 from importlib.metadata import packages_distributions
 
-# Modules of the stack, and the versions that xcit_mm needs; those that may lack, and a model each.
+import torch
+from mmengine.device import get_device
+from mmengine.utils import digit_version
+
+from ..ops import is_compiled
+from ..version import __version__
+
+# Modules of the stack, and the versions that xcit_mm needs; those that may lack.
 NEEDED = dict(mmengine="0.10", torch="2.1", cv2="4", mmcv="2.0", mmdet="3.3", mmseg="1.2")
-OPTIONAL = dict(mmdet="maskrcnn_xcit_tiny_12_p16", mmseg="sem_fpn_xcit_tiny_12_p16")
+OPTIONAL = ("mmdet", "mmseg")
 FIX = "install one stack in an environment of its own, see docs/install.md"
 
 
@@ -53,8 +53,6 @@ def check_version(name: str) -> str:
     if name in OPTIONAL and importlib.util.find_spec(name) is None:
         return f"{name} is not installed"
     version = importlib.import_module(name).__version__
-    from mmengine.utils import digit_version
-
     # By three numbers, 2.1.0a0 of NVIDIA's containers counts as 2.1.0.
     if digit_version(version)[:3] < digit_version(NEEDED[name])[:3]:
         raise ImportError(f"{name} {version} is installed, and xcit_mm needs >= {NEEDED[name]}")
@@ -64,44 +62,17 @@ def check_version(name: str) -> str:
 
 
 def check_package() -> str:
-    """Check that the installed libraries find the backbone, and a shipped config its bases."""
-    import xcit_mm
-    from xcit_mm.ops import is_compiled
-    from xcit_mm.weights.zoo import find_config
-
+    """Check that the installed libraries load their models."""
     for name in filter(importlib.util.find_spec, OPTIONAL):
         importlib.import_module(f"{name}.models")
-        if importlib.import_module(f"{name}.registry").MODELS.get("XCiT") is not xcit_mm.XCiT:
-            raise ImportError(f"type='XCiT' is not registered with {name}")
-        xcit_mm.read_config(find_config(OPTIONAL[name]))
-    return f"xcit_mm {xcit_mm.__version__}, mmcv.ops {'compiled' if is_compiled() else 'ours'}"
+    return f"xcit_mm {__version__}, mmcv.ops {'compiled' if is_compiled() else 'ours'}"
 
 
 def check_device() -> str:
     """Check that torch and mmcv's operators run on the device on which mmengine trains."""
-    import torch
-    from mmcv.ops import nms
-    from mmengine.device import get_device
+    from mmcv.ops import nms  # which a compiled mmcv of another torch lacks
 
     device = get_device()
     boxes = torch.tensor([[0.0, 0.0, 9.0, 9.0]], device=device)
     nms(boxes, boxes[:, 3], iou_threshold=0.5)
     return f"training runs on {device}"
-
-
-def print_lines(lines: Iterator[str]) -> int:
-    """Print lines as they are made, and return the exit code: 1 after a FAIL."""
-    warnings.simplefilter("ignore")  # the lines include what matters
-    stdout = sys.stdout
-    has_failed = False
-    # The output of libraries while they are imported must not mix with the lines.
-    with redirect_stdout(sys.stderr):
-        for line in lines:
-            print(line, file=stdout, flush=True)
-            has_failed |= line.startswith("FAIL")
-    return 1 if has_failed else 0
-
-
-def main() -> int:
-    """Print the lines about the stack, and return the exit code."""
-    return print_lines(check_stack())

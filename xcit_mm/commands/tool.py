@@ -4,43 +4,28 @@ import argparse
 import runpy
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
+from importlib.resources import files
 
 from ..utils.arguments import CommandParser
-from ..utils.cli import cli_main, exit_on_broken_pipe
+from ..utils.cli import cli_main
 from ..utils.compat import find_bases_by_package, load_files_by
-from ..utils.scripts import LIBRARIES
 from ..weights.zoo import load_checkpoint
 
 CALLS = """
-xcit-mm tool                                            # lists the scripts
-xcit-mm tool mmdet/analysis_tools/get_flops.py CONFIG   # a script and its arguments
+xcit-mm tool mmdet/test.py CONFIG CHECKPOINT            # a script and its arguments
+xcit-mm tool mmdet/analysis_tools/get_flops.py CONFIG
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("tool", CALLS)
-    parser.add_argument("path", nargs="?", help="a script of mmdet, mmseg or mmpretrain")
+    parser.add_argument("path", help="mmdet, mmseg or mmpretrain, and a path in its .mim/tools")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="those of the script")
     args = parser.parse_args(argv)
-    scripts: dict[str, Path] = {}  # of the installed libraries by names such as mmdet/test.py
-    for library in LIBRARIES:
-        package = find_spec(library)
-        if package is not None and package.origin is not None:
-            folder = Path(package.origin).parent / ".mim" / "tools"
-            scripts |= {
-                f"{library}/{path.relative_to(folder)}": path for path in folder.rglob("*.py")
-            }
-    if args.path is None:
-        with exit_on_broken_pipe():
-            print("\n".join(sorted(scripts)))
-        return 0
-    if args.path not in scripts:
-        parser.error(f"no script {args.path} is installed: xcit-mm tool lists them")
 
     def work() -> None:
-        sys.argv = [str(scripts[args.path]), *args.arguments]
+        library, _, path = args.path.partition("/")
+        sys.argv = [str(files(library) / ".mim" / "tools" / path), *args.arguments]
         with find_bases_by_package(), load_files_by(load_checkpoint):
             runpy.run_path(sys.argv[0], run_name="__main__")
 
