@@ -65,13 +65,9 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         (["predict", "a.jpg", "--model", "m", "--batchsize", 2], "arguments: --batchsize"),
         (["predict", "a.jpg", "--model", "m", "--score-thr", 7], "7 is not a score from 0 to 1"),
         (["raster", "a.tif", "m", "--out", "b", "--min-score", "nan"], "nan is not a score"),
-        (["train", "--form", "m", "--data", "d"], "unrecognized arguments: --form"),
         (["train", "own.py", "--from", "m", "--data", "d"], "give CONFIG, or --from and --data"),
         ([*FROM, "--launcher", "pytorch"], "then train it with --launcher"),
         ([*FROM, "--no-val"], "options of a labelled raster are for --labels"),
-        (["raster", "a.tif", "m", "--out"], "--out: expected one argument"),
-        (["weights", "convert", "a"], "invalid choice: 'convert'"),
-        (["raster", "a.tif", "m", "--out", "b.tif", "--nodata", "-3.4f"], "expected one argument"),
     ],
 )
 def test_a_wrong_argument_is_named_in_the_last_line(arguments, hint, command):

@@ -24,17 +24,9 @@ def test_inspect_shows_layout_task_and_architecture(weights):
     assert [fact for fact in facts if fact not in printed] == []
 
 
-@pytest.mark.parametrize(
-    "state, fault",
-    [
-        (dict(list(SAVED.items())[::2]), "it lacks "),
-        ({f"module.{key}" if "1" in key else key: SAVED[key] for key in SAVED}, "it lacks "),
-        (SAVED | {"blocks.99999999.norm1.bias": torch.ones(32)}, "it has a block 99999999, but "),
-    ],
-)
-def test_inspect_refuses_a_file_that_does_not_tell_its_sizes(state, fault, refusal, tmp_path):
-    torch.save(state, tmp_path / "broken.pth")
-    assert f"ValueError: {fault}" in refusal("weights", "inspect", tmp_path / "broken.pth")
+def test_inspect_refuses_a_file_that_does_not_tell_its_sizes(refusal, tmp_path):
+    torch.save(dict(list(SAVED.items())[::2]), tmp_path / "broken.pth")
+    assert "ValueError: it lacks " in refusal("weights", "inspect", tmp_path / "broken.pth")
 
 
 def test_inspect_lists_the_prefixes_of_several_models(weights, tmp_path):
