@@ -1,4 +1,4 @@
-"""tools/doctor.py CONFIG reports every error of a run, and no failure for a correct run."""
+"""`xcit-mm doctor CONFIG` reports every error of a run, and no failure for a correct run."""
 
 import re
 from pathlib import Path
