@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from helpers.exports import CLASSES, EXPORTS, OBJECTS, write_export, write_maps
+from helpers.exports import CLASSES, EXPORTS, OBJECTS, copy_shape_maps, write_export
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from yaml import YAMLError
@@ -19,7 +19,8 @@ from yaml import YAMLError
 from xcit_mm.datasets import CocoFile, Dataset, Source, read_dataset, write_dataset
 from xcit_mm.utils.errors import reason
 
-NAMES = {"", *CLASSES, "ground", "'date',", "'fig'],"}
+SHAPES = ("none", "ground", "circle", "square", "triangle", "star")
+NAMES = {"", *CLASSES, *SHAPES, "'date',", "'fig'],"}
 
 
 def read_export(options: list[str], order: tuple[str, ...] = ()) -> Dataset:
@@ -113,7 +114,7 @@ def test_objects_of_the_validation_that_are_of_no_class_are_counted(tmp_path):
         ("Ultralytics", "labels/train/b.txt", "\n", " 0.9", "b.txt, line 1: '0 0.5"),
         ("Ultralytics", "labels/train/b.txt", "1.0", "40", "a polygon in parts of the image"),
         ("Ultralytics", "labels/train/b.txt", "1.000000", "nan", "a polygon in parts of the image"),
-        ("CVAT Ultralytics YOLO Detection 1.0", "train.txt", "a.jpg", "x.jpg", "train.txt: no "),
+        ("CVAT Ultralytics YOLO Segmentation 1.0", "train.txt", "a.jpg", "x.jpg", "train.txt: no "),
     ],
 )
 def test_what_a_data_yaml_or_its_labels_must_not_hold(export, file, old, new, message, tmp_path):
@@ -203,12 +204,11 @@ def describe(read: Callable[[], Dataset], folder: str) -> Any:
 @pytest.mark.parametrize("name", [*EXPORTS, "maps"])
 @given(random=st.randoms(use_true_random=False))
 @settings(deadline=None, derandomize=True, max_examples=12)
-def test_one_spoilt_thing_is_one_line_or_changes_nothing(name, random):
+def test_one_spoilt_thing_is_one_line_or_changes_nothing(name, shapes, random):
     with TemporaryDirectory() as folder:
         root = Path(folder, "nuts")
-        root.mkdir()
         if name == "maps":
-            write_maps(root)
+            copy_shape_maps(shapes, root)
             read = partial(read_dataset, Source(root), is_detector=False)
         else:
             read = partial(read_export, write_export(name, root))

@@ -4,14 +4,13 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image
 
 WIDTH, HEIGHT = 40, 30
 CLASSES = ("date", "fig")
-Box = tuple[int, int, int, int]
-OBJECTS: dict[str, dict[str, list[tuple[str, Box]]]] = {
+OBJECTS: dict[str, dict[str, list[tuple[str, tuple[int, ...]]]]] = {
     "train": {
         "a": [("fig", (4, 3, 20, 12)), ("date", (8, 6, 8, 9))],
         "b": [("date", (0, 0, 40, 30))],
@@ -22,29 +21,9 @@ OBJECTS: dict[str, dict[str, list[tuple[str, Box]]]] = {
 """Class and box of the objects of each photo of each split."""
 
 
-def write_photos(folder: Path, split: str) -> None:
-    """Write the photos of a split. The camera of `a` was turned."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in OBJECTS[split]:
-        photo = Image.new("RGB", (HEIGHT, WIDTH) if name == "a" else (WIDTH, HEIGHT), (90, 120, 60))
-        exif = Image.Exif()
-        exif[0x0112] = 6 if name == "a" else 1
-        photo.save(folder / f"{name}.jpg", exif=exif)
-
-
-def write_labels(folder: Path, split: str, are_polygons: bool) -> None:
-    """Write YOLO's texts. A photo without objects has none."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, objects in OBJECTS[split].items():
-        lines = []
-        for label, (x, y, width, height) in objects:
-            points = [(x + width / 2, y + height / 2), (width, height)]
-            if are_polygons:
-                points = [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
-            values = " ".join(f"{x / WIDTH:.6f} {y / HEIGHT:.6f}" for x, y in points)
-            lines.append(f"{CLASSES.index(label)} {values}\n")
-        if lines:
-            (folder / f"{name}.txt").write_text("".join(lines))
+def outline(x: int, y: int, width: int, height: int) -> list[int]:
+    """Return the corners of a box as a polygon of COCO."""
+    return [x, y, x + width, y, x + width, y + height, x, y + height]
 
 
 class Export(NamedTuple):
@@ -52,33 +31,23 @@ class Export(NamedTuple):
 
     Attributes:
         photos: Folder of the photos of each split.
-        files: Paths and texts.
+        files: Texts by path.
         options: Those of `train --from`.
         jsons: Path of the COCO json of each split. Without jsons, labels are YOLO's.
-        prefix: What precedes the names of photos in jsons.
         first: First id in jsons.
     """
 
     photos: dict[str, str]
-    files: Sequence[tuple[str, str]] = ()
+    files: dict[str, str]
     options: str = "--data data.yaml"
     jsons: Sequence[str] = ()
-    prefix: str = ""
     categories: Sequence[str] = CLASSES
     first: int = 0
     are_polygons: bool = False
 
 
 NAMES = "names:\n  0: date\n  1: fig\n"
-FOUR_LINES = [
-    ("data.yaml", f"train: images\n{NAMES}"),
-    ("labels/classes.txt", "date\nfig\n"),
-]
 LIST = "".join(f"data/images/train/{name}.jpg\n" for name in OBJECTS["train"])
-CVAT_YOLO = Export(
-    {"train": "images/train"},
-    [("data.yaml", f"{NAMES}path: .\ntrain: train.txt\n"), ("train.txt", LIST)],
-)
 ROBOFLOW_YAML = f"""train: ../train/images
 val: ../valid/images
 test: ../test/images
@@ -98,30 +67,28 @@ test:
 EXPORTS = {
     "Roboflow COCO": Export(
         {"train": "train", "val": "valid"},
+        {},
         options="--data train/_annotations.coco.json --val valid/_annotations.coco.json",
         jsons=["train/_annotations.coco.json", "valid/_annotations.coco.json"],
         categories=("nuts", *CLASSES),
     ),
     "Roboflow YOLO": Export(
-        {"train": "train/images", "val": "valid/images"}, [("data.yaml", ROBOFLOW_YAML)]
+        {"train": "train/images", "val": "valid/images"}, {"data.yaml": ROBOFLOW_YAML}
     ),
     "CVAT COCO 1.0": Export(
         {"train": "images"},
+        {},
         options="--data annotations/instances_default.json --images images",
         jsons=["annotations/instances_default.json"],
         first=1,
     ),
-    "CVAT Ultralytics YOLO Detection 1.0": CVAT_YOLO,
-    "CVAT Ultralytics YOLO Segmentation 1.0": CVAT_YOLO._replace(are_polygons=True),
-    "Label Studio COCO": Export(
-        {"train": "images"},
-        options="--data result.json",
-        jsons=["result.json"],
-        prefix="images/",
+    "CVAT Ultralytics YOLO Segmentation 1.0": Export(
+        {"train": "images/train"},
+        {"data.yaml": f"{NAMES}path: .\ntrain: train.txt\n", "train.txt": LIST},
+        are_polygons=True,
     ),
-    "Label Studio YOLO, X-AnyLabeling YOLO": Export({"train": "images"}, FOUR_LINES),
     "Ultralytics": Export(
-        {"train": "images/train", "val": "images/val"}, [("data.yaml", ULTRALYTICS_YAML)]
+        {"train": "images/train", "val": "images/val"}, {"data.yaml": ULTRALYTICS_YAML}
     ),
 }
 
@@ -132,31 +99,55 @@ def write_export(name: str, root: Path) -> list[str]:
     for split, folder in export.photos.items():
         write_photos(root / folder, split)
         if not export.jsons:
-            labels = root / folder.replace("images", "labels")
-            write_labels(labels, split, export.are_polygons)
+            write_labels(root / folder.replace("images", "labels"), split, export.are_polygons)
     for split, path in zip(export.photos, export.jsons, strict=False):
         write_json(root / path, split, export)
-    for path, text in export.files:
+    for path, text in export.files.items():
         (root / path).write_text(text)
     return [word if word.startswith("--") else str(root / word) for word in export.options.split()]
+
+
+def write_photos(folder: Path, split: str) -> None:
+    """Write the photos of a split. The camera of `a` was turned."""
+    folder.mkdir(parents=True)
+    for name in OBJECTS[split]:
+        photo = Image.new("RGB", (HEIGHT, WIDTH) if name == "a" else (WIDTH, HEIGHT), (90, 120, 60))
+        exif = Image.Exif()
+        exif[0x0112] = 6 if name == "a" else 1
+        photo.save(folder / f"{name}.jpg", exif=exif)
+
+
+def write_labels(folder: Path, split: str, are_polygons: bool) -> None:
+    """Write YOLO's texts. A photo without objects has none."""
+    folder.mkdir(parents=True)
+    for name, objects in OBJECTS[split].items():
+        lines = ""
+        for label, (x, y, width, height) in objects:
+            values = [x + width / 2, y + height / 2, width, height]
+            if are_polygons:
+                values = outline(x, y, width, height)
+            sides = (WIDTH, HEIGHT) * (len(values) // 2)
+            parts = [f"{value / side:.6f}" for value, side in zip(values, sides, strict=True)]
+            lines += f"{CLASSES.index(label)} {' '.join(parts)}\n"
+        if lines:
+            (folder / f"{name}.txt").write_text(lines)
 
 
 def write_json(path: Path, split: str, export: Export) -> None:
     """Write a COCO json. Boxes have outlines."""
     first = export.first
     images = []
-    annotations: list[dict] = []
+    annotations: list[dict[str, Any]] = []
     for number, (name, objects) in enumerate(OBJECTS[split].items(), start=first):
-        file_name = f"{export.prefix}{name}.jpg"
-        images.append(dict(id=number, file_name=file_name, width=WIDTH, height=HEIGHT, license=0))
-        for label, (x, y, width, height) in objects:
+        images.append(dict(id=number, file_name=f"{name}.jpg", width=WIDTH, height=HEIGHT))
+        for label, box in objects:
             annotation = dict(
                 id=len(annotations) + first,
                 image_id=number,
                 category_id=export.categories.index(label) + first,
-                bbox=[x, y, width, height],
-                area=width * height,
-                segmentation=[[x, y, x + width, y, x + width, y + height, x, y + height]],
+                bbox=box,
+                area=box[2] * box[3],
+                segmentation=[outline(*box)],
                 iscrowd=0,
                 attributes=dict(occluded=False),
             )
@@ -165,19 +156,6 @@ def write_json(path: Path, split: str, export: Export) -> None:
     content = dict(info={}, images=images, annotations=annotations, categories=categories)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
-
-
-def write_maps(root: Path) -> None:
-    """Write a folder of images and segmentation maps."""
-    for split in OBJECTS:
-        write_photos(root / "images" / split, split)
-        (root / "masks" / split).mkdir(parents=True)
-        for name, objects in OBJECTS[split].items():
-            labels = Image.new("L", (WIDTH, HEIGHT), 255 if name == "c" else 0)
-            for label, (x, y, width, height) in objects:
-                labels.paste(1 + CLASSES.index(label), (x, y, x + width, y + height))
-            labels.save(root / "masks" / split / f"{name}.png")
-    (root / "classes.txt").write_text("ground\ndate\nfig\n")
 
 
 def shapes_options(root: Path) -> list[str]:
