@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
-from helpers.file_server import serve
 from helpers.raster_files import UTM, noise, read_raster, save
 from PIL import Image
 from rasterio.control import GroundControlPoint
 from rasterio.enums import ColorInterp
 from rasterio.rpc import RPC
-from rasterio.shutil import copy
 
 from xcit_mm.rasters.raster import Raster
 from xcit_mm.utils.images import read_image
@@ -165,19 +163,6 @@ class TestMask:
 
 
 class TestFiles:
-    def test_a_remote_cloud_optimized_geotiff_is_read_by_windows(self, path):
-        stored = noise(3, 1100, 1200)
-        cog = path.with_name("cog.tif")
-        copy(save(path, stored, **UTM), cog, driver="COG", compress="deflate")
-        with serve(path.parent) as server:
-            raster = Raster(f"{server.url}/cog.tif?token=1")
-            image, _ = raster.read(slice(600, 700), slice(900, 1000))
-            assert raster.transform == UTM["transform"]
-            assert server.sent.value < cog.stat().st_size / 2
-            with pytest.raises(OSError, match=r"^[^\n]*/gone\.tif: [^\n]*404"):
-                Raster(f"{server.url}/gone.tif")
-        np.testing.assert_array_equal(image, stored[::-1, 600:700, 900:1000].transpose(1, 2, 0))
-
     @pytest.mark.parametrize(
         ("bands", "profile", "options", "message"),
         [
