@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.paths import ROOT
-from helpers.tiny_recipes import first_batch, read, tiny
+from helpers.small_models import first_batch, read, tiny
 from mmengine.dataset import pseudo_collate
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope

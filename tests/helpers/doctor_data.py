@@ -15,7 +15,6 @@ from xcit_mm.checks.findings import Finding
 
 MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py"
 SEMANTIC_FPN = CONFIGS / "semantic_fpn" / "fpn_xcit-t12-p16_8xb2-80k_ade20k-512x512.py"
-UPERNET = CONFIGS / "upernet" / "upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py"
 RETINANET = CONFIGS / "retinanet" / "retinanet_xcit-s12-p16_fpn_1x_coco.py"
 SHAPES = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
 

@@ -2,9 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 
@@ -26,24 +27,75 @@ def outline(x: int, y: int, width: int, height: int) -> list[int]:
     return [x, y, x + width, y, x + width, y + height, x, y + height]
 
 
-class Export(NamedTuple):
-    """What a tool writes.
+def write_photos(folder: Path, split: str) -> None:
+    """Write the photos of a split. The camera of `a` was turned."""
+    folder.mkdir(parents=True)
+    for name in OBJECTS[split]:
+        photo = Image.new("RGB", (HEIGHT, WIDTH) if name == "a" else (WIDTH, HEIGHT), (90, 120, 60))
+        exif = Image.Exif()
+        exif[0x0112] = 6 if name == "a" else 1
+        photo.save(folder / f"{name}.jpg", exif=exif)
 
-    Attributes:
-        photos: Folder of the photos of each split.
-        files: Texts by path.
-        options: Those of `train --from`.
-        jsons: Path of the COCO json of each split. Without jsons, labels are YOLO's.
-        first: First id in jsons.
-    """
 
-    photos: dict[str, str]
-    files: dict[str, str]
-    options: str = "--data data.yaml"
-    jsons: Sequence[str] = ()
-    categories: Sequence[str] = CLASSES
-    first: int = 0
-    are_polygons: bool = False
+def write_json(path: Path, split: str) -> None:
+    """Write a COCO json. Boxes have outlines, ids start from 0, and no object is of category 0."""
+    names = ("nuts", *CLASSES)
+    images = []
+    annotations: list[dict[str, Any]] = []
+    for number, (name, objects) in enumerate(OBJECTS[split].items()):
+        images.append(dict(id=number, file_name=f"{name}.jpg", width=WIDTH, height=HEIGHT))
+        for label, box in objects:
+            annotation = dict(
+                id=len(annotations),
+                image_id=number,
+                category_id=names.index(label),
+                bbox=box,
+                area=box[2] * box[3],
+                segmentation=[outline(*box)],
+                iscrowd=0,
+                attributes=dict(occluded=False),
+            )
+            annotations.append(annotation)
+    categories = [dict(id=id_, name=name) for id_, name in enumerate(names)]
+    content = dict(info={}, images=images, annotations=annotations, categories=categories)
+    path.write_text(json.dumps(content))
+
+
+def write_roboflow_coco(root: Path) -> list[str]:
+    jsons = []
+    for split, folder in (("train", "train"), ("val", "valid")):
+        write_photos(root / folder, split)
+        jsons.append(root / folder / "_annotations.coco.json")
+        write_json(jsons[-1], split)
+    return ["--data", str(jsons[0]), "--val", str(jsons[1])]
+
+
+def write_labels(folder: Path, split: str, are_polygons: bool) -> None:
+    """Write YOLO's texts. A photo without objects has none."""
+    folder.mkdir(parents=True)
+    for name, objects in OBJECTS[split].items():
+        lines = ""
+        for label, (x, y, width, height) in objects:
+            values = [x + width / 2, y + height / 2, width, height]
+            if are_polygons:
+                values = outline(x, y, width, height)
+            sides = (WIDTH, HEIGHT) * (len(values) // 2)
+            parts = [f"{value / side:.6f}" for value, side in zip(values, sides, strict=True)]
+            lines += f"{CLASSES.index(label)} {' '.join(parts)}\n"
+        if lines:
+            (folder / f"{name}.txt").write_text(lines)
+
+
+def write_yolo(
+    root: Path, photos: dict[str, str], files: dict[str, str], are_polygons: bool = False
+) -> list[str]:
+    """Write photos into the folder of each split, their labels, and texts by path."""
+    for split, folder in photos.items():
+        write_photos(root / folder, split)
+        write_labels(root / folder.replace("images", "labels"), split, are_polygons)
+    for path, text in files.items():
+        (root / path).write_text(text)
+    return ["--data", str(root / "data.yaml")]
 
 
 NAMES = "names:\n  0: date\n  1: fig\n"
@@ -64,98 +116,30 @@ val: images/val
 test:
 
 {NAMES}"""
-EXPORTS = {
-    "Roboflow COCO": Export(
-        {"train": "train", "val": "valid"},
-        {},
-        options="--data train/_annotations.coco.json --val valid/_annotations.coco.json",
-        jsons=["train/_annotations.coco.json", "valid/_annotations.coco.json"],
-        categories=("nuts", *CLASSES),
+EXPORTS: dict[str, Callable[[Path], list[str]]] = {
+    "Roboflow COCO": write_roboflow_coco,
+    "Roboflow YOLO": partial(
+        write_yolo,
+        photos={"train": "train/images", "val": "valid/images"},
+        files={"data.yaml": ROBOFLOW_YAML},
     ),
-    "Roboflow YOLO": Export(
-        {"train": "train/images", "val": "valid/images"}, {"data.yaml": ROBOFLOW_YAML}
-    ),
-    "CVAT COCO 1.0": Export(
-        {"train": "images"},
-        {},
-        options="--data annotations/instances_default.json --images images",
-        jsons=["annotations/instances_default.json"],
-        first=1,
-    ),
-    "CVAT Ultralytics YOLO Segmentation 1.0": Export(
-        {"train": "images/train"},
-        {"data.yaml": f"{NAMES}path: .\ntrain: train.txt\n", "train.txt": LIST},
+    "CVAT Ultralytics YOLO Segmentation 1.0": partial(
+        write_yolo,
+        photos={"train": "images/train"},
+        files={"data.yaml": f"{NAMES}path: .\ntrain: train.txt\n", "train.txt": LIST},
         are_polygons=True,
     ),
-    "Ultralytics": Export(
-        {"train": "images/train", "val": "images/val"}, {"data.yaml": ULTRALYTICS_YAML}
+    "Ultralytics": partial(
+        write_yolo,
+        photos={"train": "images/train", "val": "images/val"},
+        files={"data.yaml": ULTRALYTICS_YAML},
     ),
 }
 
 
 def write_export(name: str, root: Path) -> list[str]:
     """Write an export, and return the options of `train --from` for it."""
-    export = EXPORTS[name]
-    for split, folder in export.photos.items():
-        write_photos(root / folder, split)
-        if not export.jsons:
-            write_labels(root / folder.replace("images", "labels"), split, export.are_polygons)
-    for split, path in zip(export.photos, export.jsons, strict=False):
-        write_json(root / path, split, export)
-    for path, text in export.files.items():
-        (root / path).write_text(text)
-    return [word if word.startswith("--") else str(root / word) for word in export.options.split()]
-
-
-def write_photos(folder: Path, split: str) -> None:
-    """Write the photos of a split. The camera of `a` was turned."""
-    folder.mkdir(parents=True)
-    for name in OBJECTS[split]:
-        photo = Image.new("RGB", (HEIGHT, WIDTH) if name == "a" else (WIDTH, HEIGHT), (90, 120, 60))
-        exif = Image.Exif()
-        exif[0x0112] = 6 if name == "a" else 1
-        photo.save(folder / f"{name}.jpg", exif=exif)
-
-
-def write_labels(folder: Path, split: str, are_polygons: bool) -> None:
-    """Write YOLO's texts. A photo without objects has none."""
-    folder.mkdir(parents=True)
-    for name, objects in OBJECTS[split].items():
-        lines = ""
-        for label, (x, y, width, height) in objects:
-            values = [x + width / 2, y + height / 2, width, height]
-            if are_polygons:
-                values = outline(x, y, width, height)
-            sides = (WIDTH, HEIGHT) * (len(values) // 2)
-            parts = [f"{value / side:.6f}" for value, side in zip(values, sides, strict=True)]
-            lines += f"{CLASSES.index(label)} {' '.join(parts)}\n"
-        if lines:
-            (folder / f"{name}.txt").write_text(lines)
-
-
-def write_json(path: Path, split: str, export: Export) -> None:
-    """Write a COCO json. Boxes have outlines."""
-    first = export.first
-    images = []
-    annotations: list[dict[str, Any]] = []
-    for number, (name, objects) in enumerate(OBJECTS[split].items(), start=first):
-        images.append(dict(id=number, file_name=f"{name}.jpg", width=WIDTH, height=HEIGHT))
-        for label, box in objects:
-            annotation = dict(
-                id=len(annotations) + first,
-                image_id=number,
-                category_id=export.categories.index(label) + first,
-                bbox=box,
-                area=box[2] * box[3],
-                segmentation=[outline(*box)],
-                iscrowd=0,
-                attributes=dict(occluded=False),
-            )
-            annotations.append(annotation)
-    categories = [dict(id=id_, name=name) for id_, name in enumerate(export.categories, first)]
-    content = dict(info={}, images=images, annotations=annotations, categories=categories)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
+    return EXPORTS[name](root)
 
 
 def shapes_options(root: Path) -> list[str]:

@@ -74,3 +74,10 @@ def deviation(tensors: Sequence[Tensor], file: Path, size: str = "") -> float:
         difference = np.abs(samples - golden[f"{prefix}value{number}"]).max()
         deviations.append(difference / float(golden[f"{prefix}abs_mean{number}"]))
     return max(deviations)
+
+
+def assert_close(maps: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """Check shapes, types and values, these within a part of the largest of a map."""
+    for tensor, other in zip(maps, expected, strict=True):
+        atol = 1e-5 * float(other.abs().max())
+        torch.testing.assert_close(tensor, other, rtol=0, atol=atol)

@@ -7,13 +7,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
 
-class OwnAttention(nn.Module):
-    """A user's own in place of XCA, which takes tokens alone."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(dim=1, keepdim=True)
-
-
 class Doubled(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         return 2 * weight

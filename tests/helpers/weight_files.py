@@ -2,8 +2,7 @@
 
 The names, and the published parameter that each stands for, come from files that the projects' own
 code wrote (`layout_names.json`, `layout_keys.json`, `dense_keys.json`; the heads of whole models
-from the code of mmseg 0.11). With the golden checkpoints beside the clone, those files themselves
-are tested too.
+from the code of mmseg 0.11).
 """
 
 import argparse
@@ -18,16 +17,16 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import xcit_mm  # noqa: F401  # registers the hook
 from helpers.golden import parameter
-from helpers.paths import GOLDEN, SHARED
+from helpers.paths import GOLDEN
 
 MINI = dict(embed_dim=16, depth=6, num_heads=2, eta=1.0)
 KEYS = json.loads((GOLDEN / "layout_keys.json").read_text())
 DENSE_KEYS = json.loads((GOLDEN / "dense_keys.json").read_text())
 _NAMES = json.loads((GOLDEN / "layout_names.json").read_text())
-_CHECKPOINTS = SHARED / "golden" / "checkpoints"
 
 
 def _golden(shapes: dict[str, list[int]]) -> dict[str, Tensor]:
@@ -87,7 +86,7 @@ def _dino_training_file() -> dict:
 COCO = dict(mmdet_version="2.11.0", CLASSES=("person", "car"))
 ADE20K = dict(mmseg_version="0.11.0", CLASSES=("wall",), PALETTE=[[120, 120, 120]])
 # Content by the name of the file; a .safetensors file holds tensors only.
-_CONTENTS: dict[str, Callable[[], dict]] = {
+FILES: dict[str, Callable[[], dict]] = {
     "official-imagenet_p16.pth": lambda: dict(model=official(16)),
     "official-imagenet-training_p16.pth": _training_file,
     "timm_p16.safetensors": lambda: _named_as("timm", 16),
@@ -101,26 +100,15 @@ _CONTENTS: dict[str, Callable[[], dict]] = {
     "dino-full_p16.pth": _dino_training_file,
 }
 CLASSIFIERS = [
-    name for name in _CONTENTS if name.startswith(("official-imagenet", "timm", "mmpretrain"))
+    name for name in FILES if name.startswith(("official-imagenet", "timm", "mmpretrain"))
 ]
 
 
-def sources(*names: str) -> list[str]:
-    """Files of these names, by default all, and the projects' own where they are present."""
-    names = names or tuple(_CONTENTS)
-    return [*names, *(f"own/{name}" for name in names if (_CHECKPOINTS / name).exists())]
-
-
-def path_of(source: str, folder: Path) -> Path:
-    """Path of one of `sources`, written to the folder if it is not one of the projects' own."""
-    name = source.removeprefix("own/")
-    if name != source:
-        return _CHECKPOINTS / name
+def path_of(name: str, folder: Path) -> Path:
+    """Write one of `FILES` to a folder, and return its path."""
     path = folder / name
-    if path.suffix == ".safetensors":
-        save_file(_CONTENTS[name](), path)
-    else:
-        torch.save(_CONTENTS[name](), path)
+    save = save_file if path.suffix == ".safetensors" else torch.save
+    save(FILES[name](), path)
     return path
 
 
@@ -130,18 +118,12 @@ def same(state: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     )
 
 
-def segmentor(num_classes: int = 5, bands: int = 3) -> nn.Module:
+def segmentor(bands: int = 3) -> nn.Module:
     init_default_scope("mmseg")
-    head = dict(type="mmseg.FCNHead", in_channels=16, in_index=0, channels=8, num_convs=1)
-    head["num_classes"] = num_classes
+    head = dict(type="mmseg.FCNHead", in_channels=16, channels=8, num_convs=1)
     backbone = dict(type="XCiT", arch=MINI, in_channels=bands, norm_cfg=dict(type="BN"))
+    head["num_classes"] = 5
     return MODELS.build(dict(type="mmseg.EncoderDecoder", backbone=backbone, decode_head=head))
-
-
-class Named(list):
-    """A data set that names its classes."""
-
-    metainfo: dict[str, object]
 
 
 def load_in_runner(
@@ -155,7 +137,7 @@ def load_in_runner(
     """Load a checkpoint by mmengine's Runner with StrictLoadHook, by default for training on
     classes.
     """
-    data = Named([0])
+    data = TensorDataset(torch.zeros(1))
     data.metainfo = dict(classes=classes)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint.pth"
@@ -163,7 +145,7 @@ def load_in_runner(
         runner = Runner(
             model,
             work_dir=folder,
-            train_dataloader=torch.utils.data.DataLoader(data),
+            train_dataloader=DataLoader(data),
             train_cfg=dict(type="IterBasedTrainLoop", max_iters=1),
             optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
             resume=resume,

@@ -8,7 +8,7 @@ import torch
 from helpers.doctor_data import edit_json
 from helpers.exports import shapes_options
 from helpers.paths import CONFIGS
-from helpers.tiny_recipes import first_batch, tiny
+from helpers.small_models import first_batch, tiny
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 

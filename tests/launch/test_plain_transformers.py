@@ -14,7 +14,7 @@ from helpers.demo_runs import assert_same_state
 from helpers.pages import blocks
 from helpers.paths import CONFIGS, ROOT
 from helpers.raster_files import UTM, noise, save
-from helpers.tiny_recipes import tiny
+from helpers.small_models import tiny
 from mmengine.config import Config
 
 from xcit_mm import Predictor, predict_raster

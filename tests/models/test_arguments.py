@@ -1,5 +1,6 @@
 """Wrong arguments and images of a backbone are named in one line; initialisation prints one."""
 
+import re
 import sys
 
 import pytest
@@ -17,20 +18,12 @@ PRETRAINED = dict(type="Pretrained", checkpoint="x.pth")
         (dict(arch="s13"), "'s13'.*n12, t12"),
         (dict(arch=dict(TINY, embed_dim=30)), "num_heads=4.*embed_dim=30"),
         (dict(arch=dict(TINY, depth=2)), "depth 2"),
-        (dict(arch=dict(TINY, norm=1)), "num_heads, eta"),
         (dict(patch_size=7), "patch_size=7.*16, 8"),
-        (dict(attn_implementation="gram"), "'gram'.* covariance"),
         (dict(out_indices=(3, 5, 7, 12)), r"12\).*0 to 11"),
-        (dict(out_indices=(5, 3)), "increasing"),
-        (dict(out_indices=(0, 1, 2, 3, 4)), r"\(4, 8, 16, 32\)"),
         (dict(strides=(4, 64)), "64.*4, 8, 16, 32"),
-        (dict(frozen_stages=13), "frozen_stages=13.*12"),
         (dict(drop_path_rate=1.0), "drop_path_rate=1.0"),
-        (dict(in_channels=0), "in_channels=0"),
-        (dict(init_cfg=dict(checkpoint="x.pth")), "x.pth.*'Pretrained'"),
         (dict(init_cfg="x.pth"), r"'x.pth'.*dict\(type='Pretrained', checkpoint=FILE\)"),
         (dict(init_cfg=dict(PRETRAINED, strict_heads=0)), "strict_heads"),
-        (dict(network=XCiTClassifier, num_classes=-1), "num_classes=-1"),
         (dict(depth=50, style="pytorch"), "XCiT has no argument depth, style.*_delete_=True"),
         (dict(network=XCiTClassifier, out_indices=(3,)), "no argument out_indices: remove it"),
     ],
@@ -51,13 +44,8 @@ def test_a_plain_transformer_without_timm_says_how_to_install_it(monkeypatch):
     assert str(error.value) == "TimmPyramid needs timm: pip install 'xcit_mm[timm]'"
 
 
-@pytest.mark.parametrize(
-    "shape, message",
-    [
-        ((1, 4, 64, 64), r"\(1, 4, 64, 64\).*\(B, 3, H, W\).*in_channels"),
-        ((3, 64, 64), r"\(3, 64, 64\).*\(B, 3, H, W\)"),
-    ],
-)
-def test_invalid_images_are_rejected(shape, message):
+@pytest.mark.parametrize("shape", [(1, 4, 64, 64), (3, 64, 64)])
+def test_invalid_images_are_rejected(shape):
+    message = rf"{re.escape(str(shape))}.*\(B, 3, H, W\)"
     with torch.device("meta"), pytest.raises(ValueError, match=message):
         XCiT(TINY)(torch.empty(shape))

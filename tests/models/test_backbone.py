@@ -7,7 +7,7 @@ from helpers.devices import need_autocast, on_each_device
 from helpers.golden import GOLDEN, deviation, fill, image, keys
 
 from xcit_mm import XCiT
-from xcit_mm.models import Trunk, fast, products
+from xcit_mm.models import fast, products
 
 # A small architecture of the tests.
 TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
@@ -93,11 +93,6 @@ def test_maps_of_a_small_image_are_its_part_of_the_maps_of_a_padded_one(height, 
             rows = -(-height // stride)
             columns = -(-width // stride)
             assert torch.equal(small, whole[:, :, :rows, :columns])
-
-
-def test_a_trunk_takes_an_image_smaller_than_a_patch():
-    (tap,) = Trunk(TINY, out_indices=(0,)).eval()(torch.randn(1, 3, 5, 40))
-    assert tap.shape == (1, 32, 1, 3)
 
 
 @on_each_device

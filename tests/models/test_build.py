@@ -19,7 +19,6 @@ from xcit_mm.models import Trunk
 from xcit_mm.models.build import load_model
 
 STEM = "patch_embed.proj.0.0.weight"
-QKV = "blocks.0.attn.qkv.weight"
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,6 @@ QKV = "blocks.0.attn.qkv.weight"
     [
         (XCiT, {}),
         (XCiT, dict(patch_size=16, strides=(8, 16, 32), in_channels=4)),
-        (XCiT, dict(patch_embed="linear", use_pos=False)),
         (Trunk, {}),
     ],
 )
@@ -47,7 +45,6 @@ def test_weights_determine_class_and_options_of_the_backbone(network, options, t
         # of 200 GB.
         ({"blocks.300.norm1.weight": torch.ones(16)}, r"it has a block 300, but 200 tensors"),
         ({"blocks.0.norm1.weight": torch.ones(2**16)}, r"it holds patch_embed\.proj\.0\.0\.weight"),
-        ({QKV: torch.ones(48)}, r"blocks\.0\.attn\.qkv\.weight of \(48,\), not \(48, 16\)"),
         ({STEM: None}, r"stem, patch_embed\.proj\.0\.0\.weight"),
     ],
 )
@@ -76,9 +73,7 @@ def checkpoint(tmp_path) -> str:
 
 
 def test_preprocessing_is_that_of_training_wherever_the_config_has_it(checkpoint):
-    """The model's own wins; mmengine finds it beside the model too. The config stays."""
-    both = small()
-    both.data_preprocessor = dict(both.model.data_preprocessor, mean=[1.0, 2.0, 3.0])
+    """mmengine finds it beside the model too. The config stays."""
     beside = small()
     beside.data_preprocessor = beside.model.pop("data_preprocessor")
     before = deepcopy(beside.to_dict())
@@ -91,18 +86,9 @@ def test_preprocessing_is_that_of_training_wherever_the_config_has_it(checkpoint
     expected = preprocess(small())
     assert expected.mean().abs() < 2
     assert torch.equal(preprocess(beside), expected)
-    assert torch.equal(preprocess(both), expected)
     with pytest.raises(FileNotFoundError):
         load_model(beside, "none.pth")
     assert beside.to_dict() == before
-
-
-def test_a_config_without_a_scope_is_named():
-    cfg = small()
-    cfg.pop("default_scope")
-    cfg.model.pop("_scope_", None)
-    with pytest.raises(ValueError, match="give the config a default_scope"):
-        load_model(cfg, "any.pth")
 
 
 NAME = "xcit_nano_12_p16_224"
@@ -128,8 +114,6 @@ def test_options_choose_taps_strides_and_frozen_stages(downloads, image):
     assert [m.shape for m in default(image)] == [(2, 128, 4, 6)] * 4
     (last,) = xcit_mm.backbone(NAME, out_indices=(11,), frozen_stages=12)(image)
     assert torch.equal(last, default(image)[-1])
-    (counted_from_the_end,) = xcit_mm.backbone(NAME, out_indices=(-1,))(image)
-    assert torch.equal(counted_from_the_end, last)
     assert not last.requires_grad
     fine = xcit_mm.backbone(downloads / f"{NAME}.pth", strides=(4, 16, 32))
     assert isinstance(fine, xcit_mm.XCiT)
@@ -151,7 +135,6 @@ def test_the_backbone_of_a_trained_model_has_its_pyramid(models, tmp_path, image
 @pytest.mark.parametrize(
     "name, expected",
     [
-        ("xcit_tiny_12_p8_224_dist", (Trunk, 192, 8)),
         ("sem_fpn_xcit_tiny_12_p16", (xcit_mm.XCiT, 192, 16)),
         ("retinanet_xcit-s12-p16_fpn_1x_coco", (xcit_mm.XCiT, 384, 16)),
     ],
@@ -168,9 +151,7 @@ def test_without_weights_nothing_is_downloaded(name, expected, monkeypatch, tmp_
     [
         ("xcit_smal_12_p16_224", {}, ValueError, "try xcit_small_12_p16_224, "),
         ("retinanet_xcit-s12-p16_fpn_1x_coco", {}, ValueError, "has no checkpoint"),
-        (NAME, dict(out_indexes=(3,)), TypeError, "out_indexes"),
         (NAME, dict(arch="t12"), ValueError, "n12/p16, .* t12/p16"),
-        ("none.pth", {}, FileNotFoundError, "none.pth"),
     ],
 )
 def test_wrong_names_and_options_are_one_line(name, options, error, message, downloads):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from helpers.golden import GOLDEN, PICO, deviation, fill, image
 from helpers.paths import CONFIGS
-from helpers.weight_files import CLASSIFIERS, official, path_of, same, sources
+from helpers.weight_files import CLASSIFIERS, official, path_of, same
 from mmcv import imwrite
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
@@ -18,7 +18,6 @@ from mmengine.runner import Runner
 from torch import nn
 
 from xcit_mm import XCiT, XCiTClassifier
-from xcit_mm.archs import resolve_arch
 from xcit_mm.weights.matching import match_model
 
 TINY = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
@@ -42,21 +41,8 @@ def test_logits_equal_the_authors(name):
         assert deviation([logits], GOLDEN / f"logits_{name}.npz") < tolerance
 
 
-@pytest.mark.parametrize(
-    "options, tokens_norm",
-    [
-        (dict(embed_dim=128), False),  # n12
-        (dict(embed_dim=32), True),  # not published
-        (dict(embed_dim=128, tokens_norm=True), True),
-    ],
-)
-def test_tokens_norm_of_a_published_shape_is_the_published_setting(options, tokens_norm):
-    arch = resolve_arch(dict(depth=12, num_heads=4, eta=1.0, **options))
-    assert arch.tokens_norm is tokens_norm
-
-
 class TestLoading:
-    @pytest.mark.parametrize("source", sources(*CLASSIFIERS))
+    @pytest.mark.parametrize("source", CLASSIFIERS)
     def test_files_of_every_project_give_the_golden_logits(self, source, tmp_path):
         patch_size = 8 if "_p8" in source else 16
         with torch.inference_mode():
@@ -124,9 +110,7 @@ def test_gradients_reach_every_parameter():
 @pytest.mark.peers
 def test_config_trains_in_mmpretrain(tmp_path):
     reason = "mmpretrain is not installed: make STACK=peers test"
-    registry = pytest.importorskip("mmpretrain.registry", reason=reason)
-    assert registry.MODELS.get("XCiT") is not XCiT  # mmpretrain has its own
-    assert registry.MODELS.get("mmengine.XCiT") is XCiT
+    pytest.importorskip("mmpretrain.registry", reason=reason)
     rng = np.random.RandomState(0)
     for split, channel, number in itertools.product(("train", "val"), (0, 2), range(8)):
         pixels = rng.randint(0, 100, (72, 80, 3), dtype=np.uint8)
@@ -134,7 +118,6 @@ def test_config_trains_in_mmpretrain(tmp_path):
         imwrite(pixels, str(tmp_path / "data" / split / str(channel) / f"{number}.png"))
     torch.save(dict(model=official(16)), tmp_path / "imagenet.pth")  # of 10 classes
     cfg = Config.fromfile(CONFIG)
-    assert cfg.model.backbone.num_classes == cfg.data_preprocessor.num_classes == cfg.num_classes
     init_cfg = dict(checkpoint=str(tmp_path / "imagenet.pth"))
     cfg.model.backbone.merge(dict(arch=PICO, num_classes=2, init_cfg=init_cfg))
     cfg.data_preprocessor.num_classes = 2
@@ -144,14 +127,7 @@ def test_config_trains_in_mmpretrain(tmp_path):
         loader.merge(data)
     cfg.optim_wrapper.optimizer.lr = 5e-3
     cfg.merge_from_dict(dict(param_scheduler=[], work_dir=str(tmp_path), randomness=dict(seed=0)))
-    runner = Runner.from_cfg(cfg)
-    runner.train()
+    Runner.from_cfg(cfg).train()
     cfg.load_from = str(tmp_path / "epoch_4.pth")
     assert Runner.from_cfg(cfg).test()["accuracy/top1"] == 100.0
-
-    # Used without mmpretrain.
-    alone = load(cfg.load_from, num_classes=2)
-    x = image(64, 64, batch=2).float()
-    with torch.inference_mode():
-        torch.testing.assert_close(alone(x), runner.model.eval()(x, mode="tensor"))
     init_default_scope("mmengine")

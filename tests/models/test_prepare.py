@@ -1,14 +1,13 @@
 """A model prepared for inference gives the results of the model, and cannot be trained."""
 
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from helpers import small_models
-from helpers.golden import fill
-from helpers.layer_changes import CHANGES, OwnAttention
+from helpers.golden import assert_close, fill
+from helpers.layer_changes import CHANGES
 from helpers.small_models import TRUNK, build, synthetic_images
 from torch import Tensor, nn
 
@@ -31,14 +30,9 @@ def outputs(model: Any) -> list[Tensor]:
     return tensors
 
 
-def assert_equal(actual: list[Tensor], expected: list[Tensor]) -> None:
-    for own, other in zip(actual, expected, strict=True):
-        torch.testing.assert_close(own, other, rtol=0, atol=1e-5 * float(other.abs().max()))
-
-
 def assert_prepared_gives_the_same(model: Any) -> None:
     expected = outputs(model)
-    assert_equal(outputs(prepare_for_inference(model)), expected)
+    assert_close(outputs(prepare_for_inference(model)), expected)
 
 
 @pytest.mark.forks
@@ -48,7 +42,6 @@ def assert_prepared_gives_the_same(model: Any) -> None:
         small_models.mask_rcnn,
         small_models.retinanet,
         small_models.semantic_fpn,
-        partial(small_models.semantic_fpn, neck=dict(norm_cfg=dict(type="BN"))),
         partial(small_models.semantic_fpn, neck=dict(norm_cfg=dict(type="GN", num_groups=8))),
         small_models.upernet,
     ],
@@ -80,7 +73,7 @@ def test_a_backbone_alone_and_a_classifier_give_the_same(network, options, is_sl
         expected = model(images)
         actual = prepare_for_inference(model)(images)
         assert len(prepare_for_inference(model)(images[:0])[0]) == 0
-    assert_equal(actual, expected)
+    assert_close(actual, expected)
     assert all(level.is_contiguous() for level in actual)
 
 
@@ -98,6 +91,13 @@ def test_prepared_model_cannot_be_trained():
         model.load_state_dict(build(small_models.upernet()).state_dict())
 
 
+class OwnAttention(nn.Module):
+    """A user's own in place of XCA, which takes tokens alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=1, keepdim=True)
+
+
 def remove_statistics(norm: nn.BatchNorm2d) -> None:
     norm.track_running_stats = False
     norm.running_mean = None
@@ -113,18 +113,9 @@ def remove_statistics(norm: nn.BatchNorm2d) -> None:
         ("backbone.fpn1.0", CHANGES["pruned"]),
         ("backbone.blocks.1", lambda block: setattr(block, "attn", OwnAttention())),
         ("backbone.blocks.2.attn.proj", CHANGES["parametrized"]),
-        ("backbone.blocks.3.mlp.fc1", CHANGES["parametrized"]),
     ],
 )
 def test_a_changed_layer_acts_as_before(name, change):
     model = build(small_models.semantic_fpn())
     change(model.get_submodule(name))
     assert_prepared_gives_the_same(model)
-
-
-def test_a_hook_of_a_prepared_block_acts_as_before():
-    plain = build(small_models.semantic_fpn())
-    prepared = prepare_for_inference(deepcopy(plain))
-    for model in (plain, prepared):
-        CHANGES["hook"](model.backbone.blocks[1].mlp.fc1)
-    assert_equal(outputs(prepared)[2:], outputs(plain)[2:])

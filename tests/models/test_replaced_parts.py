@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.layer_changes import CHANGES, OwnAttention
+from helpers.layer_changes import CHANGES
 from helpers.pages import blocks
 from helpers.paths import ROOT
 from torch import nn
@@ -49,21 +49,3 @@ def test_a_changed_layer_of_the_attention_has_the_same_effect_on_large_images(ch
     expected = attention(x)
     assert not torch.allclose(expected, unchanged) or change == "no bias"
     torch.testing.assert_close(changed, expected)
-
-
-class OwnInteraction(nn.Module):
-    """A user's own, which takes tokens and the sides of their grid."""
-
-    def forward(self, x, height, width):
-        return x.flip(1)
-
-
-def test_layers_of_a_user_s_own_need_not_know_of_masks():
-    backbone = XCiT(TINY, out_indices=(0, 1), strides=(8, 16), norm_cfg=BN).eval()
-    unchanged = backbone(torch.ones(1, 3, 80, 112))
-    for block in backbone.blocks:
-        block.attn = OwnAttention()
-        block.local_mp = OwnInteraction()
-    maps = backbone(torch.ones(1, 3, 80, 112))
-    assert [tuple(out.shape) for out in maps] == [(1, 32, 10, 14), (1, 32, 5, 7)]
-    assert not torch.allclose(maps[1], unchanged[1])

@@ -96,9 +96,7 @@ def test_images_of_any_size_have_a_map_of_each_stride(height, width, sizes):
     [
         (dict(model="vit_smal_patch16_224"), "vit_smal_patch.*take one such as vit_small_patch16"),
         (dict(model="swin_tiny_patch4_window7_224"), "swin_tiny.*is not a plain"),
-        (dict(model="vit_small_patch14_dinov2"), "patches of 14 pixels: take a model whose"),
         (dict(pretrained=True, init_cfg=dict(type="Pretrained", checkpoint="x")), "leave one out"),
-        (dict(patch_size=8), "TimmPyramid has no argument patch_size"),
     ],
 )
 def test_wrong_arguments_are_named_in_one_line(options, message):
@@ -113,7 +111,6 @@ def test_wrong_arguments_are_named_in_one_line(options, message):
     [
         ("blocks.6.attn.qkv.weight", torch.ones(3), "unknown timm_model.blocks.6.attn"),
         ("cls_token", torch.ones(1, 1, 9), r"cls_token of \(1, 1, 9\), not \(1, 1, 64\)"),
-        ("pos_embed", torch.ones(1, 3), "timm cannot read it as test_vit"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused_and_changes_nothing(name, tensor, message, tmp_path):
@@ -157,9 +154,8 @@ def test_pretrained_takes_the_weights_that_timm_downloads(tmp_path, monkeypatch)
         assert torch.equal(parameter, expected[name]), name
 
 
-@pytest.mark.parametrize("model", [TINY, "test_vit2"])
-def test_frozen_layers_do_not_train_and_others_have_the_rate_of_their_layer(model):
-    backbone = build(model, frozen_stages=2, out_indices=(1, 2, 3, 5)).train()
+def test_frozen_layers_do_not_train_and_others_have_the_rate_of_their_layer():
+    backbone = build(frozen_stages=2, out_indices=(1, 2, 3, 5)).train()
     blocks = backbone.timm_model.blocks
     assert [block.training for block in blocks] == [False] * 2 + [True] * 4
     prefixes = ("fpn", *(f"timm_model.blocks.{number}." for number in range(2, 6)))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.paths import CONFIGS
-from helpers.tiny_recipes import tiny
+from helpers.small_models import tiny
 from mmdet.apis import inference_detector, init_detector
 from mmengine.config import Config
 from mmengine.dataset import Compose

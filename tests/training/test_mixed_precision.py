@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.devices import on_each_device_in
 from helpers.paths import CONFIGS
-from helpers.tiny_recipes import first_batch, tiny
+from helpers.small_models import first_batch, tiny
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 

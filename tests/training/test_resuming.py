@@ -12,7 +12,7 @@ import torch
 from helpers.demo_runs import DEMO, SCORES, assert_same_state, cfg_options
 from helpers.paths import CONFIGS
 from helpers.processes import arrange_death, end_with_the_parent, in_two_processes, run_tool
-from helpers.tiny_recipes import tiny
+from helpers.small_models import tiny
 from mmengine.config import Config
 from mmengine.model import MMDistributedDataParallel
 from mmengine.runner import Runner

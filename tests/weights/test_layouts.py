@@ -11,12 +11,12 @@ from helpers.pages import blocks
 from helpers.paths import CONFIGS, ROOT
 from helpers.weight_files import (
     DENSE_KEYS,
+    FILES,
     load_in_runner,
     official,
     path_of,
     same,
     segmentor,
-    sources,
 )
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
@@ -46,7 +46,7 @@ def model_from(file: Path, arch: dict = PICO, patch_size: int = 16, **pretrained
     return model
 
 
-@pytest.mark.parametrize("source", sources())
+@pytest.mark.parametrize("source", FILES)
 def test_files_of_every_project_give_the_golden_pyramid(source, tmp_path):
     patch_size = 8 if "_p8" in source else 16
     model = model_from(path_of(source, tmp_path), patch_size=patch_size)
@@ -245,7 +245,7 @@ def test_another_backbone_raises_with_the_advice_to_leave_the_hook_out():
         load_in_runner(model, dict(state_dict=model.state_dict()))
 
 
-@pytest.mark.parametrize("source", sources("official-maskrcnn_p16.pth", "official-maskrcnn_p8.pth"))
+@pytest.mark.parametrize("source", ["official-maskrcnn_p16.pth", "official-maskrcnn_p8.pth"])
 def test_the_authors_detectors_fill_the_models_of_mmdet(source, tmp_path):
     trunk = dict(arch=PICO, out_indices=(3, 5, 7, 11), norm_cfg=dict(type="BN"))
     extractor = dict(out_channels=16)
