@@ -10,7 +10,7 @@ SNAPSHOTS = """
 import json, logging, multiprocessing, os, random, signal, sys, warnings
 from importlib import import_module
 from types import ModuleType
-import cv2, numpy, torch
+import cv2, torch
 LIBRARIES = ("mmengine", "mmcv", "mmdet", "mmseg", "torch", "cv2", "numpy")
 for name in ("config", "hub", "runner", "hooks", "optim", "fileio", "registry", "visualization"):
     import_module(f"mmengine.{name}")
@@ -40,17 +40,14 @@ def attributes():
 
 def state():
     loaders = {url: CheckpointLoader._get_checkpoint_loader(url).__name__ for url in URLS}
-    root = logging.getLogger()
     return dict(
         loaders,
         allowed=sorted(map(str, torch.serialization.get_safe_globals())),
         cv2=cv2.getNumThreads(),
         environment=dict(os.environ),
         finders=[str(type(finder)) for finder in sys.meta_path],
-        logging=[root.level, str(root.handlers), logging.root.manager.disable],
-        path=list(sys.path),
+        logging=str(logging.getLogger().handlers),
         random=hash(random.getstate()),
-        numpy=int(numpy.random.get_state()[1].sum()),
         torch=int(torch.get_rng_state().sum()),
         signals=[str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)],
         start_method=multiprocessing.get_start_method(allow_none=True),

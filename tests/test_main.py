@@ -60,11 +60,9 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
 @pytest.mark.parametrize(
     "arguments, hint",
     [
-        (["infer"], "choose from predict, raster, train"),
         (["rastr"], "did you mean raster?"),
         (["predict", "a.jpg", "--model", "m", "--batchsize", 2], "arguments: --batchsize"),
         (["predict", "a.jpg", "--model", "m", "--score-thr", 7], "7 is not a score from 0 to 1"),
-        (["raster", "a.tif", "m", "--out", "b", "--min-score", "nan"], "nan is not a score"),
         (["train", "own.py", "--from", "m", "--data", "d"], "give CONFIG, or --from and --data"),
         ([*FROM, "--launcher", "pytorch"], "then train it with --launcher"),
         ([*FROM, "--no-val"], "options of a labelled raster are for --labels"),

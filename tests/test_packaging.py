@@ -162,10 +162,10 @@ def test_the_description_has_no_relative_link(metadata):
     assert re.findall(r"\]\((?!https?://)", metadata) == []  # on PyPI it would lead nowhere
 
 
-def imported(source: str) -> set[str]:
+def imported(path: Path) -> set[str]:
     """Return the packages that a module imports, besides the standard library and xcit_mm."""
     names = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -177,23 +177,16 @@ def normalized(names: Iterable[str]) -> set[str]:
     return {name.lower().replace("_", "-") for name in names}
 
 
-def test_every_import_is_a_requirement(wheel, metadata):
+def test_every_import_is_a_requirement(checkout, metadata):
     required = normalized(re.findall(r"^Requires-Dist: ([\w-]+)", metadata, re.MULTILINE))
     # The stack brings these, and the user chooses the stack.
-    allowed = required | {"mmcv-lite", "onedl-mmcv", "xcit-mm"}
-    with zipfile.ZipFile(wheel) as archive:
-        paths = [Path(name) for name in archive.namelist() if name.endswith(".py")]
-        imports = {path: imported(archive.read(str(path)).decode()) for path in paths}
-    scripts = {path.stem for path in paths if "tools" in path.parts}
+    allowed = required | {"mmcv-lite", "onedl-mmcv"}
     distributions = packages_distributions()
-    unknown = [
-        (str(path), module)
-        for path in paths
-        if "configs" not in path.parts
-        for module in imports[path] - scripts
-        if not normalized(distributions.get(module, [module])) & allowed
-    ]
-    assert unknown == []
+    imports = set().union(*(imported(checkout / path) for path in modules(checkout)))
+    allowed_imports = {
+        name for name in imports if normalized(distributions.get(name, [name])) & allowed
+    }
+    assert allowed_imports == imports
 
 
 def test_an_installed_wheel_registers_the_backbone_and_finds_its_configs(tmp_path, wheel):
