@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.paths import CONFIGS
 
 # Results must not depend on the number of cores. Processes of pytest-xdist share the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -18,13 +17,6 @@ from helpers import configs  # noqa: F401  # makes mmengine parse each metafile 
 
 import xcit_mm  # noqa: F401  # provides mmcv.ops, so before any test imports it
 from xcit_mm.__main__ import COMMANDS
-
-TWENTY_BOXES = """
-_base_ = {!r}
-model = dict(
-    test_cfg=dict(rpn=dict(max_per_img=100), rcnn=dict(score_thr=0.0, max_per_img=20))
-)
-"""
 
 # `make test` passes its variables to each make that a test runs, where a user has none.
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):
@@ -66,39 +58,22 @@ def shapes(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def models(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
-    """Config and checkpoint of an untrained segmentor and detector.
-
-    The detector reports twenty boxes per image. The biases of the segmentor make all classes about
-    equally likely.
-    """
-    import cv2
+def models(tmp_path_factory) -> dict[str, tuple[str, str]]:
+    """Config and checkpoint of an untrained segmentor and detector, which reports twenty boxes."""
     import torch
-    from demo import save_untrained
-    from mmengine.config import Config
-    from mmseg.apis import inference_model
-
-    from xcit_mm.models.build import load_model
+    from helpers import small_models
 
     folder = tmp_path_factory.mktemp("models")
-    base = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
-    save_untrained(base, folder / "det.pth")
-    (folder / "few.py").write_text(TWENTY_BOXES.format(str(base)))
-
-    segmentor = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes.py"
-    file = folder / "seg.pth"
-    save_untrained(segmentor, file)
-    image = cv2.imread(str(shapes / "images" / "validation" / "00000.jpg"))
-    cfg = Config.fromfile(segmentor)
-    model = load_model(cfg, file)
-    model.cfg = cfg
-    sample = inference_model(model, image)
-    checkpoint = torch.load(file)
-    means = sample.seg_logits.data.mean(dim=(1, 2))
-    checkpoint["state_dict"]["decode_head.conv_seg.bias"] -= means
-    torch.save(checkpoint, file)
-    detector = (str(folder / "few.py"), str(folder / "det.pth"))
-    return dict(seg=(str(segmentor), str(file)), det=detector)
+    twenty_boxes = dict(rpn=dict(max_per_img=100), rcnn=dict(score_thr=0.0, max_per_img=20))
+    recipes = dict(
+        seg=small_models.small("demo/fpn_xcit-n12-p16_shapes.py"),
+        det=small_models.mask_rcnn(test_cfg=twenty_boxes),
+    )
+    for name, cfg in recipes.items():
+        model = small_models.build(cfg)
+        torch.save(dict(meta={}, state_dict=model.state_dict()), folder / f"{name}.pth")
+        cfg.dump(folder / f"{name}.py")
+    return {name: (f"{folder}/{name}.py", f"{folder}/{name}.pth") for name in recipes}
 
 
 def run_command(name: str, *args: object) -> int:
