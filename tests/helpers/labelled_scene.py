@@ -55,10 +55,9 @@ def make_scene(folder: Path, size: tuple[int, int] = SIZE, bands: int = 3) -> La
         shapes.append(shapely.Point(x, y).buffer(radius, quad_segs=SEGMENTS[numbers[-1]]))
     polygons = [_with_spike(shape) if i % 20 == 0 else shape for i, shape in enumerate(shapes)]
     drawn = len(shapes) - max(len(shapes) // 10, 1)
-    names = [CLASSES[number] for number in numbers[:drawn]] + [None] * (len(shapes) - drawn)
-    table = in_pixels(polygons, transform, **{"class": names})
-    moved = table[table["class"].notna()].iloc[::4]
-    moved = moved.set_geometry(moved.translate(50_000))
+    names = [CLASSES[number] for number in numbers[:drawn]]
+    table = in_pixels(polygons, transform, **{"class": names + [None] * (len(shapes) - drawn)})
+    moved = table[:drawn:4].set_geometry(table[:drawn:4].translate(50_000))
     pandas.concat([table, moved]).to_crs("EPSG:4326").to_file(folder / "labels.gpkg")
     values = rng.normal(100, 6, (bands, *size))
     for number, shape in zip(numbers[:drawn], shapes[:drawn], strict=True):

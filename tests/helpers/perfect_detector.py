@@ -116,8 +116,6 @@ class StandIn:
 
     settings: ClassVar[dict[str, Any]] = {}
     tile = None
-    overlap = 0
-    min_score = None
     arguments = None
 
     def __init__(self, scope: str, bands: int = 3, **metainfo: object) -> None:

@@ -42,18 +42,15 @@ def merged(out: Path) -> dict[str, Any]:
         By the name of an image its size and its results, and under `files` the names of maps and
         drawings.
     """
-    images = read_images(out)
+    images = {image["id"]: image for image in read_images(out)}
+    described: dict[str, Any] = {
+        image["file_name"]: [image["height"], image["width"], []] for image in images.values()
+    }
+    assert len(described) == len(images) == len(read_images(out)), "an image has two results"
     path = out / "predictions.json"
-    results = json.loads(path.read_text()) if path.exists() else []
-    described: dict[str, Any] = {}
-    for image in images:
-        objects = [dict(result) for result in results if result["image_id"] == image["id"]]
-        for result in objects:
-            del result["image_id"]
-        name = image["file_name"]
-        assert name not in described, f"{name} has two results"
-        described[name] = [image["height"], image["width"], objects]
-    assert len({image["id"] for image in images}) == len(images)
+    for result in json.loads(path.read_text()) if path.exists() else []:
+        name = images[result.pop("image_id")]["file_name"]
+        described[name][2].append(result)
     files = [*out.glob("labels/**/*.*"), *out.glob("visualizations/**/*.*")]
     described["files"] = sorted(str(path.relative_to(out)) for path in files)
     return described
