@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from xcit_mm.utils.cli import exit_on_broken_pipe
 from xcit_mm.version import __version__
 
 COMMANDS = {
@@ -38,20 +37,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     command, *arguments = argv or ["--help"]
-    with exit_on_broken_pipe():
-        if command in ("-h", "--help"):
-            lines = [f"  {name:10} {summary}" for name, summary in COMMANDS.items()]
-            print(_USAGE.format(commands="\n".join(lines)))
-            return 0
-        if command == "--version":
-            print(f"xcit_mm {__version__}")
-            return 0
-        if command in COMMANDS:
-            return import_module(f"xcit_mm.commands.{command}").main(arguments)
-        similar = get_close_matches(command, COMMANDS, n=1)
-        hint = f"did you mean {similar[0]}?" if similar else f"choose from {', '.join(COMMANDS)}"
-        print(f"{command!r} is not a command: {hint}", file=sys.stderr)
-        return 2
+    if command in ("-h", "--help"):
+        lines = [f"  {name:10} {summary}" for name, summary in COMMANDS.items()]
+        print(_USAGE.format(commands="\n".join(lines)))
+        return 0
+    if command == "--version":
+        print(f"xcit_mm {__version__}")
+        return 0
+    if command in COMMANDS:
+        return import_module(f"xcit_mm.commands.{command}").main(arguments)
+    similar = get_close_matches(command, COMMANDS, n=1)
+    hint = f"did you mean {similar[0]}?" if similar else f"choose from {', '.join(COMMANDS)}"
+    print(f"{command!r} is not a command: {hint}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -75,7 +75,6 @@ WRONG_OPTIONS = [
         [("D311", "test", "none.json")],
     ),
     (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("", "NoDataset")]),
-    (MASK_RCNN, "default_scope=mmpose", [("", "mmpose", MASK_RCNN, "mmdet, mmseg, mmpretrain")]),
 ]
 
 

@@ -51,16 +51,9 @@ def test_training_that_would_fail_does_not_start(config, change, message, shapes
     assert message in refused(DEMO / f"{config}.py", *options, change)
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("model = dict(\n    a=1,,\n)", "own.py cannot be read: SyntaxError: invalid syntax"),
-        ("model = dict(type='A')", "default_scope=None in own.py: must be one of mmdet, mmseg"),
-    ],
-)
-def test_config_with_an_error_is_named(text, message, refused):
-    Path("own.py").write_text(text)
-    assert message in refused("own.py")
+def test_config_with_an_error_is_named(refused):
+    Path("own.py").write_text("model = dict(\n    a=1,,\n)")
+    assert "own.py cannot be read: SyntaxError: invalid syntax" in refused("own.py")
 
 
 def test_every_check_can_be_skipped(shapes, refused, start):

@@ -1,13 +1,8 @@
 """Published names, and downloads that are complete, once, and for all processes."""
 
-import io
 import os
-import re
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import torch
@@ -15,6 +10,7 @@ from helpers.processes import in_two_processes
 from helpers.weight_files import official, same
 
 from xcit_mm.weights.published import PUBLISHED, ensure_downloaded, local_path
+from xcit_mm.weights.reader import load_from_file
 from xcit_mm.weights.zoo import load_checkpoint
 
 NAME = "xcit_nano_12_p16_224"
@@ -27,12 +23,18 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path / "kept"
 
 
-def test_file_is_downloaded_once_under_its_name(folder, tmp_path, monkeypatch):
-    torch.save(dict(model=official(16)), tmp_path / "source.pth")
-    url = (tmp_path / "source.pth").as_uri()
-    monkeypatch.setitem(PUBLISHED, NAME, PUBLISHED[NAME]._replace(url=url))
+@pytest.fixture
+def source(tmp_path, monkeypatch) -> Path:
+    """The file NAME on the authors' server, which does not exist yet."""
+    path = tmp_path / "source.pth"
+    monkeypatch.setitem(PUBLISHED, NAME, PUBLISHED[NAME]._replace(url=path.as_uri()))
+    return path
+
+
+def test_file_is_downloaded_once_under_its_name(folder, source):
+    torch.save(dict(model=official(16)), source)
     assert ensure_downloaded(NAME) == folder / f"{NAME}.pth"
-    (tmp_path / "source.pth").unlink()
+    source.unlink()
     assert same(load_checkpoint(f"xcit://{NAME}")["model"], official(16))
     assert [path.name for path in folder.iterdir()] == [f"{NAME}.pth"]
 
@@ -50,73 +52,37 @@ def test_the_names_of_timm_are_those_that_timm_lists():
     assert names == set(timm.list_pretrained("xcit_*"))
 
 
-def test_without_the_authors_server_the_error_names_the_same_weights_on_the_hub(
-    tmp_path, monkeypatch
-):
-    url = (tmp_path / "none.pth").as_uri()
-    monkeypatch.setitem(PUBLISHED, NAME, PUBLISHED[NAME]._replace(url=url))
-    fix = r"take hf://timm/xcit_nano_12_p16_224\.fb_in1k, which has the same weights, or "
-    with pytest.raises(ConnectionError, match=f"none.pth .*{fix}") as error:
+def test_without_the_authors_server_the_error_names_the_same_weights_on_the_hub(source):
+    fix = r"take hf://timm/xcit_nano_12_p16_224\.fb_in1k"
+    with pytest.raises(ConnectionError, match=f"{source} .*{fix}"):
         load_checkpoint(f"xcit://{NAME}")
-    assert "\n" not in str(error.value)
-
-
-_file = io.BytesIO()
-torch.save(dict(model=torch.ones(1000)), _file)
-CONTENT = _file.getvalue()
-
-
-@pytest.fixture
-def server() -> Iterator[ThreadingHTTPServer]:
-    """Sends `sent` bytes of CONTENT, slowly, and counts the times it is `asked`. Like presigned
-    URLs it has no HEAD.
-    """
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.server.asked += 1
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(CONTENT)))
-            self.end_headers()
-            time.sleep(0.5)
-            self.wfile.write(CONTENT[: self.server.sent])
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        server.asked = 0
-        server.sent = len(CONTENT)
-        server.url = f"http://127.0.0.1:{server.server_port}/file.pth?signature=1"
-        thread = Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_half_a_download_is_removed_and_the_error_names_where_to_put_the_file_by_hand(
-    server, folder
+    folder, source
 ):
-    server.sent = 3000
-    message = rf"cannot download {re.escape(server.url)} .* damaged.*put it at {folder}"
+    torch.save(dict(model=torch.ones(1000)), source)
+    source.write_bytes(source.read_bytes()[:3000])
+    message = rf"cannot download {source.as_uri()} .* damaged.*put it at {folder}"
     with pytest.raises(ConnectionError, match=message):
-        ensure_downloaded(server.url)
+        ensure_downloaded(NAME)
     assert list(folder.iterdir()) == []
 
 
-def download_in_process(rank: int, url: str, folder: str) -> None:
+def download_in_process(rank: int, folder: Path) -> None:
     os.environ["XCIT_MM_WEIGHTS"] = f"{folder}/kept"  # the fork server may be an earlier test's
+    PUBLISHED[NAME] = PUBLISHED[NAME]._replace(url=(folder / "source.pth").as_uri())
+    if rank == 1:
+        torch.hub.download_url_to_file = None  # which it would call
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
     )
-    Path(folder, f"seen{rank}").write_bytes(ensure_downloaded(url).read_bytes())
+    time.sleep(1 - rank)
+    load_from_file(ensure_downloaded(NAME))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
-def test_one_of_two_processes_downloads_while_the_other_waits(server, tmp_path):
-    in_two_processes(download_in_process, server.url, str(tmp_path))
-    assert server.asked == 1
-    assert [(tmp_path / f"seen{rank}").read_bytes() for rank in range(2)] == [CONTENT] * 2
-    assert len(list((tmp_path / "kept").iterdir())) == 1
+def test_one_of_two_processes_downloads_while_the_other_waits(source):
+    torch.save(dict(model=torch.ones(1000)), source)
+    in_two_processes(download_in_process, source.parent)

@@ -71,7 +71,6 @@ def test_the_best_checkpoint_is_the_one_that_the_last_names(tmp_path):
 
 OTHER = CONFIG.replace("2", "3")
 RESUMED = CONFIG.replace("False", "True").replace("None", "'iter_1.pth'")
-NO_CONFIG = "give config and checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -79,12 +78,11 @@ NO_CONFIG = "give config and checkpoint"
     [
         (CONFIG, {"a.py": OTHER, "b.py": CONFIG}, "b.py"),
         (CONFIG, {"a.py": RESUMED}, "a.py"),
-        (CONFIG, {"a.py": OTHER}, NO_CONFIG),
-        (CONFIG, {}, NO_CONFIG),
+        (CONFIG, {"a.py": OTHER}, "give config and checkpoint"),
         (None, {"a.py": CONFIG}, "a.py"),
         (None, {"a.py": CONFIG, "b.py": CONFIG}, r"one config, but has a\.py, b\.py"),
     ],
-    ids=["of two", "resumed", "another run", "none", "weights alone", "weights and two"],
+    ids=["of two", "resumed", "another run", "weights alone", "weights and two"],
 )
 def test_the_config_of_a_folder_is_that_of_its_last_checkpoint(trained, configs, found, tmp_path):
     save(tmp_path, trained)

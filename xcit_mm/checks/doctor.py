@@ -7,7 +7,6 @@ from mmengine.config import Config
 from ..utils.cli import parse_cfg_options
 from ..utils.configs import read_config
 from ..utils.errors import reason
-from ..utils.scripts import check_library
 from ..weights.zoo import find_config
 from .classes import check_classes, check_learned_classes
 from .data import check_data, check_overlap
@@ -28,7 +27,6 @@ def diagnose(config: str, cfg_options: Sequence[str] = ()) -> Iterator[Finding]:
     try:
         config = find_config(config)
         cfg = read_config(config, parse_cfg_options(cfg_options))
-        check_library(cfg, config)
         names = ["train", "val", "test"]
         if cfg.get("test_dataloader") == cfg.get("val_dataloader"):
             names.remove("test")

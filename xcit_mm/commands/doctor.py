@@ -5,7 +5,6 @@ from itertools import chain
 
 from ..checks.doctor import diagnose
 from ..utils.arguments import CommandParser
-from ..utils.cli import exit_on_broken_pipe
 from .options import CONFIG
 from .stack import check_stack
 
@@ -25,8 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     findings = diagnose(args.config, args.cfg_options) if args.config else ()
     has_failed = False
-    with exit_on_broken_pipe():
-        for line in map(str, chain(check_stack(), findings)):
-            print(line, flush=True)
-            has_failed |= line.startswith("FAIL")
+    for line in map(str, chain(check_stack(), findings)):
+        print(line, flush=True)
+        has_failed |= line.startswith("FAIL")
     return 1 if has_failed else 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..utils.arguments import CommandParser
-from ..utils.cli import cli_main, exit_on_broken_pipe
+from ..utils.cli import cli_main
 from ..weights.zoo import find_model
 from .options import CHECKPOINT, MODEL, VERBOSE
 
@@ -28,7 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         config, checkpoint = find_model(args.config, args.checkpoint)
         lines = export_model(config, checkpoint, args.out)
-        with exit_on_broken_pipe():
-            print(*lines, f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)", sep="\n")
+        print(*lines, f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)", sep="\n")
 
     return cli_main(work, f"{args.out} is not written", args.verbose)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..utils.arguments import CommandParser
-from ..utils.cli import cli_main, exit_on_broken_pipe
+from ..utils.cli import cli_main
 from ..weights.bands import stem_key
 from ..weights.layouts import describe, list_prefixes, parse_checkpoint
 from ..weights.published import PUBLISHED, local_path
@@ -47,10 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     def work() -> None:
-        with exit_on_broken_pipe():
-            if "file" in args:
-                inspect(args.file)
-            else:
-                list_names()
+        if "file" in args:
+            inspect(args.file)
+        else:
+            list_names()
 
     return cli_main(work, "nothing is written")

@@ -9,7 +9,7 @@ from mmengine.config import Config
 from ..datasets import Dataset, Source, read_dataset, write_dataset
 from ..models.build import has_pyramid
 from ..utils.atomic import atomic_write
-from ..utils.scripts import shipped_folder
+from ..utils.shipped import shipped_folder
 from ..weights.classes import configured_classes
 
 _BATCH_SIZE = 2

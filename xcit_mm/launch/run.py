@@ -24,7 +24,6 @@ from ..utils.cli import cli_main, parse_cfg_options, quiet
 from ..utils.compat import load_files_by
 from ..utils.configs import read_config, type_name
 from ..utils.folders import lock_folder
-from ..utils.scripts import check_library
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
 from .config import write_data_anew
@@ -115,7 +114,6 @@ def _test(options: argparse.Namespace) -> None:
 def _read_run(config: str, options: argparse.Namespace) -> Config:
     """Read the config of a run, with its folder and launcher."""
     cfg = read_config(config, parse_cfg_options(options.cfg_options))
-    check_library(cfg, config)
     cfg.launcher = options.launcher
     cfg.work_dir = str(options.work_dir or cfg.get("work_dir") or f"work_dirs/{Path(config).stem}")
     return cfg

@@ -20,7 +20,6 @@ from torch import nn
 from ..models.build import load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
-from ..utils.compat import can_autocast
 from ..utils.configs import ModelInput, read_config, tested_metainfo
 from ..version import __version__
 from ..weights.zoo import find_model
@@ -100,9 +99,6 @@ class Predictor:
         loaded = model if isinstance(model, nn.Module) else load_model(cfg, model)
         self.device = device or next((str(part.device) for part in loaded.parameters()), "cpu")
         self.dtype = DTYPES[fast_dtype(self.device) if dtype == "auto" else dtype]
-        if not can_autocast(torch.device(self.device).type, self.dtype):
-            fix = "give bfloat16, or take torch 2.2 or newer"
-            raise ValueError(f"{dtype=}: torch {torch.__version__} has none on a CPU: {fix}")
         self._checksum = _checksum(loaded)  # of the weights before they are folded
         own_model = revert_sync_batchnorm(copy_sharing_weights(loaded)).eval().to(self.device)
         self.model: Any = prepare_for_inference(own_model)

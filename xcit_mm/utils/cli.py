@@ -3,9 +3,7 @@
 import argparse
 import io
 import logging
-import os
 import signal
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +22,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def cli_main(work: Callable[[], int | None], interrupted: str, verbose: bool = False) -> int:
-    """Run a command in the main thread and return its exit code, or that of a command that it
-    started and that failed.
+    """Run a command in the main thread and return its exit code.
 
     Args:
         interrupted: Message after Ctrl-C, for which the exit code is 130, and after SIGTERM, 143.
@@ -38,10 +35,6 @@ def cli_main(work: Callable[[], int | None], interrupted: str, verbose: bool = F
     former = signal.signal(signal.SIGTERM, terminate)
     try:
         return work() or 0
-    except subprocess.CalledProcessError as error:
-        if error.returncode < 0:  # a killed command has printed nothing
-            sys.exit(str(error))
-        return error.returncode
     except Exception as error:  # a command calls every library
         if verbose:
             raise
@@ -51,25 +44,6 @@ def cli_main(work: Callable[[], int | None], interrupted: str, verbose: bool = F
         return 143 if isinstance(stop, Terminated) else 130
     finally:
         signal.signal(signal.SIGTERM, former)
-
-
-@contextmanager
-def exit_on_broken_pipe() -> Iterator[None]:
-    """Exit with the code of SIGPIPE when the reader of the output, such as `head -1`, has closed
-    it.
-    """
-    try:
-        try:
-            yield
-        except SystemExit as end:
-            if not end.code:  # after a help text
-                sys.stdout.flush()
-            raise
-        sys.stdout.flush()  # here, because the interpreter would raise at its end
-    except BrokenPipeError:
-        # For the flush of the interpreter at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)  # 128 + SIGPIPE, which Windows lacks
 
 
 def parse_cfg_options(options: Sequence[str]) -> dict[str, Any]:

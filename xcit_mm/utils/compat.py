@@ -44,18 +44,6 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
 
 
-def can_autocast(device: str, dtype: torch.dtype) -> bool:
-    """Return whether autocast takes a type on a type of device. From torch 2.2 on, a CPU has
-    float16.
-    """
-    return device != "cpu" or dtype != torch.float16 or TORCH >= (2, 2)
-
-
-def keeps_step_hooks() -> bool:
-    """Return whether an optimizer calls its hooks after `torch.compile`, as from torch 2.3 on."""
-    return TORCH >= (2, 3)
-
-
 def total_norm(tensors: list[torch.Tensor], order: float = 2.0) -> torch.Tensor:
     """Return the norm of all values of tensors. torch has a function from 2.6 on."""
     if TORCH >= (2, 6):
@@ -110,11 +98,9 @@ def find_bases_by_package() -> Iterator[None]:
         if not separator:
             return find_base(base, filename)
         spec = find_spec(package)
-        if spec is None or spec.origin is None:
+        if spec is None:
             raise ModuleNotFoundError(f"{base}: {package} is not installed")
-        config = Path(spec.origin).parent / ".mim" / "configs" / path
-        if not config.is_file():
-            raise FileNotFoundError(f"{base}: {package} has no such config")
+        config = Path(str(spec.origin)).parent / ".mim" / "configs" / path
         return str(config), None if package == "xcit_mm" else package
 
     Config._get_cfg_path = staticmethod(find)

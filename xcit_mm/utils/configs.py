@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from .cli import print_line
 from .compat import find_bases_by_package
 from .errors import reason
 
-SUFFIXES = (".py", ".json", ".yaml", ".yml")
-"""Suffixes of the configs that mmengine reads."""
 # What runners, the libraries' scripts and this package read of a config.
 _READ_KEYS = {
     *inspect.signature(Runner.__init__).parameters,
@@ -35,14 +32,9 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
             of the config. A line names each new key.
 
     Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a config, has an error, also in a base, or has no model, or if no
-            part of a run has the name of an option.
+        ValueError: If it is no file or no config, has an error, also in a base, or has no model, or
+            if no part of a run has the name of an option.
     """
-    if not str(config).endswith(SUFFIXES):
-        raise ValueError(f"{config} is not a config (*.py)")
-    if not Path(config).is_file():
-        raise FileNotFoundError(f"no config at {config}: see configs/")
     try:
         with find_bases_by_package():
             cfg = Config.fromfile(config)
@@ -54,8 +46,7 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
         if key.partition(".")[0] not in _READ_KEYS:  # mistyped, or a variable that parts copy
             fix = "give a whole key, such as train_cfg.max_iters"
             raise ValueError(f"--cfg-options {key}: no part of a run has this name: {fix}")
-        is_new = "." in key and not key.endswith("._delete_") and not _has_key(cfg, key)
-        if is_new and os.environ.get("RANK", "0") == "0":  # of torchrun
+        if "." in key and not key.endswith("._delete_") and not _has_key(cfg, key):
             print_line(f"--cfg-options {key}: new key")
     if options:
         cfg.merge_from_dict(dict(options))
@@ -117,7 +108,7 @@ def dataset_class(dataset: dict) -> type[Any]:
     """Return the class of a data set's config, or raise ValueError."""
     registered = part_class(dataset, DATASETS)
     if registered is None:
-        fix = "correct it, or name its module in custom_imports"
+        fix = "correct it, install its library, or name its module in custom_imports"
         raise ValueError(f"dataset.type={dataset.get('type')!r} is not registered: {fix}")
     return registered
 
@@ -147,14 +138,11 @@ def tested_metainfo(cfg: Config) -> dict[str, Any]:
     dataset = dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg)
     info = metainfo(dataset)
     classes = info.get("classes")
-    palette = info.get("palette")
     if not classes or isinstance(classes, str):
         problem = f"classes={classes!r} in the {type_name(dataset)} that the config tests on"
         raise ValueError(f"{problem}: give it metainfo=dict(classes=('name', ...))")
     if cfg.get("default_scope") == "mmseg" and len(classes) == 1:
         info["classes"] = ("background", *classes)
-        if isinstance(palette, Sequence) and len(palette) == 1:
-            info["palette"] = [(0, 0, 0), *palette]
     return info
 
 

@@ -3,18 +3,12 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from importlib import import_module
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from .atomic import atomic_write
 from .cli import print_line
-
-try:
-    import fcntl
-except ModuleNotFoundError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
 
 SETTINGS = "run.json"
 
@@ -58,18 +52,14 @@ def open_folder(
 
 def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
     """Raise ValueError if an output, a file or a folder, is an input or holds one."""
-    written = os.path.realpath(out)
     for path in inputs:
-        real_path = os.path.realpath(path)  # unlike Path.resolve, it takes loops of links
-        if "://" not in str(path) and Path(real_path).is_relative_to(written):
-            relation = "is" if real_path == written else "holds"
-            raise ValueError(f"--out {out} {relation} the input {path}: give another --out")
+        if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(out)):
+            raise ValueError(f"--out {out} is or holds the input {path}: give another --out")
 
 
 @contextmanager
 def lock_folder(folder: Path, option: str) -> Iterator[None]:
-    """Lock a folder until the block or this process ends. A folder that is made for this and stays
-    empty is removed.
+    """Lock a folder, which is made if necessary, until the block or this process ends.
 
     Args:
         option: The option of the command by which a user gives another folder.
@@ -77,40 +67,16 @@ def lock_folder(folder: Path, option: str) -> Iterator[None]:
     Raises:
         BlockingIOError: If another process has locked the folder.
     """
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ".lock"
-    with path.open("wb") as lock:
+    with (folder / ".lock").open("wb") as lock:
         try:
-            _lock(lock)
-            # The process that had the lock may have removed the file since it was opened.
-            is_locked = os.path.samestat(os.fstat(lock.fileno()), path.stat())
-        except (BlockingIOError, FileNotFoundError):
-            is_locked = False
-        except OSError as error:  # some network file systems have no locks
-            print_line(f"{folder} cannot be locked ({error}): let no other process write into it")
-            is_locked = True
-        if not is_locked:
+            import fcntl
+
+            # Unlike those of flock, these locks do not pass on to processes that read images.
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             fix = f"wait for its end, or give another {option}"
-            raise BlockingIOError(f"another process writes into {folder}: {fix}")
-        try:
-            yield
-        finally:
-            with suppress(PermissionError):  # Windows removes no open file
-                path.unlink(missing_ok=True)
-            with suppress(OSError):  # of a folder that has files
-                for new_folder in new_folders:
-                    new_folder.rmdir()
-
-
-def _lock(file: IO[bytes]) -> None:
-    """Lock an open file until it is closed, or raise BlockingIOError if another process has."""
-    if fcntl is not None:
-        # Unlike those of flock, these locks do not pass on to processes that read images.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    windows: Any = import_module("msvcrt")
-    try:
-        windows.locking(file.fileno(), windows.LK_NBLCK, 1)
-    except OSError as error:
-        raise BlockingIOError(str(error)) from error
+            raise BlockingIOError(f"another process writes into {folder}: {fix}") from None
+        except (OSError, ModuleNotFoundError) as error:  # on some network file systems, and Windows
+            print_line(f"{folder} cannot be locked ({error}): let no other process write into it")
+        yield

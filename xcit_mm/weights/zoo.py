@@ -10,9 +10,8 @@ from typing import Any
 from mmengine.fileio import load
 from mmengine.runner import CheckpointLoader
 
-from ..utils.configs import SUFFIXES
 from ..utils.errors import reason
-from ..utils.scripts import shipped_folder
+from ..utils.shipped import shipped_folder
 from .published import (
     PUBLISHED,
     PUBLISHED_ROOT,
@@ -81,7 +80,7 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
 
 def _look_up_model(model: str, find_weights: bool = False) -> tuple[str, str | None]:
     """Return a model's config and its checkpoint or None, in a folder only if `find_weights`."""
-    if model.endswith(SUFFIXES):
+    if model.endswith(".py"):
         return model, None
     if model.startswith(HUB_PREFIX):
         command = f"hf download {model.removeprefix(HUB_PREFIX)} --local-dir FOLDER"
