@@ -125,7 +125,7 @@ def test_of_several_models_a_line_names_them_and_the_prefix_chooses(wrapping, na
         parse_checkpoint(content)
     for prefix in (student, student.removesuffix("."), name.format("student")):
         assert torch.equal(parse_checkpoint(content, prefix=prefix).trunk[NORM], 2 * SAVED[NORM])
-    with pytest.raises(ValueError, match=r"no XCiT under prefix='momentum\.': keys such as"):
+    with pytest.raises(ValueError, match=r"no XCiT under prefix='momentum\.'"):
         parse_checkpoint(content, prefix="momentum")
     torch.save(content, tmp_path / "file.pth")
     backbone = xcit_mm.backbone(tmp_path / "file.pth", prefix=student)
@@ -163,7 +163,6 @@ def test_training_file_gives_the_average_on_request(name, average):
     [
         (SAVED, dict(patch_size=8), "32x12x4/p16, the config asks for 32x12x4/p8"),
         (without("blocks.8", "blocks.9", "blocks.1"), {}, "the file is 32x8x4/p16"),
-        (without("blocks.5."), {}, r"it lacks blocks.5.* and \d+ more"),
         ({"encoder.layer1.weight": torch.ones(1)}, {}, "such as encoder.layer1.weight"),
         ({key: value.long() for key, value in SAVED.items()}, {}, "of torch.int64, not"),
         (SAVED | {NORM: torch.full((32,), torch.nan)}, {}, f"{NORM} with values .* not finite"),

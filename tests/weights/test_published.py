@@ -9,7 +9,7 @@ import torch
 from helpers.processes import in_two_processes
 from helpers.weight_files import official, same
 
-from xcit_mm.weights.published import PUBLISHED, ensure_downloaded, local_path
+from xcit_mm.weights.published import PUBLISHED, ensure_downloaded
 from xcit_mm.weights.reader import load_from_file
 from xcit_mm.weights.zoo import load_checkpoint
 
@@ -31,18 +31,12 @@ def source(tmp_path, monkeypatch) -> Path:
     return path
 
 
-def test_file_is_downloaded_once_under_its_name(folder, source):
+def test_file_is_downloaded_once_under_its_name_also_by_that_of_timm(folder, source):
     torch.save(dict(model=official(16)), source)
-    assert ensure_downloaded(NAME) == folder / f"{NAME}.pth"
+    assert ensure_downloaded(f"{NAME}.fb_in1k") == folder / f"{NAME}.pth"
     source.unlink()
     assert same(load_checkpoint(f"xcit://{NAME}")["model"], official(16))
     assert [path.name for path in folder.iterdir()] == [f"{NAME}.pth"]
-
-
-def test_a_name_of_timm_is_the_file_of_the_authors():
-    names = {"224.fb_in1k": "224", "224.fb_dist_in1k": "224_dist", "384.fb_dist_in1k": "384_dist"}
-    for name_of_timm, name in names.items():
-        assert local_path(f"xcit_nano_12_p16_{name_of_timm}").stem == f"xcit_nano_12_p16_{name}"
 
 
 @pytest.mark.peers
