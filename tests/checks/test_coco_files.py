@@ -26,11 +26,6 @@ from xcit_mm.utils.coco import encode_mask
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
 
-def swap_categories(content: dict) -> None:
-    categories = content["categories"]
-    categories[0], categories[1] = categories[1], categories[0]
-
-
 def move_boxes(change: Callable[..., list[float]]) -> Callable[[], None]:
     """Change the boxes of the training, from x, y, width and height."""
 
@@ -47,17 +42,9 @@ def change_second(part: str, path: Path = TRAIN_JSON, **values: object) -> Calla
 
 # How to break a correct data set of the training, and code and values of the failure.
 BREAKS = {
-    "an id that is a text": (
-        change_second("annotations", id="ann-2"),
-        *("", TRAIN_JSON, "annotations[1]"),
-    ),
     "a category of another name": (
         change_second("categories", name="Bike"),
         *("D405", "train", "1 of 80", "bicycle"),
-    ),
-    "categories in another order": (
-        lambda: edit_json(TRAIN_JSON, swap_categories),
-        *("D406", "train", "bicycle as person, person as bicycle"),
     ),
     "boxes in fractions of the image": (
         move_boxes(lambda x, y, w, h: [x / WIDTH, y / HEIGHT, w / WIDTH, h / HEIGHT]),
@@ -98,6 +85,7 @@ def test_objects_that_do_not_train_are_notes():
 def test_fix_of_other_categories_in_the_validation_works():
     edit_json(VAL_JSON, lambda content: content["categories"].reverse())
     (failure,) = failures(MASK_RCNN)
+    assert failure.code == "D406"
     classes = CocoDataset.METAINFO["classes"]
     assert str(VAL_JSON) in failure.fix and str(classes) in failure.fix
     listed = [dict(id=2 * number + 1, name=name) for number, name in enumerate(classes)]
@@ -132,10 +120,8 @@ def rle(annotation: dict) -> dict:
 
 NO_MASKS = [
     [],
-    [[]],
     [[20, 20, 60, 20, 60, 60, 20]],
     [[20, 20, 60, 20], [20, 20, 60, 20, 60, 60]],  # pycocotools takes all for boxes
-    dict(size=[HEIGHT, WIDTH]),
     dict(size=[WIDTH, HEIGHT], counts="0"),
 ]
 
@@ -150,7 +136,7 @@ def test_masks_that_cannot_be_read_are_named_with_their_images():
     for path in (TRAIN_JSON, VAL_JSON):
         edit_json(path, change)
     named = [("train", TRAIN_JSON), ("val", VAL_JSON)]
-    expected = [("D412", *names, "6 of 80", "id 1 (image 0.jpg)") for names in named]
+    expected = [("D412", *names, "4 of 80", "id 1 (image 0.jpg)") for names in named]
     assert_named(failures(MASK_RCNN), expected)
 
 

@@ -16,7 +16,6 @@ from helpers.doctor_data import (
     edit_json,
     failures,
     findings,
-    write_segmentation_maps,
 )
 from helpers.paths import CONFIGS, ROOT
 from mmengine.config import Config
@@ -74,7 +73,6 @@ WRONG_OPTIONS = [
         "test_dataloader.dataset.ann_file=annotations/none.json",
         [("D311", "test", "none.json")],
     ),
-    (MASK_RCNN, "val_dataloader.dataset.type=NoDataset", [("", "NoDataset")]),
 ]
 
 
@@ -94,12 +92,6 @@ def test_notes_are_not_failures(monkeypatch):
     notes = [finding for finding in found if finding.level == "note"]
     assert_named(notes, [batch, ("", "traced again for each batch"), ("D701",)])
     assert findings(MASK_RCNN, "optim_wrapper.accumulative_counts=8", level="note") == []
-
-
-def test_layer_decay_of_another_library_names_ours():
-    name = "optim_wrapper.constructor=mmdet.LearningRateDecayOptimizerConstructor"
-    (failure,) = failures(MASK_RCNN, name)
-    assert "'LayerDecayOptimWrapperConstructor'" in failure.fix
 
 
 def test_command_continues_after_a_failure_and_exits_with_1(call):
@@ -162,11 +154,6 @@ def test_classes_of_the_tested_checkpoint_are_compared_with_the_data():
         meta = dict(dataset_meta=dict(classes=learned))
         torch.save(dict(state_dict={}, meta=meta), "trained.pth")
         assert_named(checked_test(SHAPES, checkpoint="trained.pth"), expected)
-
-
-def test_labels_of_no_class_are_named_before_the_test():
-    write_segmentation_maps(Path("data/shapes"), [2, 3, 4, 5, 6])
-    assert_named(checked_test(SHAPES), [("D506", "test", "label 5 in 3 maps")])
 
 
 def test_images_without_labels_are_tested():

@@ -11,13 +11,12 @@ import cv2
 import numpy as np
 import pytest
 import supervision as sv
-import torch
 from demo import save_untrained
 from helpers.doctor_data import HEIGHT, WIDTH, write_image
+from helpers.exports import CLASSES, OBJECTS
 from helpers.pages import blocks, commands
 from helpers.paths import CONFIGS, ROOT
 from helpers.processes import run_script
-from helpers.weight_files import same
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import Runner
@@ -35,7 +34,6 @@ def needs(commands: list[str], packages: str) -> pytest.MarkDecorator:
 
 
 needs_gdal = needs(["gdalwarp"], "gdal-bin")
-needs_heif = needs(["mogrify", "heif-enc"], "imagemagick libheif-examples")
 
 
 @pytest.fixture(autouse=True)
@@ -73,21 +71,13 @@ def started(command: str, model: Path = DETECTOR) -> Config:
     return from_cfg.call_args.args[0]
 
 
-# Class and box, as x, y, width and height in pixels, of the objects of each photo.
-OBJECTS = {
-    "a": [("fig", (10, 12, 20, 28)), ("date", (34, 5, 26, 20))],
-    "b": [("date", (20, 10, 30, 30))],
-    "c": [],
-    "d": [("fig", (5, 5, 20, 20))],
-    "e": [("fig", (30, 20, 30, 25)), ("date", (4, 4, 16, 14))],
-}
-CLASSES = ["date", "fig"]
+PHOTOS = OBJECTS["train"] | OBJECTS["val"]
 
 
 def labelled_photos(has_masks: bool) -> sv.DetectionDataset:
     """Write photos, and return them with their objects. Masks have two parts."""
     labels = {}
-    for photo, objects in OBJECTS.items():
+    for photo, objects in PHOTOS.items():
         write_image(Path("photos", f"{photo}.jpg"))
         masks = np.zeros((len(objects), HEIGHT, WIDTH), bool)
         for mask, (_, (x, y, width, height)) in zip(masks, objects, strict=True):
@@ -98,7 +88,7 @@ def labelled_photos(has_masks: bool) -> sv.DetectionDataset:
         labels[f"photos/{photo}.jpg"] = sv.Detections(
             boxes, masks if has_masks else None, class_id=numbers
         )
-    return sv.DetectionDataset(CLASSES, list(labels), labels)
+    return sv.DetectionDataset(list(CLASSES), list(labels), labels)
 
 
 def write_voc() -> None:
@@ -110,11 +100,6 @@ def write_voc() -> None:
 
 def write_labelme() -> None:
     labelled_photos(has_masks=True).as_labelme(annotations_directory_path="photos")
-
-
-def write_createml() -> None:
-    dataset = labelled_photos(has_masks=False)
-    dataset.as_createml(annotations_path="photos/_annotations.createml.json")
 
 
 def objects_of(dataloader: dict) -> dict[str, list]:
@@ -133,11 +118,7 @@ def objects_of(dataloader: dict) -> dict[str, list]:
 
 @pytest.mark.parametrize(
     "write, reader",
-    [
-        (write_voc, "from_pascal_voc"),
-        (write_labelme, "from_labelme"),
-        (write_createml, "from_createml"),
-    ],
+    [(write_voc, "from_pascal_voc"), (write_labelme, "from_labelme")],
 )
 def test_labels_of_other_tools_train_by_supervision(write, reader):
     write()
@@ -149,7 +130,7 @@ def test_labels_of_other_tools_train_by_supervision(write, reader):
     training = objects_of(cfg.train_dataloader)
     held_out = objects_of(cfg.val_dataloader)
     assert len(training) == 4 and len(held_out) == 1
-    assert training | held_out == OBJECTS
+    assert training | held_out == PHOTOS
     assert bool(cfg.model.roi_head.get("mask_head")) == (write is write_labelme)
 
 
@@ -266,26 +247,3 @@ def test_another_pixel_size_keeps_what_has_no_data(option, dtype):
         valid = coarse.read_masks(1) > 0
         assert not valid[:25].any() and valid[25:].all() and len(valid) == 50
         assert (coarse.read(1)[25:] == RED[0]).all()
-
-
-def test_the_teacher_of_semi_supervised_training_becomes_a_file_of_a_plain_detector():
-    state = {"backbone.w": torch.ones(2), "rpn_head.w": torch.zeros(2)}
-    both = {f"{part}.{key}": state[key] for part in ("student", "teacher") for key in state}
-    file = Path("work_dirs/soft-teacher/iter_80000.pth")
-    file.parent.mkdir(parents=True)
-    torch.save(dict(meta=dict(dataset_meta=dict(classes=["nut"])), state_dict=both), file)
-    exec(code("# teacher.py"))
-    written = torch.load("teacher.pth")
-    assert same(written["state_dict"], state) and written["meta"]["dataset_meta"]["classes"]
-
-
-@needs_heif
-def test_heic_photos_become_jpegs():
-    Path("photos").mkdir()
-    photo = np.full((48, 64, 3), (20, 20, 200), np.uint8)
-    cv2.imwrite("photo.jpg", photo)
-    encode = ["heif-enc", "photo.jpg", "-o", "photos/photo.heic"]
-    subprocess.run(encode, check=True, capture_output=True)
-    run_shell(code("mogrify"))
-    pixels = cv2.imread("photos/photo.jpg")
-    assert np.abs(pixels.astype(int) - photo).mean() < 5

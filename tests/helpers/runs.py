@@ -23,7 +23,7 @@ def read_records(out: Path) -> list[dict[str, Any]]:
 def write_json(path: Path, images: Mapping[int, str], categories: Mapping[str, int]) -> Path:
     """Write a COCO json of images and categories, and return its path."""
     content = dict(
-        images=[dict(id=id_, file_name=name) for id_, name in images.items()],
+        images=[dict(id=id_, file_name=name, width=9, height=9) for id_, name in images.items()],
         categories=[dict(id=id_, name=name) for name, id_ in categories.items()],
     )
     path.write_text(json.dumps(content))

@@ -60,7 +60,7 @@ def test_a_source_that_is_not_images_is_named_with_the_remedy(sources, error, me
 
 @pytest.mark.parametrize("categories", [{}, dict(cat=3)])
 def test_a_coco_json_lists_images_below_its_folder_or_root(categories, folder):
-    """A json may only list images, and some of them may be missing."""
+    """A json needs no annotations, and some of its images may be missing."""
     path = write_json(Path("a.json"), {0: "in/a.jpg", 7: "in/gone.jpg"}, categories)
     listing = find_items([path])
     assert [(item.name, item.id) for item in listing.items] == [("in/a.jpg", 0), ("in/gone.jpg", 7)]

@@ -3,13 +3,11 @@
 import json
 from pathlib import Path
 
-import geopandas
 import numpy as np
 import pytest
 import rasterio
 from get_data import write_data
 from helpers.clones import write_camvid_clone, write_nuts_clone, write_trees_clone
-from rasterio.features import geometry_mask
 
 CLONES = dict(nuts=write_nuts_clone, camvid=write_camvid_clone, trees=write_trees_clone)
 
@@ -37,15 +35,6 @@ def test_four_nuts_are_held_out_as_for_the_measured_scores(tmp_path):
     coco = json.loads((root / "annotations" / "instances_val2017.json").read_text())
     ids = {int(Path(image["file_name"]).stem) for image in coco["images"]}
     assert {annotation["image_id"] for annotation in coco["annotations"]} == ids == {4, 8, 11, 16}
-
-
-def test_every_third_and_every_sixth_frame_of_camvid_is_copied_with_its_map(tmp_path):
-    camvid = clone("camvid", tmp_path)
-    root = tmp_path / "data" / "camvid"
-    assert write_data("camvid", camvid, root) == {"training": 4, "validation": 2}
-    for split, folder, step in (("training", "train", 3), ("validation", "test", 6)):
-        assert names(root / "annotations" / split) == names(camvid / "CamVid" / folder)[::step]
-        assert len(names(root / "images" / split)) == 12 // step
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +71,6 @@ def test_tiles_show_their_trees_and_no_pixel_is_in_two_splits(split, left_of_spl
                 x, y, width, height = map(int, annotation["bbox"])
                 covered[y : y + height + 1, x : x + width + 1] = True
         assert_shows_trees(tile, covered)
-
-
-@pytest.mark.parametrize("name, labels", [("mosaic", "crowns"), ("OSBS_029", "OSBS_029")])
-def test_crowns_lie_on_their_raster(name, labels, trees):
-    crowns = geopandas.read_file(trees / f"{labels}.gpkg")
-    with rasterio.open(trees / f"{name}.tif") as raster:
-        assert crowns.crs == raster.crs
-        covered = geometry_mask(crowns.geometry, raster.shape, raster.transform, invert=True)
-    assert_shows_trees(read_pixels(trees / f"{name}.tif"), covered)
 
 
 def test_a_missing_file_is_named_and_nothing_is_left(tmp_path):

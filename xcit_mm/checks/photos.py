@@ -29,26 +29,22 @@ def check_photos(
     """
     missing = [path for path in labels if not os.path.isfile(path)]
     problem = f"of {len(labels)} images are missing"
-    yield from listed("FAIL", "D314", missing, problem, "add them, or correct data_prefix")
+    fix = "add them, or name their folder: --images of `train --from`, data_prefix of a config"
+    yield from listed("FAIL", "D314", missing, problem, fix)
     color_type = step.get("color_type", "color")
     is_whole = reads_all_bands(color_type, step.get("imdecode_backend"))
     if is_whole or type_name(step) != "LoadImageFromFile":
         return
     wrong = []
     deep = []
-    unusable = []
     paths = sorted(set(labels).difference(missing))
     for path, header in zip(paths, read_headers(paths), strict=True):
         file, size = labels[path]
-        if header.problem or header.raster_bands:
-            unusable.append(f"{path} ({header.problem or f'{header.raster_bands} bands'})")
-        elif header[:2] != size and not color_type.endswith("ignore_orientation"):
+        if header[:2] != size and not color_type.endswith("ignore_orientation"):
             sizes = f"{size[0]} x {size[1]} in its labels, {header.width} x {header.height} loaded"
             wrong.append(f"{file} ({sizes})")
         if header.is_deep:
             deep.append(path)
-    fix = "replace or remove these files; of bands: docs/bands.md"
-    yield from listed("FAIL", "D315", unusable, "images cannot be used", fix)
     problem = "images have more than 8 bits, of which mmcv keeps the upper 8"
     yield from listed("note", "D315", deep, problem, "docs/bands.md, if their values are low")
     yield from listed("FAIL", code, wrong, "images have another size than their labels", _TURN)

@@ -2,10 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import Image
 
 from ..datasets.dataset import IGNORED
-from ..datasets.headers import read_headers, read_labels
+from ..datasets.headers import read_all, read_headers
 from ..utils.errors import counted
 from .findings import Finding, fail, listed
 from .photos import check_photos
@@ -27,14 +30,10 @@ def check_maps(
         return
     paths = list(maps.values())
     headers = dict(zip(paths, read_headers(paths), strict=True))
-    wrong = [
-        f"{path} ({header.problem or 'has colours'})"
-        for path, header in headers.items()
-        if header.problem or header.channels > 1
-    ]
+    colored = [path for path, header in headers.items() if header.channels > 1]
     fix = "write maps of one channel or with a palette, or correct seg_map_suffix and data_prefix"
-    yield from listed("FAIL", "D505", wrong, "files are not segmentation maps", fix)
-    if wrong:
+    yield from listed("FAIL", "D505", colored, "files have colours, and are no maps", fix)
+    if colored:
         return
     sizes = {photo: (path, headers[path][:2]) for photo, path in maps.items()}
     yield from check_photos("D511", dataset.loading, sizes)
@@ -50,7 +49,7 @@ def _check_labels(
 ) -> Iterator[Finding]:
     """Check that heads have classes for the labels of maps, and that classes have pixels."""
     maps = defaultdict(list)  # that have a label, by label
-    for path, values in zip(paths, read_labels(paths), strict=True):
+    for path, values in zip(paths, read_all(_read_labels, paths), strict=True):
         for label in {_trained_label(value, dataset.built) for value in values}:
             maps[label].append(path)
     ignored = IGNORED
@@ -77,6 +76,11 @@ def _check_labels(
     problem = f"classes have no pixels in {len(paths)} segmentation maps"
     fix = "write the numbers of the classes, 0, 1, ..., into the maps, not the ignored label, or "
     yield from listed(level, "D513", absent, problem, f"{fix}correct classes or reduce_zero_label")
+
+
+def _read_labels(file: BinaryIO) -> list[int]:
+    """Return the labels of the pixels of a map."""
+    return np.unique(np.asarray(Image.open(file))).tolist()
 
 
 def _trained_label(value: int, built: Any) -> int:

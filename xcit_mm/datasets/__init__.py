@@ -1,9 +1,8 @@
 """The data contract: COCO, YOLO and segmentation maps, one strict reader each, and one writer."""
 
 from .coco import CocoFile
-from .dataset import IGNORED, Dataset
+from .dataset import IGNORED, Dataset, write_dataset
 from .reading import Source, read_dataset, suggest_files
-from .writing import write_dataset
 
 __all__ = [
     "IGNORED",

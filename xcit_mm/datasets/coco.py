@@ -3,28 +3,23 @@
 The schema asks for what mmdet and pycocotools read, and ignores other keys.
 """
 
-import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from ..utils.atomic import atomic_write
+
 _Pixels = Annotated[int, Meta(ge=1)]
-_Value = TypeVar("_Value")
 
 
-class NamedImage(Struct, gc=False):
-    """An image of a json that is to be predicted."""
+class CocoImage(Struct, gc=False):
+    """An image. Its size is in pixels, after EXIF's orientation."""
 
     id: int
     file_name: str
-
-
-class CocoImage(NamedImage, gc=False):
-    """An image with labels. Its size is in pixels, after EXIF's orientation."""
-
     width: _Pixels
     height: _Pixels
 
@@ -61,74 +56,51 @@ class Annotation(Struct, gc=False):
 
 
 class CocoFile(Struct):
-    """The content of a json."""
+    """The content of a json. Images to predict need no further lists."""
 
     images: list[CocoImage]
-    categories: list[Category]
+    categories: list[Category] = []
     annotations: list[Annotation] = []
 
 
-class ImageList(Struct):
-    """The content of a json of images to predict."""
-
-    images: list[NamedImage]
-    categories: list[Category] = []
-
-
-_Content = TypeVar("_Content", CocoFile, ImageList)
-
-
 def read_coco(path: Path) -> CocoFile:
-    """Read a json of images with labels.
+    """Read a json.
 
     Raises:
         ValueError: If it does not have the schema, an id or name of images or categories occurs
             twice, or an annotation belongs to none of them. The message names the place.
     """
-    coco = _read(path, CocoFile)
+    try:
+        coco = msgspec.json.decode(path.read_bytes(), type=CocoFile)
+    except ValueError as error:  # of the schema, of json, or of UTF-8
+        raise ValueError(f"{path}: {error}") from None
+    for noun, entries in (("images", coco.images), ("categories", coco.categories)):
+        check_unique((entry.id for entry in entries), f"{path}: two {noun} have the id")
+    check_unique((image.file_name for image in coco.images), f"{path}: two images are named")
+    check_unique((entry.name for entry in coco.categories), f"{path}: two categories are named")
     image_ids = {image.id for image in coco.images}
     category_ids = {category.id for category in coco.categories}
-    for number, annotation in enumerate(coco.annotations):
-        place = f"at $.annotations[{number}] (id {annotation.id})"
-        if annotation.image_id not in image_ids:
-            raise ValueError(f"{path}: no image has the id {annotation.image_id} - {place}")
-        if annotation.category_id not in category_ids:
-            raise ValueError(f"{path}: no category has the id {annotation.category_id} - {place}")
+    for number, entry in enumerate(coco.annotations):
+        if entry.image_id not in image_ids or entry.category_id not in category_ids:
+            problem = "image_id or category_id is in none of the lists"
+            raise ValueError(f"{path}: {problem} - at `$.annotations[{number}]`")
     return coco
 
 
-def read_images(path: Path) -> ImageList:
-    """Read a json of images to predict. The errors are those of `read_coco`."""
-    return _read(path, ImageList)
+def write_coco(
+    path: Path, classes: Sequence[str], images: list[CocoImage], annotations: list[Annotation]
+) -> None:
+    """Write a json. Annotations and classes get the ids 1, 2, ..., as pycocotools needs them."""
+    for number, annotation in enumerate(annotations, start=1):
+        annotation.id = number
+    categories = [Category(number, name) for number, name in enumerate(classes, start=1)]
+    with atomic_write(path) as file:
+        file.write(msgspec.json.encode(CocoFile(images, categories, annotations)))
 
 
-def _read(path: Path, schema: type[_Content]) -> _Content:
-    encoded = path.read_bytes()
-    try:
-        content = msgspec.json.decode(encoded, type=schema)
-    except ValueError as error:  # of the schema, of json, or of UTF-8
-        raise ValueError(f"{path}: {error}{_find_id(encoded, str(error))}") from None
-    for noun, entries in (("images", content.images), ("categories", content.categories)):
-        check_unique((entry.id for entry in entries), f"{path}: two {noun} have the id")
-    check_unique((image.file_name for image in content.images), f"{path}: two images are named")
-    check_unique((entry.name for entry in content.categories), f"{path}: two categories are named")
-    return content
-
-
-def _find_id(encoded: bytes, message: str) -> str:
-    """Return the id of the entry in which msgspec found an error, as ' (id 3)', or ''."""
-    place = re.search(r"\$\.(images|categories|annotations)\[(\d+)\]", message)
-    if place is None:
-        return ""
-    lists = msgspec.json.decode(encoded, type=dict[str, Raw])
-    entries = msgspec.json.decode(lists[place[1]], type=list[Raw])
-    entry = msgspec.json.decode(entries[int(place[2])])
-    return f" (id {entry['id']})" if isinstance(entry, dict) and "id" in entry else ""
-
-
-def check_unique(values: Iterable[_Value], problem: str) -> None:
+def check_unique(values: Iterable[Hashable], problem: str) -> None:
     """Raise ValueError with a problem and the first repeated value, if a value occurs twice."""
-    seen: set[_Value] = set()
+    seen: set[Hashable] = set()
     for value in values:
         if value in seen:
             raise ValueError(f"{problem} {str(value)!r}")

@@ -1,10 +1,11 @@
 """A data set as it is trained on: its classes, and of each split the images with their labels."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..utils.errors import counted, preview
-from .coco import CocoFile
+from ..utils.errors import counted
+from .coco import CocoFile, write_coco
 
 PAGE = "docs/your-own-data.md"
 IGNORED = 255
@@ -13,27 +14,22 @@ IGNORED = 255
 
 @dataclass
 class Maps:
-    """A split whose images have segmentation maps, PNGs of the same names in another folder.
+    """A split with segmentation maps: mmseg's arguments to read it, and the names of its images."""
 
-    `images` are their names without `suffix`, such as '.jpg'.
-    """
-
-    image_folder: Path
-    map_folder: Path
-    suffix: str
-    images: list[str]
+    arguments: dict[str, Any]
+    images: list[Path]
 
 
 @dataclass
 class Dataset:
     """A data set. Its classes are the categories 1, 2, ... of objects, and images have absolute
-    paths as names. `left_out` has the category of each object of no class.
+    paths as names. `left_out` objects of the validation are of no class.
     """
 
     classes: tuple[str, ...]
     train: CocoFile | Maps
     val: CocoFile | Maps | None = None
-    left_out: list[str] = field(default_factory=list)
+    left_out: int = 0
 
     def describe(self) -> str:
         """Return a line: what is trained on, held out and left out."""
@@ -48,15 +44,22 @@ class Dataset:
         else:
             parts.append("no validation: no --val, `val` in data.yaml or images/val")
         if self.left_out:
-            problem = f"left out {counted(len(self.left_out), 'object')} of the validation"
-            names = preview(sorted(set(self.left_out)))
-            parts.append(f"{problem}, of classes without objects in training: {names}")
+            parts.append(f"left out {counted(self.left_out, 'object')} of other classes")
         return ", ".join(parts)
 
 
-def read_text(path: Path) -> str:
-    """Read a text in UTF-8, or raise ValueError with its path."""
-    try:
-        return path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: {error}") from None
+def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
+    """Write the objects of a data set into train.json and val.json of a folder. Return the
+    arguments by which mmdet or mmseg reads 'train' and, if there is one, 'val'.
+    """
+    arguments: dict[str, dict[str, Any]] = {}
+    for name, split in (("train", dataset.train), ("val", dataset.val)):
+        path = folder / f"{name}.json"
+        if split is None:
+            path.unlink(missing_ok=True)  # of a former writing
+        elif isinstance(split, Maps):
+            arguments[name] = split.arguments
+        else:
+            write_coco(path, dataset.classes, split.images, split.annotations)
+            arguments[name] = dict(ann_file=str(path), data_prefix=dict(img=""))
+    return arguments

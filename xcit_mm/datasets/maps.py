@@ -5,7 +5,7 @@ from pathlib import Path
 from ..utils.errors import preview
 from ..utils.images import PHOTO_SUFFIXES
 from .coco import check_unique
-from .dataset import PAGE, Dataset, Maps, read_text
+from .dataset import PAGE, Dataset, Maps
 
 
 def read(folder: Path) -> Dataset:
@@ -13,7 +13,7 @@ def read(folder: Path) -> Dataset:
     names = folder / "classes.txt"
     if not names.exists():
         raise FileNotFoundError(f"no {names}: {PAGE} shows the folder of maps")
-    classes = read_text(names).rstrip().splitlines()
+    classes = names.read_text("utf-8-sig").rstrip().splitlines()
     if len(classes) < 2 or "" in classes:
         raise ValueError(f"{names}: expected at least two names, one on each line")
     check_unique(classes, f"{names}: two labels are named")
@@ -30,12 +30,11 @@ def _read_split(folder: Path, split: str) -> Maps:
     suffixes = sorted({path.suffix for path in photos})
     if len(suffixes) != 1:
         raise ValueError(f"{image_folder}: expected images of one suffix, found {suffixes}")
-    images = {str(path.relative_to(image_folder).with_suffix("")) for path in photos}
-    maps = {
-        str(path.relative_to(map_folder).with_suffix("")) for path in map_folder.rglob("[!.]*.png")
-    }
+    images = {path.relative_to(image_folder).with_suffix("") for path in photos}
+    maps = {path.relative_to(map_folder).with_suffix("") for path in map_folder.rglob("[!.]*.png")}
     alone = sorted(images ^ maps)
     if alone:
-        counts = f"{image_folder} has {len(images)} images, {map_folder} {len(maps)} maps (*.png)"
-        raise FileNotFoundError(f"{counts}; without a partner: {preview(alone)}")
-    return Maps(image_folder, map_folder, suffixes[0], sorted(images))
+        problem = f"{image_folder} and *.png in {map_folder}: without a partner are"
+        raise FileNotFoundError(f"{problem} {preview(alone)}")
+    folders = dict(img_path=str(image_folder), seg_map_path=str(map_folder))
+    return Maps(dict(data_prefix=folders, img_suffix=suffixes[0]), sorted(images))

@@ -43,82 +43,55 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     data = source.data
     if data.suffix != ".json" and (source.val or source.images or source.val_images):
         raise ValueError(f"--val, --images and --val-images belong to a COCO json, not to {data}")
-    if source.val is not None and source.val.suffix != ".json":
-        raise ValueError(f"--val {source.val}: give a COCO json")
     if not is_detector:
-        if data.is_file():
-            problem = f"{data} has objects, and a segmentor takes a folder of maps"
-            raise ValueError(f"{problem}: see {PAGE}")
         return maps.read(data)
     val = None
     if data.suffix in (".yaml", ".yml"):
         train, val = yolo.read(data)
     elif data.suffix == ".json":
-        train = _read_with_photos(data, source.images)
+        train = _read_objects(data, source.images)
         if source.val is not None:
-            val = _read_with_photos(source.val, source.val_images or source.images)
+            val = _read_objects(source.val, source.val_images or source.images)
     else:
-        recipe = "docs/recipes.md converts Pascal VOC, labelme and CreateML"
+        recipe = "docs/recipes.md converts Pascal VOC and labelme"
         raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {recipe}")
     for split, name in ((train, "training"), (val, "validation")):
         if split is not None and not split.annotations:
-            raise ValueError(f"{data}: no image for {name} has an object")
+            raise ValueError(f"{data}: no image for {name} has an object: see {PAGE}")
     used = {annotation.category_id for annotation in train.annotations}
     classes = [category.name for category in train.categories if category.id in used]
     if set(classes) == set(order):
         classes = list(order)
-    left_out = _number_classes(train, classes)
+    _number_classes(train, classes)
+    left_out = 0
     if val is not None:
         lacking = sorted(set(classes).difference(category.name for category in val.categories))
         if lacking:
             raise ValueError(f"{source.val} has no category {preview(lacking)}")
-        left_out += _number_classes(val, classes)
+        left_out = _number_classes(val, classes)
     return Dataset(tuple(classes), train, val, left_out)
 
 
-def _read_with_photos(path: Path, folder: Path | None) -> CocoFile:
+def _read_objects(path: Path, folder: Path | None) -> CocoFile:
     """Read a json, with the paths of its images as their names."""
     coco = read_coco(path)
     for image in coco.images:
         image.file_name = os.path.join(folder or path.parent, image.file_name)
-    missing = [image.file_name for image in coco.images if not os.path.isfile(image.file_name)]
-    if missing:
-        problem = f"{len(missing)} of {len(coco.images)} images of {path} are missing"
-        raise FileNotFoundError(f"{problem}, such as {missing[0]}: name their folder by --images")
     return coco
 
 
-def _number_classes(content: CocoFile, classes: Sequence[str]) -> list[str]:
-    """Give objects the numbers of classes. Remove the others, and return their categories."""
+def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
+    """Give objects the numbers of classes. Remove the others, and return how many they were."""
     names = {category.id: category.name for category in content.categories}
     numbers = {name: number for number, name in enumerate(classes, start=1)}
     objects = content.annotations
-    content.annotations = []
-    left_out = []
-    for entry in objects:
-        name = names[entry.category_id]
-        if name in numbers:
-            entry.category_id = numbers[name]
-            content.annotations.append(entry)
-        else:
-            left_out.append(name)
-    return left_out
+    content.annotations = [entry for entry in objects if names[entry.category_id] in numbers]
+    for entry in content.annotations:
+        entry.category_id = numbers[names[entry.category_id]]
+    return len(objects) - len(content.annotations)
 
 
 def suggest_files(folder: Path) -> list[list[str]]:
-    """List the options of `train --from` for each file of a folder that could be meant, by names
-    alone.
-    """
-    suggestions = [["--data", str(path)] for path in folder.glob("*.yaml")]
-    if (folder / "classes.txt").exists():  # of YOLO: its jsons are not COCO's
-        return suggestions
-    jsons = [*folder.glob("*.json"), *folder.glob("*/*.json")]
-    for path in sorted(jsons, key=lambda path: ("train" not in str(path), path)):
-        options = ["--data", str(path)]
-        if path.parent.name == "annotations":  # beside folders of images
-            split = path.stem.removeprefix("instances_")
-            folders = [path.parent.parent / name for name in (f"images/{split}", split, "images")]
-            photos = next(filter(Path.is_dir, folders), folders[-1])
-            options += ["--images", str(photos)]
-        suggestions.append(options)
-    return suggestions
+    """List the options of `train --from` for each file that a folder could mean, by names alone."""
+    paths = [*folder.glob("*.yaml"), *folder.glob("train/*.json")]  # the latter as Roboflow's
+    return [["--data", str(path)] for path in paths]

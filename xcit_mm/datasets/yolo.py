@@ -1,8 +1,6 @@
 """YOLO's format, as Ultralytics documents it: a data.yaml, and a text of labels for each image."""
 
 import glob
-import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -14,7 +12,6 @@ from msgspec import Raw, Struct
 from ..utils.errors import preview
 from ..utils.images import PHOTO_SUFFIXES
 from .coco import Annotation, Category, CocoFile, CocoImage, check_unique
-from .dataset import read_text
 from .headers import read_headers
 
 
@@ -62,16 +59,16 @@ def _list_photos(path: Path, root: str, source: str) -> list[Path]:
         below = sorted(glob.glob("**", root_dir=found, recursive=True))
         return [found / name for name in below if name.lower().endswith(PHOTO_SUFFIXES)]
     photos = []
-    for line in filter(None, map(str.strip, read_text(found).split("\n"))):
+    for line in filter(None, map(str.strip, found.read_text("utf-8-sig").split("\n"))):
         names = (line, line.removeprefix("data/"))  # which CVAT's archive lacks
         photos.append(_find_first(found, [found.parent / name for name in names]))
     return photos
 
 
-def _find_first(named_in: Path, paths: Sequence[Path]) -> Path:
+def _find_first(named_in: Path, paths: list[Path]) -> Path:
     for path in paths:
         if path.exists():
-            return Path(os.path.abspath(path))
+            return path
     raise FileNotFoundError(f"{named_in}: no {paths[0]}")
 
 
@@ -80,57 +77,46 @@ def _label_path(photo: Path) -> Path:
     return Path("/labels/".join(str(photo).rsplit("/images/", 1))).with_suffix(".txt")
 
 
-def _read_split(photos: Sequence[Path], names: dict[int, str]) -> CocoFile:
-    labels = [_label_path(photo) for photo in photos]
-    check_unique(labels, "two images have the labels")
-    if labels and not any(label.exists() for label in labels):
-        raise FileNotFoundError(f"none of {len(labels)} photos has labels, such as {labels[0]}")
+def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
     for folder in {photo.parent for photo in photos}:
-        texts = {path.stem for path in _label_path(folder / "any").parent.glob("*.txt")}
-        stems = {path.stem for path in folder.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES}
-        alone = sorted(texts - stems - {"classes"})  # names, which some tools write there
+        labelled = {path.stem for path in _label_path(folder / "any").parent.glob("*.txt")}
+        there = {path.stem for path in folder.iterdir() if path.suffix != ".txt"}
+        alone = sorted(labelled - there - {"classes"})  # names, which some tools write there
         if alone:
             raise ValueError(f"{folder} has no photos of the labels {preview(alone)}")
     images = []
-    annotations: list[Annotation] = []
+    annotations = []
     for number, (photo, header) in enumerate(zip(photos, read_headers(photos), strict=True)):
-        if header.problem:
-            raise ValueError(f"{photo} cannot be read: {header.problem}")
-        images.append(CocoImage(number, str(photo), header.width, header.height))
-        if labels[number].exists():
-            annotations += _read_labels(labels[number], images[-1], names)
+        image = CocoImage(number, str(photo), header.width, header.height)
+        images.append(image)
+        labels = _label_path(photo)
+        lines = labels.read_text("utf-8-sig").splitlines() if labels.exists() else []
+        for place, line in enumerate(lines, start=1):
+            try:
+                if line.strip():
+                    annotations.append(_read_object(line, image, names))
+            except ValueError as error:
+                raise ValueError(f"{labels}, line {place}: {line[:80]!r}: {error}") from None
     return CocoFile(images, [Category(*item) for item in names.items()], annotations)
-
-
-def _read_labels(path: Path, image: CocoImage, names: dict[int, str]) -> list[Annotation]:
-    """Read the objects of an image, a line each."""
-    objects = []
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        try:
-            if line.strip():
-                objects.append(_read_object(line, image, names))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {line[:80]!r}: {error}") from None
-    return objects
 
 
 def _read_object(line: str, image: CocoImage, names: dict[int, str]) -> Annotation:
     """Read a class and a box (centre and sides) or a polygon. Raise ValueError for other lines."""
     category, *values = map(float, line.split())
     are_parts = all(-0.01 <= value <= 1.01 for value in values)  # but for rounding
-    if category not in names:
-        raise ValueError(f"class {category:g} is not among the names {preview(names)}")
-    if len(values) < 4 or len(values) % 2 or not are_parts:
-        raise ValueError("give a class and a box or a polygon in parts of the image")
-    xs = [x * image.width for x in values[::2]]
-    ys = [y * image.height for y in values[1::2]]
-    if len(values) == 4:
-        x, width = xs
-        y, height = ys
-        box = (x - width / 2, y - height / 2, width, height)
-        return Annotation(0, image.id, int(category), box, width * height)
-    box = (min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys))
-    points = np.array([xs, ys], np.float32).T
-    outline = Raw(msgspec.json.encode([points.ravel().tolist()]))
-    area = cv2.contourArea(points)
-    return Annotation(0, image.id, int(category), box, area, segmentation=outline)
+    if category not in names or len(values) < 4 or len(values) % 2 or not are_parts:
+        raise ValueError("give a class of `names` and a box or a polygon in parts of the image")
+    points = np.array(values).reshape(-1, 2) * (image.width, image.height)
+    if len(points) == 2:
+        centre, sides = points
+        corner = centre - sides / 2
+        area = sides.prod()
+        outline = []
+    else:
+        corner = points.min(axis=0)
+        sides = points.max(axis=0) - corner
+        area = cv2.contourArea(points.astype(np.float32))
+        outline = [points.ravel().tolist()]
+    box = (*corner.tolist(), *sides.tolist())
+    mask = Raw(msgspec.json.encode(outline))
+    return Annotation(0, image.id, int(category), box, float(area), segmentation=mask)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..datasets.coco import check_unique, read_images
+from ..datasets.coco import check_unique, read_coco
 from ..utils.folders import SETTINGS
 from ..utils.images import PHOTO_SUFFIXES
 
@@ -98,7 +98,7 @@ def _list_folder(folder: str, left_out: list[str]) -> Iterator[str]:
 
 
 def _read_coco(path: Path, root: str | Path | None) -> Listing:
-    coco = read_images(path)
+    coco = read_coco(path)
     folder = os.path.abspath(root or path.parent)
     items = []
     for image in coco.images:

@@ -10,9 +10,8 @@ import numpy as np
 import shapely
 from shapely.affinity import translate
 
-from ..datasets.coco import Annotation, CocoImage
+from ..datasets.coco import Annotation, CocoImage, write_coco
 from ..datasets.dataset import IGNORED
-from ..datasets.writing import write_coco
 from ..utils.coco import encode_mask, from_corners
 from .gdal import open_raster
 from .labels import Labels
