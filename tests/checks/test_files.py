@@ -59,11 +59,6 @@ def test_a_photo_that_does_not_load_as_labelled_is_named(name):
     assert_named(found, [(code, *values)])
 
 
-def test_a_grey_photo_is_right():
-    write_pixels(PHOTO, ".jpg", np.zeros((HEIGHT, WIDTH), np.uint8))
-    assert failures(MASK_RCNN) == []
-
-
 def turn_maps() -> None:
     for path in SHAPES_MAPS.glob("*.png"):
         Image.open(path).transpose(Image.Transpose.ROTATE_270).save(path)
