@@ -114,6 +114,11 @@ def test_labels_that_lack_their_photos_are_named(old, new, message, tmp_path):
         read_export(options)
 
 
+def test_a_format_without_a_reader_names_the_recipe(tmp_path):
+    with pytest.raises(ValueError, match=r"a\.xml is neither .*: docs/recipes\.md"):
+        read_export(["--data", str(tmp_path / "a.xml")])
+
+
 def test_names_stay_as_they_are_written(tmp_path):
     options = write_export("Ultralytics", tmp_path)
     path = tmp_path / "data.yaml"
