@@ -15,6 +15,7 @@ from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
 FOUR = DEMO / "fpn_xcit-n12-p16_shapes-4band.py"
+DRAWN = [f"default_hooks.visualization.{option}" for option in ("draw=True", "interval=1")]
 
 
 @pytest.mark.slow
@@ -27,11 +28,11 @@ def test_the_demo_of_four_bands_trains_and_is_scored_and_drawn(tmp_path):
     run = run_tool("train", FOUR, "--work-dir", tmp_path, *options, cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
     arguments = (tmp_path / "iter_2.pth", "--work-dir", tmp_path / "test", *options)
-    run = run_tool("test", FOUR, *arguments, "--tta", "--show-dir", "shown", cwd=tmp_path)
+    run = run_tool("test", FOUR, *arguments, *DRAWN, cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
     (scores,) = (tmp_path / "test").glob("*/2*.json")
     assert 0 <= json.loads(scores.read_text())["mIoU"] <= 100
-    assert len(list(tmp_path.rglob("shown/**/*.png"))) == 2
+    assert len(list(tmp_path.rglob("vis_image/*.png"))) == 2
 
 
 @pytest.mark.parametrize("bands", [1, 13])

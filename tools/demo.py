@@ -74,15 +74,14 @@ def evaluate(config: Path, checkpoint: Path, folder: Path, *flags: object) -> di
 def run_task(config: Path, folder: Path, *flags: str) -> tuple[dict[str, float], dict[str, float]]:
     """Train with options of `xcit-mm train`, and return the scores before and after training.
 
-    The held-out images are drawn into the folder `visualizations`.
+    The last test draws the held-out images.
     """
     save_untrained(config, folder / "untrained.pth")
     untrained = evaluate(config, folder / "untrained.pth", folder / "untrained")
     run_command("train", config, "--work-dir", folder, *flags)
     checkpoint = Path((folder / "last_checkpoint").read_text())
-    drawing = ("--show-dir", folder / "visualizations")
-    every_image = ("--cfg-options", "default_hooks.visualization.interval=1")
-    trained = evaluate(config, checkpoint, folder / "test", *drawing, *every_image)
+    drawing = [f"default_hooks.visualization.{option}" for option in ("draw=True", "interval=1")]
+    trained = evaluate(config, checkpoint, folder / "test", "--cfg-options", *drawing)
     return untrained, trained
 
 
@@ -91,8 +90,9 @@ def draw_predictions(path: Path, folders: dict[str, Path], count: int = 3) -> No
     size = (5 * count, 2.8 * len(folders))
     figure, axes = plt.subplots(len(folders), count, figsize=size, layout="constrained")
     for row, (task, folder) in zip(axes, folders.items(), strict=True):
-        for number, axis in enumerate(row):
-            (drawn,) = (folder / "visualizations").glob(f"**/*{number:05}.jpg*")
+        drawings = (folder / "test").glob("*/vis_data/vis_image/*")
+        in_order = sorted(drawings, key=lambda path: (len(path.name), path.name))
+        for axis, drawn in zip(row, in_order, strict=False):
             axis.imshow(plt.imread(drawn))
             axis.set_title(f"{task}: ground truth | prediction", fontsize=9)
             axis.axis("off")

@@ -130,6 +130,6 @@ default_hooks = dict(
     param_scheduler=dict(type="ParamSchedulerHook"),
     checkpoint=dict(type="ResumableCheckpointHook", by_epoch=False, interval=100, max_keep_ckpts=2),
     sampler_seed=dict(type="DistSamplerSeedHook"),
-    visualization=dict(type="SegVisualizationHook", interval=1),  # --show-dir: every image
+    visualization=dict(type="SegVisualizationHook", interval=1),  # with draw=True: every image
 )
 randomness = dict(seed=0)

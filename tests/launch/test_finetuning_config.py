@@ -20,9 +20,7 @@ TRAINING = "annotations/instances_training.json"
 
 def test_the_data_give_classes_splits_schedule_and_work_folder(trained, own_data, start, folder):
     cfg = start("--from", trained, *own_data)
-    header = (folder / "my-data.py").read_text().splitlines()[:2]
-    assert header[0].startswith("# Fine-tunes ")
-    assert header[1].startswith("# 8 photos, ") and "held out 4 photos" in header[1]
+    assert (folder / "my-data.py").read_text().startswith("# Fine-tunes ")
     assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2]
     assert cfg.work_dir == "work_dirs/my-data"
     assert not cfg.resume  # though the model was resumed in its own folder
@@ -99,11 +97,10 @@ def test_images_and_maps_train_a_semantic_fpn_and_stay_where_they_are(
 def test_the_command_for_a_folder_works_when_it_is_pasted(name, trained, refused, start, folder):
     """Nothing in the folder is read: its files are named, and the line ends with a command."""
     write_export(name, folder / "my nuts")
-    message = refused("--from", trained, "--data", "my nuts", "--boxes")
+    message = refused("--from", trained, "--data", "my nuts")
     command = shlex.split(message[message.index("xcit-mm train") :])
     cfg = start(*command[2:], "--skip-checks")
     assert cfg.metainfo.classes == ("date", "fig")
-    assert cfg.model.type == "FasterRCNN"
     is_yolo = "YOLO" in name or name == "Ultralytics"
     assert not is_yolo or Path(cfg.filename).name == "my-nuts.py"
 
@@ -144,7 +141,7 @@ def test_annotations_without_a_mask_are_named_and_the_user_chooses(
 ):
     edit_json(data / TRAINING, lambda coco: coco["annotations"][3].update(segmentation=[]))
     message = refused("--from", trained, *own_data)
-    assert "1 of " in message and f"have no mask, in {data}/images/training/0000" in message
+    assert "D412 train: 1 of " in message and "/images/training/0000" in message
     assert not list(folder.glob("my-data*"))
     cfg = start("--from", trained, *own_data, "--boxes")
     assert cfg.model.type == "FasterRCNN"
@@ -172,7 +169,6 @@ def test_a_published_name_is_the_base_in_any_folder(own_data, start):
         (["--from", "maskrcnn_xcit_smal_12_p16"], "try maskrcnn_xcit_small_12_p16"),
         (["--from", "xcit_small_12_p16_384_dist"], "is a trunk without heads"),
         (["--config", "taken.py"], "taken.py exists: train it by `xcit-mm train taken.py`"),
-        (["--config", "taken"], "--config taken: give a name that ends in .py"),
         (["--cfg-options", "max_iter=2"], "max_iter"),
     ],
 )

@@ -23,9 +23,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     changes = add("--cfg-options", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
     changes.help = "changes of the config"
     add("--skip-checks", action="store_true", help="start without the doctor's checks")
-    add("--verbose", action="store_true", help="print the library's log, and tracebacks of errors")
-    launchers = ("none", "pytorch", "slurm", "mpi")
-    add("--launcher", choices=launchers, default="none", help="how processes are started")
+    add("--verbose", action="store_true", help=VERBOSE)
+    launchers = ("none", "pytorch")
+    add("--launcher", choices=launchers, default="none", help="pytorch: torchrun started this")
 
 
 def add_predictor_options(parser: argparse.ArgumentParser) -> None:

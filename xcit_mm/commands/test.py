@@ -9,7 +9,7 @@ from .options import CHECKPOINT, CONFIG, add_run_options
 
 CALLS = """
 xcit-mm test work_dirs/nuts                  # its best or last checkpoint
-xcit-mm test CONFIG CHECKPOINT [--show-dir DIR] [OPTION ...]
+xcit-mm test CONFIG CHECKPOINT [OPTION ...]
 """
 
 
@@ -19,8 +19,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("config", help=CONFIG)
     add("checkpoint", nargs="?", help=CHECKPOINT)
-    add("--show-dir", metavar="DIR", help="draw predictions beside ground truth")
-    add("--tta", action="store_true", help="predict several views of each image")
-    add("--out", metavar="PATH", help="predictions in a file *.pkl, or maps of mmseg in a folder")
     add_run_options(parser)
     return launch.test(parser.parse_intermixed_args(argv))

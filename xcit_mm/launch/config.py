@@ -54,7 +54,6 @@ def write_config(
     shipped = base.partition("/xcit_mm/.mim/configs/")[2]
     header = (
         f"# Fine-tunes {cfg.load_from or base}. Written by `train --from`: edit and keep it.\n"
-        f"# {repr(dataset.describe())[1:-1]}\n"  # one line, whatever names it has
         f"_base_ = {f'xcit_mm::{shipped}' if shipped else base!r}\n"
     )
     same_in_all = (shipped_folder("configs") / "_base_" / "finetuning.txt").read_text("utf-8")

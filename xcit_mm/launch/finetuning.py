@@ -10,16 +10,15 @@ from pathlib import Path
 from ..datasets import Source, read_dataset, suggest_files
 from ..datasets.dataset import PAGE
 from ..utils.cli import cli_main
-from ..utils.errors import preview
 from ..weights.classes import configured_classes
 from .config import write_config
 from .model import adapt, read_model
 from .rasters import adapt_to_tiles, cut
-from .run import train
+from .run import INTERRUPTED, run_training
 
 
 def finetune(options: argparse.Namespace) -> int:
-    """Write the config of a fine-tuning, and train it. Return the exit code.
+    """Write the config of a fine-tuning, and train it. Return the exit code. An error is one line.
 
     Nothing is written if the model cannot be fine-tuned on the data, or a check of the run fails. A
     model with masks becomes one without if no annotation has a mask.
@@ -27,24 +26,23 @@ def finetune(options: argparse.Namespace) -> int:
     Args:
         options: Options of `xcit-mm train` with `model` and `data`.
     """
-    written: list[Path] = []
-    interrupted = "the run has not started"
-    code = cli_main(lambda: _write(options, written), interrupted, options.verbose)
-    return code or train(options, written)
+
+    def work() -> None:
+        written = _write(options)
+        options.config = str(written[0])
+        run_training(options, written)
+
+    return cli_main(work, INTERRUPTED, options.verbose)
 
 
-def _write(options: argparse.Namespace, written: list[Path]) -> None:
-    """Write the config and the objects of a fine-tuning, and add their paths to `written`. The
-    config becomes that of `options`.
-    """
+def _write(options: argparse.Namespace) -> list[Path]:
+    """Write the config and the objects of a fine-tuning, and return their paths."""
     paths = {name: getattr(options, name) for name in ("data", "val", "images", "val_images")}
     source = Source(**{name: Path(os.path.abspath(path)) for name, path in paths.items() if path})
     is_yolo = source.data.suffix in (".yaml", ".yml")
     named = source.data.parent.name if is_yolo else source.data.stem
     name = re.sub(r"\W+", "-", named).strip("-") or "data"
     config = options.new_config or Path(f"{name}.py")
-    if config.suffix != ".py":
-        raise ValueError(f"--config {config}: give a name that ends in .py")
     if config.exists() and not options.overwrite:
         fix = f"train it by `xcit-mm train {config}`, or name another by --config"
         raise FileExistsError(f"{config} exists: {fix}")
@@ -54,24 +52,15 @@ def _write(options: argparse.Namespace, written: list[Path]) -> None:
     if options.labels is not None:
         source, tiles = cut(options, config.resolve().with_name(f"{config.stem}-tiles"), cfg)
     elif is_detector and source.data.is_dir():
-        raise IsADirectoryError(_suggest_command(options))
+        problem = f"{options.data} is a folder, and a detector takes a COCO json or a data.yaml"
+        fix = f"see {PAGE}"
+        for files in suggest_files(options.data)[:1]:
+            fix = shlex.join(["xcit-mm", "train", "--from", options.model, *files])
+        raise IsADirectoryError(f"{problem}: {fix}")
     dataset = read_dataset(source, is_detector, configured_classes(cfg) or ())
     values = adapt(cfg, dataset, options.boxes)
     if tiles is not None:
         adapt_to_tiles(values, cfg, tiles)
-    written += [config, write_config(config, cfg, dataset, source, values)]
+    folder = write_config(config, cfg, dataset, source, values)
     print(f"{name}: {dataset.describe()}", file=sys.stderr)
-    options.config = str(config)
-
-
-def _suggest_command(options: argparse.Namespace) -> str:
-    """Return the message for a folder: which files could be meant, and what to call."""
-    problem = f"{options.data} is a folder, and a detector takes a COCO json or a data.yaml"
-    suggestions = suggest_files(options.data)
-    if not suggestions:
-        return f"{problem}: see {PAGE}"
-    files = preview([path for _, path, *_ in suggestions])
-    command = ["xcit-mm", "train", "--from", options.model, *suggestions[0]]
-    command += ["--config", str(options.new_config)] if options.new_config else []
-    command += ["--boxes"] if options.boxes else []
-    return f"{problem}, such as {files}: {shlex.join(command)}"
+    return [config, folder]

@@ -8,12 +8,10 @@ from mmengine.config import Config
 
 from ..datasets import IGNORED, CocoFile, Dataset
 from ..utils.configs import read_config, type_name
-from ..utils.errors import preview
 from ..weights.zoo import find_model
 
 _TAKEN = "--from takes detectors and segmentors whose heads have num_classes"
 _WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")
-_FIXED_SIZE = {"LoadImageFromFile", "LoadAnnotations", "Resize", "RandomFlip", "PackDetInputs"}
 
 
 def read_model(name: str) -> Config:
@@ -45,25 +43,17 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
         boxes: Whether a model with masks shall find only boxes.
 
     Raises:
-        ValueError: If some objects lack masks, or the model cannot be fine-tuned on the labels.
+        KeyError: If a data set of the config has no pipeline, as wrappers have none.
+        ValueError: If the model cannot be fine-tuned on the labels.
     """
     model = cfg.model.to_dict()
     loaders = (cfg.train_dataloader, cfg.test_dataloader)
-    for loader in loaders:
-        if "pipeline" not in loader.dataset:
-            problem = f"{type_name(loader.dataset)} has no pipeline"
-            raise ValueError(f"{problem}: --from takes data sets without wrappers")
     training, test = (loader.dataset.to_dict()["pipeline"] for loader in loaders)
     metric = None
     if cfg.default_scope == "mmdet":
         has_masks = _choose_masks(model, dataset, boxes)
         metric = ["bbox", "segm"] if has_masks else ["bbox"]
         _load_objects([training, test], has_masks)
-        if {type_name(step) for step in training} == _FIXED_SIZE:
-            for step in training:
-                if type_name(step) == "Resize" and step.get("scale"):
-                    # Measured in docs/benchmark.md, "Fine-tuning".
-                    step.update(type="RandomResize", ratio_range=(0.67, 1.5))
     else:
         model["data_preprocessor"]["seg_pad_val"] = IGNORED
         for step in iter_parts([training, test]):
@@ -75,21 +65,14 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
             part["ignore_index"] = IGNORED
     if cfg.load_from:  # which replaces the weights of the backbone
         model["backbone"]["init_cfg"] = None
-        for part in (model, model["backbone"]):
-            if "pretrained" in part:
-                part["pretrained"] = None
     return dict(model=model, train_pipeline=training, test_pipeline=test, metric=metric)
 
 
 def iter_parts(config: Any) -> Iterator[dict]:
-    """Iterate over the parts of a config, dicts with a type, also inside of others. Steps of Albu
-    are those of albumentations.
-    """
+    """Iterate over the parts of a config, dicts with a type, also inside of others."""
     if isinstance(config, dict):
         if "type" in config:
             yield config
-            if type_name(config) == "Albu":
-                return
         config = list(config.values())
     if isinstance(config, list | tuple):
         for inner in config:
@@ -103,21 +86,10 @@ def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:
     roi_head = model.get("roi_head") or {}
     if not ("panoptic_head" in model or model.get("mask_head") or roi_head.get("mask_head")):
         return False
-    total = 0
-    without_mask = []
-    for split in (dataset.train, dataset.val):
-        if isinstance(split, CocoFile):
-            names = {image.id: image.file_name for image in split.images}
-            total += len(split.annotations)
-            without_mask += [
-                names[part.image_id] for part in split.annotations if not part.has_mask
-            ]
-    if not boxes and not without_mask:
-        return True
-    if not boxes and len(without_mask) < total:
-        problem = f"{len(without_mask)} of {total} objects have no mask, in {preview(without_mask)}"
-        raise ValueError(f"{problem}: draw or remove them, or train boxes alone by --boxes")
-    if roi_head.get("type") not in ("StandardRoIHead", "CascadeRoIHead"):
+    objects = dataset.train.annotations if isinstance(dataset.train, CocoFile) else []
+    if not boxes and any(annotation.has_mask for annotation in objects):
+        return True  # a check of the run names objects without masks
+    if not roi_head:
         raise ValueError(f"{model['type']} needs masks: give data with masks, or another model")
     roi_head.update(mask_roi_extractor=None, mask_head=None)
     if model["type"] == "MaskRCNN":

@@ -3,7 +3,6 @@
 import argparse
 import copy
 import os
-import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -27,25 +26,20 @@ from ..utils.folders import lock_folder
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
 from .config import write_data_anew
-from .model import iter_parts
-from .options import change_test
 from .report import report
-from .runner import AccumulatingRunner, QuietRunner, print_into_log
+from .runner import QuietRunner, print_into_log
 from .state import find_checkpoint, is_complete
 
+INTERRUPTED = "--resume resumes from the last checkpoint"
 
-def train(options: argparse.Namespace, written: Sequence[Path] = ()) -> int:
+
+def train(options: argparse.Namespace) -> int:
     """Check a training, then run it, and return the exit code. An error is one line.
-
-    A work folder is one run: it has no checkpoint yet, or the run resumes.
 
     Args:
         options: Options of `xcit-mm train`.
-        written: The config and the data that were just written, which an error before the start
-            removes. Else the data of the config are written anew at a start.
     """
-    interrupted = "--resume resumes from the last checkpoint"
-    return cli_main(lambda: _train(options, written), interrupted, options.verbose)
+    return cli_main(lambda: run_training(options), INTERRUPTED, options.verbose)
 
 
 def test(options: argparse.Namespace) -> int:
@@ -57,7 +51,15 @@ def test(options: argparse.Namespace) -> int:
     return cli_main(lambda: _test(options), "the test has no scores yet", options.verbose)
 
 
-def _train(options: argparse.Namespace, written: Sequence[Path]) -> None:
+def run_training(options: argparse.Namespace, written: Sequence[Path] = ()) -> None:
+    """Check a training, then run it. A work folder is one run: it has no checkpoint yet, or the run
+    resumes.
+
+    Args:
+        options: Options of `xcit-mm train`.
+        written: The config and the data that were just written, which an error before the start
+            removes. Else the data of the config are written anew at a start.
+    """
     with ExitStack() as lock:
         with removed_on_error(written):
             cfg = _read_run(find_config(options.config), options)
@@ -65,18 +67,15 @@ def _train(options: argparse.Namespace, written: Sequence[Path]) -> None:
             if _is_first():
                 lock.enter_context(lock_folder(folder, "--work-dir"))
             with quiet():
-                change_training(cfg, options)
+                _change_training(cfg, options)
                 checkpoint = find_checkpoint(cfg, options.resume)
-                cfg.resume = checkpoint is not None
-                if checkpoint:
-                    if is_complete(checkpoint, cfg):
-                        fix = "a longer run starts from it by load_from, see docs/recipes.md"
-                        _say(f"the run is complete: {checkpoint} is its end; {fix}")
-                        return
-                elif options.resume is not None:
-                    _say(f"{folder} has no checkpoint yet: the run starts at the first iteration")
+                if checkpoint and is_complete(checkpoint, cfg):
+                    fix = "a longer run starts from it by load_from, see docs/recipes.md"
+                    _say(f"the run is complete: {checkpoint} is its end; {fix}")
+                    return
                 if _is_first() and not (checkpoint or written):
                     write_data_anew(cfg)
+                cfg.resume = checkpoint is not None
                 checked = copy.deepcopy(cfg)
                 if checkpoint:
                     cfg.load_from = checkpoint
@@ -84,13 +83,11 @@ def _train(options: argparse.Namespace, written: Sequence[Path]) -> None:
                 start = cfg.get("load_from") or "the config's initial weights"
                 _say(f"{type_name(cfg.model)} from {start}, in {folder}")
                 _check(check_training(checked), options)
-            runner = _build_runner(cfg, options.verbose)
+            runner = _build_runner(cfg)
         runner.register_hook(TerminationHook())
         for config in written[:1]:
-            command = ["xcit-mm", "train", str(config)]
-            command += ["--cfg-options", *options.cfg_options] if options.cfg_options else []
-            _say(f"written: {config}; edit it, and train it by {shlex.join(command)}")
-        with print_into_log(runner, options.verbose), load_files_by(load_checkpoint):
+            _say(f"written: {config}; edit it, and train it by xcit-mm train {config}")
+        with print_into_log(runner), load_files_by(load_checkpoint):
             runner.train()
         if _is_first():
             for line in report(folder, cfg):
@@ -105,9 +102,12 @@ def _test(options: argparse.Namespace) -> None:
             write_data_anew(cfg)
         check_checkpoint(checkpoint)
         _check(check_test(copy.deepcopy(cfg), checkpoint), options)
-        change_test(cfg, checkpoint, options)
-    runner = _build_runner(cfg, options.verbose)
-    with print_into_log(runner, options.verbose), load_files_by(load_checkpoint):
+    cfg.load_from = checkpoint
+    cfg.resume = False
+    for name in ("train_dataloader", "train_cfg", "optim_wrapper", "param_scheduler"):
+        cfg[name] = None
+    runner = _build_runner(cfg)
+    with print_into_log(runner), load_files_by(load_checkpoint):
         runner.test()
 
 
@@ -119,24 +119,13 @@ def _read_run(config: str, options: argparse.Namespace) -> Config:
     return cfg
 
 
-def change_training(cfg: Config, options: argparse.Namespace) -> None:
-    """Change a config by the options of a training. Raise ValueError if it has no place for one."""
+def _change_training(cfg: Config, options: argparse.Namespace) -> None:
+    """Change a config by the options of a training."""
     wrapper = cfg.get("optim_wrapper") or {}
     wrapper.setdefault("type", "OptimWrapper")
-    name = type_name(wrapper)
-    if options.amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
-        raise ValueError(f"--amp: optim_wrapper.type={wrapper['type']} has a precision of its own")
-    if options.amp or name == "AmpOptimWrapper":
-        if get_device() == "cpu":
-            wrapper["type"] = "mmengine.CPUAmpOptimWrapper"  # in bfloat16
-        else:
-            wrapper["type"] = "AmpOptimWrapper"
-            wrapper.setdefault("loss_scale", "dynamic")
-            heads = {type_name(part) for part in iter_parts(cfg.model)}
-            # They divide the loss of masks by the number of masks times that of points.
-            if wrapper.get("dtype") != "bfloat16" and heads & {"MaskFormerHead", "Mask2FormerHead"}:
-                problem = "the loss of masks is 0 in float16, which overflows"
-                raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
+    if options.amp or type_name(wrapper) == "AmpOptimWrapper":
+        is_on_cpu = get_device() == "cpu"  # in bfloat16
+        wrapper["type"] = "mmengine.CPUAmpOptimWrapper" if is_on_cpu else "AmpOptimWrapper"
     if options.auto_scale_lr:
         cfg.merge_from_dict({"auto_scale_lr.enable": True})
 
@@ -155,10 +144,8 @@ def _check(findings: Iterable[Finding], options: argparse.Namespace) -> None:
             _say(str(finding))
 
 
-def _build_runner(cfg: Config, is_verbose: bool) -> Runner:
+def _build_runner(cfg: Config) -> Runner:
     """Build the Runner that a config names, by default mmengine's."""
-    if is_verbose:
-        return RUNNERS.build(cfg) if "runner_type" in cfg else AccumulatingRunner.from_cfg(cfg)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         runner = RUNNERS.build(cfg) if "runner_type" in cfg else QuietRunner.from_cfg(cfg)
@@ -173,6 +160,4 @@ def _say(line: str) -> None:
 
 def _is_first() -> bool:
     """Return whether this is the first process of a run, which alone checks, prints and writes."""
-    variables = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-    ranks = [os.environ[name] for name in variables if os.environ.get(name)]
-    return not ranks or ranks[0] == "0"
+    return os.environ.get("RANK", "0") == "0"  # of torchrun

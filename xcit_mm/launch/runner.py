@@ -16,35 +16,10 @@ from mmengine.runner import Runner
 _NOT_SHOWN = ('"FileClient" will be', '"HardDiskBackend" is', "The prefix is not set in metric")
 
 
-class AccumulatingRunner(Runner):
-    """mmengine's Runner, for which gradients that accumulate are a part of the batch.
-
-    mmengine (0.10) scales learning rates by the images of an iteration, not of an optimizer step.
-    It writes the config of each run and test before it starts; here the config of a work folder is
-    that of its checkpoints.
+class QuietRunner(Runner):
+    """A Runner of whose log warnings, errors and lines of this package appear on the screen. A test
+    leaves the config of its work folder as it is: that of the training.
     """
-
-    _is_config_written = False
-
-    def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
-        if auto_scale_lr and "base_batch_size" in auto_scale_lr:
-            count = (self.cfg.get("optim_wrapper") or {}).get("accumulative_counts", 1)
-            images = auto_scale_lr["base_batch_size"] / count  # of an iteration
-            auto_scale_lr = dict(auto_scale_lr, base_batch_size=images)
-        super().scale_lr(optim_wrapper, auto_scale_lr)
-
-    def dump_config(self) -> None:
-        """Write nothing before the first checkpoint of this run."""
-
-    def save_checkpoint(self, *args: Any, **options: Any) -> None:
-        super().save_checkpoint(*args, **options)
-        if not self._is_config_written:
-            super().dump_config()
-            self._is_config_written = True
-
-
-class QuietRunner(AccumulatingRunner):
-    """A Runner of whose log warnings, errors and lines of this package appear on the screen."""
 
     def build_logger(self, *args: Any, **options: Any) -> MMLogger:
         def is_shown(record: logging.LogRecord) -> bool:
@@ -59,15 +34,16 @@ class QuietRunner(AccumulatingRunner):
                 handler.setStream(sys.stderr)
         return logger
 
+    def dump_config(self) -> None:
+        if self.cfg.get("train_cfg"):
+            super().dump_config()
+
 
 @contextmanager
-def print_into_log(runner: Runner, is_verbose: bool) -> Iterator[None]:
-    """Unless verbose, write what libraries print, Python's warnings and an error's traceback into
-    the log file of a run.
+def print_into_log(runner: Runner) -> Iterator[None]:
+    """Write what libraries print, Python's warnings and an error's traceback into the log file of a
+    run.
     """
-    if is_verbose:
-        yield
-        return
     handlers = runner.logger.handlers
     files = [handler.stream for handler in handlers if isinstance(handler, logging.FileHandler)]
     log: Any = files[0] if files else io.StringIO()  # only the first process has a file
