@@ -6,8 +6,6 @@ from pathlib import Path
 
 import mmengine.runner
 import pytest
-from demo import save_untrained
-from helpers.demo_runs import DEMO, SCORES
 from helpers.doctor_data import edit_json
 from helpers.exports import copy_shape_maps, shapes_options
 from mmengine.config import Config
@@ -104,12 +102,3 @@ def refused(refusal) -> Callable[..., str]:
         return message
 
     return run
-
-
-@pytest.fixture(scope="session")
-def weights(tmp_path_factory) -> dict[str, Path]:
-    """Checkpoints that fit the models of the demo's configs."""
-    folder = tmp_path_factory.mktemp("weights")
-    for config in SCORES:
-        save_untrained(DEMO / f"{config}.py", folder / f"{config}.pth")
-    return {config: folder / f"{config}.pth" for config in SCORES}

@@ -34,16 +34,13 @@ def test_a_config_alone_trains_from_its_own_start_and_ignores_parts_of_objects(
     assert cfg.model.train_cfg.rpn.assigner.ignore_iof_thr == 0.5
 
 
-def test_a_segmentor_trains_on_maps_of_the_polygons(trained_segmentor, scene, start):
-    cfg = start("--from", trained_segmentor, *labelled(scene), "--no-val")
-    assert cfg.val_dataloader is None and cfg.model.decode_head.num_classes == 4
-    assert cfg.train_dataloader.dataset.metainfo.classes == ("background", *sorted(CLASSES))
-
-
 @pytest.mark.parametrize("model", ["trained", "trained_segmentor"])
 def test_four_bands_are_loaded_normalised_and_fill_the_stem(model, start, tmp_path, request):
     options = labelled(make_scene(tmp_path, (300, 400), bands=4))
-    cfg = start("--from", request.getfixturevalue(model), *options, "--bands", 1, 2, 3, 4)
+    options += ["--no-val", "--bands", 1, 2, 3, 4]
+    cfg = start("--from", request.getfixturevalue(model), *options)
+    background = ["background"] if model == "trained_segmentor" else []
+    assert cfg.metainfo.classes == (*background, *sorted(CLASSES)) and cfg.val_dataloader is None
     assert cfg.model.backbone.in_channels == 4 and cfg.model.data_preprocessor.mean is None
     assert cfg.custom_hooks[0].fill_stem is True
     for split in ("train", "test"):
