@@ -13,6 +13,10 @@ from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
 
+# Starts of mmengine's warnings on what its own hooks and metrics do.
+_NOT_SHOWN = ('"FileClient" will be', '"HardDiskBackend" is', "The prefix is not set in metric")
+
+
 class QuietRunner(Runner):
     """A Runner of whose log warnings, errors and lines of this package appear on the screen. A test
     leaves the config of its work folder as it is: that of the training.
@@ -20,6 +24,8 @@ class QuietRunner(Runner):
 
     def build_logger(self, *args: Any, **options: Any) -> MMLogger:
         def is_shown(record: logging.LogRecord) -> bool:
+            if record.getMessage().startswith(_NOT_SHOWN):
+                return False
             return record.levelno >= logging.WARNING or hasattr(record, "on_screen")
 
         logger = super().build_logger(*args, **options)
