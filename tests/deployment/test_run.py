@@ -46,7 +46,7 @@ def edited(segmentor_file, tmp_path) -> Callable[..., Path]:
 def test_detections_in_a_photo_are_the_predictor_s(mask_rcnn, mask_rcnn_file):
     model = run.Model(mask_rcnn_file)
     every = model(PHOTO)
-    prediction = Predictor.from_config(*mask_rcnn, device="cpu")(PHOTO)
+    prediction = Predictor.from_pretrained(*mask_rcnn, device="cpu")(PHOTO)
     expected = Detections(prediction.boxes, prediction.scores, prediction.labels, prediction.masks)
     # Where the limit has cut others off, or at the config's threshold.
     cut = expected.scores.min() if len(expected.scores) == 60 else 0.25
@@ -82,7 +82,9 @@ def test_segmentation_maps_are_the_predictor_s(options, segmentor, edited, tmp_p
     facts = model_metadata(cfg, model, ["logits"])
     path = edited(**{name: json.loads(fact) for name, fact in facts.items()})
     actual = run.Model(path)(PHOTO)["map"]
-    predictor = Predictor.from_config(str(tmp_path / "own.py"), segmentor.checkpoint, device="cpu")
+    predictor = Predictor.from_pretrained(
+        str(tmp_path / "own.py"), segmentor.checkpoint, device="cpu"
+    )
     expected = predictor(PHOTO).segmentation
     assert actual.dtype == expected.dtype
     assert len(np.unique(actual)) > 1

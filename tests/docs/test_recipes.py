@@ -141,7 +141,7 @@ def test_a_video_is_drawn_and_a_camera_predicted(models):
     writer.release()
     script = code("process_video") + code("VideoCapture")
     config, checkpoint = models["det"]
-    built = f"from_config({config!r}, {checkpoint!r})"
+    built = f"from_pretrained({config!r}, {checkpoint!r})"
     script = script.replace('from_pretrained("MODEL")', built)
     run_code(script.replace("VideoCapture(0)", 'VideoCapture("video.mp4")'))
     assert Path("stdout.txt").read_text().count("Prediction of 96x96 pixels") == 3

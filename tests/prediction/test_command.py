@@ -13,8 +13,6 @@ import pytest
         ("--device gpu", "device string: gpu"),
         ("--batch-size 0", "batch_size=0"),
         ("--min-score 0.5", "min_score=0.5"),
-        ("--overwrite --retry-failed", "overwrite and retry_failed"),
-        ("--font none.ttf", "cannot open resource"),
     ],
 )
 def test_an_error_before_the_start_is_one_line(

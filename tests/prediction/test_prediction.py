@@ -55,4 +55,4 @@ def test_a_raster_has_no_drawing():
     prediction = Prediction(bands, None, bands[..., 0], ("sky",))
     assert repr(prediction) == "Prediction of 40x60 pixels: sky"
     with pytest.raises(ValueError, match=r"\(40, 60, 5\): only \(H, W, 3\)"):
-        prediction.plot()
+        prediction.draw()

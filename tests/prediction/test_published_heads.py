@@ -45,7 +45,7 @@ def test_predictions_equal_the_librarys_own_inference(leaf, photos, shapes, tmp_
     paths = [str(photos / f"{number:02}.png") for number in (0, 3, 1)]  # two of one size
     is_detector = cfg.default_scope == "mmdet"
     library = (init_detector if is_detector else init_model)(*model, device="cpu")
-    predictor = Predictor.from_config(*model, device="cpu", batch_size=3)
+    predictor = Predictor.from_pretrained(*model, device="cpu", batch_size=3)
     for path, prediction in zip(paths, predictor(paths), strict=True):
         sample = (inference_detector if is_detector else inference_model)(library, path)
         expected = predictor.to_prediction(cv2.imread(path), sample)

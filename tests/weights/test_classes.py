@@ -66,7 +66,7 @@ def test_predictions_and_exports_of_other_classes_are_refused(models, tmp_path):
     checkpoint = write_checkpoint(models["seg"], tmp_path, ("road", *LABELS[1:]))
     refusal = "trained.pth has learned other classes than the config: road instead of background;"
     with pytest.raises(ValueError, match=refusal):
-        Predictor.from_config(models["seg"][0], checkpoint)
+        Predictor.from_pretrained(models["seg"][0], checkpoint)
     deployment = pytest.importorskip("xcit_mm.deployment")  # not with torch below 2.6
     with pytest.raises(ValueError, match=refusal):
         deployment.export_model(models["seg"][0], checkpoint, tmp_path / "model.onnx")
@@ -78,4 +78,4 @@ def test_names_in_a_file_are_those_of_the_config(models, tmp_path, monkeypatch):
     cfg = Config.fromfile(models["seg"][0])
     cfg.test_dataloader.dataset.metainfo.classes = "names.txt"
     cfg.dump("own.py")
-    Predictor.from_config("own.py", write_checkpoint(models["seg"], tmp_path, LABELS))
+    Predictor.from_pretrained("own.py", write_checkpoint(models["seg"], tmp_path, LABELS))

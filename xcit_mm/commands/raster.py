@@ -55,7 +55,7 @@ def predict(args: argparse.Namespace) -> None:
     config, checkpoint = find_model(args.config, args.checkpoint)
     inputs = args.raster, args.aoi, args.labels, config, checkpoint
     check_output(args.out, filter(None, inputs))
-    predictor = Predictor.from_config(config, checkpoint, **predictor_options(args))
+    predictor = Predictor.from_pretrained(config, checkpoint, **predictor_options(args))
     if args.labels is not None:
         LabelFile(args.labels, **columns).check(args.raster)
     names = (*READING, "aoi", "whole", "overwrite")

@@ -1,7 +1,6 @@
 """Processes that share a folder of predictions: the ranks of torchrun, and tasks of Ray."""
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib import import_module
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from .engine import Engine
-from .journal import Journal, read_journals
+from .journal import Journal
 from .listing import Item
 from .predictor import Predictor
 
@@ -42,18 +41,11 @@ def predict_chunk(
     model: dict[str, Any],
     options: dict[str, Any],
     deaths: Mapping[str, int],
-    prefix: str,
     items: Sequence[Item],
 ) -> list[Item]:
-    """Predict items in a process of Ray, and return them.
-
-    If it dies, Ray repeats the call, which skips items with a record in a journal of the prefix.
-    """
-    earlier = read_journals(options["out"], prefix)
-    engine = Engine(Predictor.from_config(**model), Journal(options["out"], prefix), **options)
-    pending = [item for item in items if item.path not in earlier.records]
-    list(engine.predict(pending, {**deaths, **earlier.deaths}))
-    return list(items)
+    """Predict items in a process of Ray, and return them. If it dies, Ray repeats the call."""
+    engine = Engine(Predictor.from_pretrained(**model), Journal(options["out"]), **options)
+    return list(engine.predict(items, deaths))
 
 
 def predict_on_ray(
@@ -68,7 +60,7 @@ def predict_on_ray(
         return
     model = engine.predictor.arguments
     if model is None:
-        raise ValueError("Ray's tasks build the model themselves: use Predictor.from_config")
+        raise ValueError("Ray's tasks build the model themselves: use Predictor.from_pretrained")
     ray: Any = import_module("ray")
     names = ("out", "category_ids", "drawing", "workers")
     options = {name: getattr(engine, name) for name in names}
@@ -76,14 +68,12 @@ def predict_on_ray(
     try:
         has_gpus = "GPU" in ray.cluster_resources()
         needs = dict(num_gpus=1) if has_gpus else dict(num_cpus=1 + engine.workers)
-        predict = ray.remote(max_retries=-1, **needs)(predict_chunk)
-        run = time.time_ns()
+        predict = ray.remote(**needs)(predict_chunk)
         size = max(CHUNK, len(items) // 256)
         tasks = []
         for start in range(0, len(items), size):
-            prefix = f"{run:020}-{start:09}-"
             chunk = items[start : start + size]
-            tasks.append(predict.remote(model, options, deaths, prefix, chunk))
+            tasks.append(predict.remote(model, options, deaths, chunk))
         for task in tasks:
             yield from ray.get(task)
     except ray.exceptions.RayError as error:

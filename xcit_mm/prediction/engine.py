@@ -79,7 +79,6 @@ class Engine:
             batch_size=self.predictor.batch_size if self.predictor.tile is None else 1,
             sampler=self._start(items),
             num_workers=workers,
-            prefetch_factor=1 if workers == 1 else None,  # so an image that hangs is read alone
             collate_fn=partial(_read_batch, self.predictor.preprocess),
             timeout=TIMEOUT if workers else 0,
             worker_init_fn=_stop_threads,

@@ -37,11 +37,11 @@ class Progress(NamedTuple):
     deaths: dict[str, int]
 
 
-def read_journals(folder: Path, prefix: str = "") -> Progress:
-    """Read all journals of a folder of predictions, or those whose file names have a prefix."""
+def read_journals(folder: Path) -> Progress:
+    """Read all journals of a folder of predictions."""
     records = {}
     deaths: dict[str, int] = {}
-    for journal in _list_journals(folder, prefix):
+    for journal in _list_journals(folder):
         started: set[str] = set()
         for line in _iter_lines(journal):
             if "start" in line:
@@ -70,8 +70,8 @@ def iter_objects(folder: Path) -> Iterator[dict[str, Any]]:
                 yield from line["objects"]
 
 
-def _list_journals(folder: Path, prefix: str = "") -> list[Path]:
-    return sorted((folder / JOURNAL).glob(f"{prefix}*.jsonl"))
+def _list_journals(folder: Path) -> list[Path]:
+    return sorted((folder / JOURNAL).glob("*.jsonl"))
 
 
 def _iter_lines(journal: Path) -> Iterator[dict[str, Any]]:
@@ -115,11 +115,10 @@ class Journal:
 
     Args:
         folder: Folder of predictions.
-        prefix: First part of the file name, by which journals are sorted.
     """
 
-    def __init__(self, folder: Path, prefix: str = "") -> None:
-        self.path = folder / JOURNAL / f"{prefix}{time.time_ns():020}-{uuid4().hex[:8]}.jsonl"
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / JOURNAL / f"{time.time_ns():020}-{uuid4().hex[:8]}.jsonl"
 
     def start(self, item: Item) -> None:
         self._append(dict(start=item.path, name=item.name))

@@ -1,15 +1,12 @@
-"""mmdet's instances as supervision's detections, with masks in the memory of their boxes.
-
-mmdet's masks are as large as the image: 100 objects of 8000 x 6000 pixels take 4.8 GB.
+"""Masks as arrays and in the memory of their boxes, and mmdet's instances as supervision's
+detections.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import supervision as sv
-import torch
 from mmengine.structures import InstanceData
 
 
@@ -46,64 +43,17 @@ def to_compact(crops: Iterable[Crop], size: tuple[int, int]) -> sv.CompactMask:
     return sv.CompactMask.merge(masks)
 
 
-def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detections:
-    """Return instances in descending order of scores, which not all heads ensure.
-
-    Args:
-        instances: Their masks are a tensor (n, H, W) or a list of `Crop`.
-        size: Height and width of the image.
-    """
+def to_detections(instances: InstanceData) -> sv.Detections:
+    """Return instances in descending order of scores, which not all heads ensure."""
     from mmdet.structures.mask import mask2bbox
 
     instances = instances.cpu()
     masks = instances.get("masks")
-    if isinstance(masks, torch.Tensor) and not instances.bboxes.any():  # SOLO predicts no boxes
+    if masks is not None and not instances.bboxes.any():  # SOLO predicts no boxes
         instances.bboxes = mask2bbox(masks)
     arrays = instances.numpy()
     arrays = arrays[np.argsort(-arrays.scores, kind="stable")]
     masks = arrays.get("masks")
-    if isinstance(masks, list):
-        masks = to_compact(masks, size)
-    elif masks is not None:  # without objects, SOLO's masks and labels are floats
+    if masks is not None:  # without objects, SOLO's masks and labels are floats
         masks = masks.astype(bool, copy=False)
     return sv.Detections(arrays.bboxes, masks, arrays.scores, arrays.labels.astype(int))
-
-
-def return_crops(model: Any) -> None:
-    """Let the mask heads of a Mask R-CNN return a `Crop` of each object instead of a mask."""
-    if not hasattr(model, "roi_head"):
-        return
-    from mmdet.models.roi_heads.mask_heads import FCNMaskHead
-
-    for module in model.modules():
-        # Subclasses with a method of their own stay.
-        if getattr(type(module), "predict_by_feat", None) is FCNMaskHead.predict_by_feat:
-            module.predict_by_feat = partial(_predict_crops, module.predict_by_feat)
-
-
-def _predict_crops(
-    predict: Any,
-    mask_preds: Sequence[torch.Tensor],
-    results_list: list[InstanceData],
-    batch_img_metas: list[dict],
-    **options: Any,
-) -> list[InstanceData]:
-    """Call `predict_by_feat` for each object, as if the image were its box."""
-    for scores, results, meta in zip(mask_preds, results_list, batch_img_metas, strict=True):
-        boxes = results.bboxes
-        boxes /= boxes.new_tensor(meta["scale_factor"]).repeat((1, 2))
-        image_size = boxes.new_tensor(meta["ori_shape"][1::-1])
-        # Interpolation reaches one pixel beyond a box.
-        corners = (boxes[:, :2].floor() - 1).clamp(min=0)
-        sizes = (torch.minimum(boxes[:, 2:].ceil() + 1, image_size) - corners).clamp(min=1)
-        crops = []
-        for number, (corner, size) in enumerate(zip(corners, sizes, strict=True)):
-            only = slice(number, number + 1)
-            moved = InstanceData(bboxes=boxes[only] - corner.repeat(2), labels=results.labels[only])
-            width, height = size.int().tolist()
-            crop_meta = dict(ori_shape=(height, width), scale_factor=(1.0, 1.0))
-            (pasted,) = predict([scores[only]], [moved], [crop_meta], **options)
-            left, top = corner.int().tolist()
-            crops.append(Crop(left, top, pasted.masks[0].cpu().numpy()))
-        results.masks = crops
-    return results_list

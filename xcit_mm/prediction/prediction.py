@@ -8,11 +8,10 @@ from typing import Any
 import cv2
 import numpy as np
 import supervision as sv
-from PIL import Image
 
 from ..utils.coco import encode_mask, from_corners
 from ..utils.palettes import Palette, make_palette
-from .drawing import FONT, Style, draw_instances, draw_segmentation_map
+from .drawing import FONT, draw_instances, draw_segmentation_map
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,39 +68,26 @@ class Prediction:
             return self
         return replace(self, instances=self._objects[self.scores > score])
 
-    def draw(
-        self,
-        min_score: float = 0.3,
-        alpha: float = 0.5,
-        labels: bool = True,
-        font: str | None = None,
-    ) -> np.ndarray:
+    def draw(self, min_score: float = 0.3, font: str | None = None) -> np.ndarray:
         """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with a map's legend.
 
         Args:
             min_score: Score above which objects are drawn.
-            alpha: Opacity of masks and segmentation maps, from 0 to 1.
-            labels: Whether to draw names and scores, or the legend of a segmentation map.
             font: Path of the font of the names. Default: DejaVu Sans, which has European letters.
 
         Raises:
-            ValueError: If the image has bands other than BGR of 8 bits, or an argument is wrong.
+            ValueError: If the image has bands other than BGR of 8 bits.
         """
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"{alpha=}: give an opacity from 0 to 1")
         image = cv2.cvtColor(self.image, cv2.COLOR_GRAY2BGR) if self.image.ndim == 2 else self.image
         if image.shape[2] != 3 or image.dtype != np.uint8:
             given = f"image of {image.dtype}, {image.shape}"
             raise ValueError(f"{given}: only (H, W, 3), BGR, uint8 is drawn")
         colors = make_palette(len(self.names), self.palette)
-        style = Style(self.names, colors, alpha, (font or FONT) if labels else None)
+        font = font or FONT
         if self.segmentation is not None:
-            return draw_segmentation_map(image, self.segmentation, style)
-        return draw_instances(image, self.above(min_score)._objects, style)
-
-    def plot(self, *options: Any, **named_options: Any) -> Image.Image:
-        """Return the drawing of `draw`, whose options it takes, as an RGB image of Pillow."""
-        return Image.fromarray(self.draw(*options, **named_options)[..., ::-1])
+            return draw_segmentation_map(image, self.segmentation, self.names, colors, font)
+        instances = self.above(min_score)._objects
+        return draw_instances(image, instances, self.names, colors, font)
 
     def to_coco(
         self, image_id: int | str | None = 1, category_ids: Sequence[int] | None = None

@@ -23,7 +23,7 @@ from ..models.prepare import copy_sharing_weights, prepare_for_inference
 from ..utils.configs import ModelInput, read_config, tested_metainfo
 from ..version import __version__
 from ..weights.zoo import find_model
-from .masks import return_crops, to_detections
+from .masks import to_detections
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import overlap_of_tiles, predict_tiled
@@ -34,11 +34,10 @@ class Predictor:
     """A detector of mmdet or a segmentor of mmseg that predicts images.
 
     Args:
-        model: A model of mmdet or mmseg with its weights, which stays as it is, or the checkpoint
-            of the config's model.
+        model: A model of mmdet or mmseg with its weights, which stays as it is.
         cfg: The model's config, whose test pipeline preprocesses images.
-        device: A device of torch. Default: that of the model; in `from_pretrained` and
-            `from_config` a GPU if available.
+        device: A device of torch. Default: that of the model; in `from_pretrained` a GPU if
+            available.
         tile: Side of the tiles in which images are predicted, in pixels. Default: whole images.
         overlap: Minimum overlap of tiles, in pixels. Default: a quarter of the tile.
         batch_size: Number of images, or of tiles of an image, that the model predicts together.
@@ -53,12 +52,12 @@ class Predictor:
         model: The model after `prepare_for_inference`.
         metainfo: `classes` and, if defined, `palette` of the config's test set.
         names: Name of each class, by its number in labels and maps.
-        arguments: Arguments of `from_config` that build the same predictor on another device.
+        arguments: Arguments of `from_pretrained` that build the same predictor on another device.
     """
 
     def __init__(
         self,
-        model: nn.Module | str | Path,
+        model: nn.Module,
         cfg: Config,
         device: str | None = None,
         tile: int | None = None,
@@ -83,7 +82,6 @@ class Predictor:
             tile = ModelInput(cfg).side
             if tile is None:
                 raise ValueError("the config says no size of images: give tile too")
-        torch.empty(0, device=device)  # a wrong device raises now
         self.cfg = cfg
         self.tile = tile
         self.overlap = 0 if tile is None else overlap_of_tiles(tile, overlap)
@@ -95,49 +93,41 @@ class Predictor:
         self.names: Sequence[str] = self.metainfo["classes"]
         self.arguments: dict[str, Any] | None = None
         self.preprocess = Preprocessing(cfg)
-        # Weights are read, and perhaps downloaded, once all options are known to be valid.
-        loaded = model if isinstance(model, nn.Module) else load_model(cfg, model)
-        self.device = device or next((str(part.device) for part in loaded.parameters()), "cpu")
+        self.device = device or next((str(part.device) for part in model.parameters()), "cpu")
         self.dtype = DTYPES[fast_dtype(self.device) if dtype == "auto" else dtype]
-        self._checksum = _checksum(loaded)  # of the weights before they are folded
-        own_model = revert_sync_batchnorm(copy_sharing_weights(loaded)).eval().to(self.device)
+        self._checksum = _checksum(model)  # of the weights before they are folded
+        own_model = revert_sync_batchnorm(copy_sharing_weights(model)).eval().to(self.device)
         self.model: Any = prepare_for_inference(own_model)
-        return_crops(self.model)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
         if whole:
             check_whole(self.model)
 
     @classmethod
-    def from_config(
-        cls, config: str | Path, checkpoint: str | Path, device: str | None = None, **options: Any
-    ) -> "Predictor":
-        """Build the predictor of a config and a checkpoint, which must have all of its weights.
-
-        Args:
-            checkpoint: A path, a URL or `xcit://NAME`.
-            options: Other arguments of the class, such as `tile` and `dtype`.
-        """
-        # Tasks of Ray have another current folder.
-        config = os.path.abspath(config)
-        if "://" not in str(checkpoint):
-            checkpoint = os.path.abspath(checkpoint)
-        cfg = read_config(config)
-        predictor = cls(checkpoint, cfg, device or get_device(), **options)
-        predictor.arguments = dict(config=config, checkpoint=checkpoint) | options
-        return predictor
-
-    @classmethod
     def from_pretrained(
-        cls, model: str | Path, checkpoint: str | None = None, **options: Any
+        cls,
+        model: str | Path,
+        checkpoint: str | Path | None = None,
+        device: str | None = None,
+        **options: Any,
     ) -> "Predictor":
-        """Build the predictor of a model by its name.
+        """Build the predictor of a model, whose checkpoint must have all of its weights.
 
         Args:
             model: Name of a published model, the folder of a training run or the path of a config.
-            checkpoint: Replaces the checkpoint of a name or folder. A config requires it.
+            checkpoint: A path, a URL or `xcit://NAME`, in place of that of the name or folder. A
+                config requires it.
+            options: Other arguments of the class, such as `tile` and `dtype`.
         """
-        return cls.from_config(*find_model(str(model), checkpoint), **options)
+        config, weights = find_model(str(model), checkpoint and str(checkpoint))
+        # Tasks of Ray have another current folder.
+        config = os.path.abspath(config)
+        if "://" not in weights:
+            weights = os.path.abspath(weights)
+        cfg = read_config(config)
+        predictor = cls(load_model(cfg, weights), cfg, device or get_device(), **options)
+        predictor.arguments = dict(model=config, checkpoint=weights) | options
+        return predictor
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -225,8 +215,7 @@ class Predictor:
         instances = sample.pred_instances
         if self.min_score is not None:
             instances = instances[instances.scores >= self.min_score]
-        detections = to_detections(instances, image.shape[:2])
-        return Prediction(image, detections, None, self.names, palette)
+        return Prediction(image, to_detections(instances), None, self.names, palette)
 
 
 def _checksum(model: nn.Module) -> int:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-import numpy as np
-
 from ..utils.cli import progress_bar
 from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, open_folder
@@ -16,7 +14,6 @@ from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
 from .engine import Engine
 from .journal import JOURNAL, Journal, list_pending, read_journals
 from .listing import Listing
-from .prediction import Prediction
 from .predictor import Predictor
 from .results import IMAGES, LABELS, PREDICTIONS, VISUALIZATIONS, result_paths, write_jsons
 
@@ -68,16 +65,10 @@ def predict_many(
         Results and failures in the folder, or None in the ranks of torchrun other than 0.
 
     Raises:
-        TypeError, ValueError: If an argument is invalid, or the folder holds an input, or results
-            of another model or option.
+        ValueError: If the folder holds an input, or results of another model or option.
         OSError: If the folder is not of a run, is in use, or cannot be written.
         RuntimeError: If a process that reads images died. Another call finds the image.
     """
-    if overwrite and retry_failed:
-        raise ValueError("overwrite and retry_failed exclude each other: give one of them")
-    if drawing is not None:  # raises now what would end the run after the first prediction
-        blank = np.zeros((32, 32, 3), np.uint8)
-        Prediction(blank, None, blank[..., 0], predictor.names).draw(**drawing)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
     out = Path(os.path.abspath(out))
