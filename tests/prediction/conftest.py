@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.runs import model_of
-from mmengine.config import Config
 from mmengine.model import BaseModel
 from PIL import Image
 
@@ -41,19 +40,12 @@ def turned(photos, tmp_path_factory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def predictors(models, tmp_path_factory) -> dict[str, Predictor]:
-    """Predictors of the work folders of training runs."""
-    built = {}
-    for kind, (config, checkpoint) in models.items():
-        folder = tmp_path_factory.mktemp(kind)
-        Config.fromfile(config).dump(folder / "mine.py")
-        (folder / "last_checkpoint").write_text(checkpoint)
-        built[kind] = Predictor.from_pretrained(folder, device="cpu")
-    return built
-
-
 _build_once = cache(Predictor.from_pretrained)
+
+
+@pytest.fixture(scope="session")
+def predictors(models) -> dict[str, Predictor]:
+    return {kind: _build_once(*model, device="cpu") for kind, model in models.items()}
 
 
 @pytest.fixture(autouse=True)

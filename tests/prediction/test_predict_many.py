@@ -160,12 +160,7 @@ def test_results_of_other_options_or_models_are_not_mixed(
     models, predicted, refusal, call, tmp_path, out
 ):
     assert "tile was None, is 64" in refusal(*predicted, "--tile", 64)
-    assert "dtype was float32, is bfloat16" in refusal(*predicted, "--dtype", "bfloat16")
     assert "drawing was {'min_score': 0.3," in refusal(*predicted, "--score-thr", 0.5)
-    edited = tmp_path / "edited.py"
-    edited.write_text(f"_base_ = {models['seg'][0]!r}\nmodel = dict(test_cfg=dict(mode='slide'))")
-    other = model_of((edited, models["seg"][1]))
-    assert "config was " in refusal(*predicted[:2], *other, "--out", out)
     checkpoint = torch.load(models["seg"][1])
     checkpoint["state_dict"]["decode_head.conv_seg.bias"] += 1
     torch.save(checkpoint, tmp_path / "other.pth")
@@ -189,3 +184,22 @@ def test_overwriting_keeps_the_files_of_the_user(predicted, call, command, photo
     assert "is not of a run: give another --out" in refusal(*overwrite)
     message = refusal(*command(photos / "00.png", out=photos))
     assert "holds the input" in message and "give another --out" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--tile 64 --overlap 64", "0 <= overlap < tile"),
+        ("--min-score 0.5", "min_score=0.5"),
+        ("--model unloaded.py", "LoadImageFromFile is not found"),
+    ],
+)
+def test_an_error_before_the_start_is_one_line(
+    options, message, command, photos, models, refusal, tmp_path, monkeypatch, out
+):
+    monkeypatch.chdir(tmp_path)
+    pipeline = [dict(type="PackSegInputs")]
+    data = f"test_dataloader = dict(dataset=dict(pipeline={pipeline}))"
+    Path("unloaded.py").write_text(f"_base_ = {models['seg'][0]!r}\n{data}\n")
+    assert message in refusal(*command(photos / "00.png"), *options.split())
+    assert not out.exists()

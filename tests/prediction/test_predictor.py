@@ -41,22 +41,17 @@ def test_paths_and_arrays_give_the_same_prediction(predictors, turned):
 
 
 @pytest.mark.parametrize(
-    ("image", "error", "message"),
+    ("image", "message"),
     [
-        ("none.jpg", FileNotFoundError, "none.jpg"),
-        ("text.jpg", ValueError, "text.jpg: the file is broken or not an image"),
-        (np.zeros((40, 40, 3)), ValueError, r"float64, \(40, 40, 3\)"),
-        (torch.zeros(3, 40, 40), TypeError, "Tensor"),
+        ("text.jpg", "text.jpg: the file is broken or not an image"),
+        (np.zeros((40, 40, 3)), r"float64, \(40, 40, 3\)"),
     ],
 )
-def test_a_wrong_image_is_rejected_in_one_line(
-    image, error, message, predictors, tmp_path, monkeypatch
-):
+def test_a_wrong_image_is_rejected(image, message, predictors, tmp_path, monkeypatch):
     (tmp_path / "text.jpg").write_text("no image")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=message) as raised:
+    with pytest.raises(ValueError, match=message):
         predictors["seg"](image)
-    assert "\n" not in str(raised.value)
 
 
 def test_an_image_of_fewer_bands_than_the_model_takes_is_refused(models):

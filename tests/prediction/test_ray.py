@@ -63,7 +63,3 @@ def test_a_killed_process_loses_nothing(command, photos, call, out):
     sorted((out / "journal").glob("*.jsonl"))[0].unlink()
     assert call(*arguments)[0] == 0  # without Ray
     assert merged(out).keys() == results.keys()
-
-
-def test_a_missing_cluster_is_one_line(command, photos, refusal):
-    assert "onnect" in refusal(*command(photos / "00.png"), "--ray", "127.0.0.1:1")
