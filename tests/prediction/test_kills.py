@@ -166,7 +166,6 @@ def test_an_image_that_hangs_is_tried_last_and_given_up_after_the_third_death(
     assert len(read_records(out)) == 11
     code, printed, errors = call(*arguments)
     assert code == 3 and "11 predicted, 1 failed" in printed and CRASHED in errors
-    assert call(*arguments)[0] == 3 and len(read_records(out)) == 12
     monkeypatch.setattr(Preprocessing, "read", read)
     assert call(*arguments, "--retry-failed")[0] == 0  # by then the memory may be free
 

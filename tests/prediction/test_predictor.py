@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 import torch
 from mmdet.structures import DetDataSample
-from mmengine.config import Config
 from mmengine.structures import InstanceData
 
 from xcit_mm import Predictor
 from xcit_mm.models.build import load_model
-from xcit_mm.prediction.preprocessing import Preprocessing
 
 
 def test_a_detection_is_arrays_by_descending_score_and_a_segmentation_a_map(
@@ -52,17 +50,6 @@ def test_a_wrong_image_is_rejected(image, message, predictors, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=message):
         predictors["seg"](image)
-
-
-def test_an_image_of_fewer_bands_than_the_model_takes_is_refused(models):
-    """The mean of the preprocessing would make four equal bands of it."""
-    cfg = Config.fromfile(models["seg"][0])
-    cfg.model.backbone.in_channels = 4
-    cfg.test_dataloader.dataset.pipeline[0].color_type = "unchanged"
-    preprocess = Preprocessing(cfg)
-    assert preprocess(np.zeros((40, 40, 4), np.uint8))["inputs"].shape[0] == 4
-    with pytest.raises(ValueError, match="image with 1 of the 4 channels"):
-        preprocess(np.zeros((40, 40), np.uint8))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

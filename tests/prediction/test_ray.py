@@ -58,8 +58,4 @@ def test_a_killed_process_loses_nothing(command, photos, call, out):
     thread.join()
     assert code == 0 and killed and "12 predicted: " in printed, errors
     assert len({record["path"] for record in read_records(out)}) == 12
-    results = merged(out)
-    assert len(results) == 12 + 1
-    sorted((out / "journal").glob("*.jsonl"))[0].unlink()
-    assert call(*arguments)[0] == 0  # without Ray
-    assert merged(out).keys() == results.keys()
+    assert len(merged(out)) == 12 + 1
