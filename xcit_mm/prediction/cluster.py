@@ -53,8 +53,7 @@ def predict_on_ray(
 ) -> Iterator[Item]:
     """Let a Ray cluster predict items, and yield each that is done.
 
-    A task predicts a chunk with a journal of its own, on a GPU if the cluster has GPUs. Its error
-    is a RuntimeError.
+    A task predicts a chunk with a journal of its own, on a GPU if the cluster has GPUs.
     """
     if not items:
         return
@@ -76,7 +75,5 @@ def predict_on_ray(
             tasks.append(predict.remote(model, options, deaths, chunk))
         for task in tasks:
             yield from ray.get(task)
-    except ray.exceptions.RayError as error:
-        raise RuntimeError(str(error).strip().splitlines()[-1]) from error
     finally:
         ray.shutdown()
