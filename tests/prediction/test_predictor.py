@@ -3,6 +3,7 @@
 import cv2
 import numpy as np
 import pytest
+import supervision as sv
 import torch
 from mmdet.structures import DetDataSample
 from mmengine.structures import InstanceData
@@ -18,6 +19,7 @@ def test_a_detection_is_arrays_by_descending_score_and_a_segmentation_a_map(
     count = len(prediction)
     assert prediction.boxes.shape == (count, 4) and prediction.labels.shape == (count,)
     assert prediction.masks.shape == (count, 160, 96) and prediction.masks.dtype == bool
+    assert isinstance(prediction.instances.mask, sv.CompactMask)  # in little memory
     assert (np.diff(prediction.scores) <= 0).all()
     options = dict(device="cpu", min_score=float(prediction.scores[2:4].mean()))
     assert len(Predictor.from_pretrained(*models["det"], **options)(turned)) == 3

@@ -1,6 +1,4 @@
-"""Masks as arrays and in the memory of their boxes, and mmdet's instances as supervision's
-detections.
-"""
+"""mmdet's instances as supervision's detections, with masks in the memory of their boxes."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -43,17 +41,22 @@ def to_compact(crops: Iterable[Crop], size: tuple[int, int]) -> sv.CompactMask:
     return sv.CompactMask.merge(masks)
 
 
-def to_detections(instances: InstanceData) -> sv.Detections:
-    """Return instances in descending order of scores, which not all heads ensure."""
+def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detections:
+    """Return instances in an image of this height and width, in descending order of scores, which
+    not all heads ensure, with compact masks.
+    """
     from mmdet.structures.mask import mask2bbox
 
     instances = instances.cpu()
+    boxes = instances.bboxes
     masks = instances.get("masks")
-    if masks is not None and not instances.bboxes.any():  # SOLO predicts no boxes
-        instances.bboxes = mask2bbox(masks)
-    arrays = instances.numpy()
-    arrays = arrays[np.argsort(-arrays.scores, kind="stable")]
-    masks = arrays.get("masks")
-    if masks is not None:  # without objects, SOLO's masks and labels are floats
-        masks = masks.astype(bool, copy=False)
-    return sv.Detections(arrays.bboxes, masks, arrays.scores, arrays.labels.astype(int))
+    if masks is not None:
+        masks = masks.bool()  # without objects, SOLO's masks and labels are floats
+        enclosing = mask2bbox(masks)
+        if not boxes.any():  # SOLO predicts no boxes
+            boxes = enclosing
+        masks = sv.CompactMask.from_dense(masks.numpy(), enclosing.numpy(), size)
+    scores = instances.scores.numpy()
+    labels = instances.labels.long().numpy()
+    detections = sv.Detections(boxes.numpy(), masks, scores, labels)
+    return detections[np.argsort(-scores, kind="stable")]

@@ -22,8 +22,8 @@ class Prediction:
 
     Attributes:
         image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads other images.
-        instances: A detector's objects in descending order of scores, else None. Masks of tiles are
-            a `CompactMask`. Objects that a user labelled have no scores: `confidence` is None.
+        instances: A detector's objects in descending order of scores, else None. Predicted masks
+            are a `CompactMask`. Objects that a user labelled have no scores: `confidence` is None.
         segmentation: A segmentor's class of every pixel, (H, W), uint8 or uint16, else None.
         names: Name of each class.
         palette: Color of each class in drawings, RGB, if the config has colors.

@@ -119,7 +119,7 @@ class Predictor:
                 config requires it.
             options: Other arguments of the class, such as `tile` and `dtype`.
         """
-        config, weights = find_model(str(model), checkpoint and str(checkpoint))
+        config, weights = find_model(str(model), None if checkpoint is None else str(checkpoint))
         # Tasks of Ray have another current folder.
         config = os.path.abspath(config)
         if "://" not in weights:
@@ -215,7 +215,8 @@ class Predictor:
         instances = sample.pred_instances
         if self.min_score is not None:
             instances = instances[instances.scores >= self.min_score]
-        return Prediction(image, to_detections(instances), None, self.names, palette)
+        detections = to_detections(instances, image.shape[:2])
+        return Prediction(image, detections, None, self.names, palette)
 
 
 def _checksum(model: nn.Module) -> int:
