@@ -1,7 +1,7 @@
 """mmdet's instances as supervision's detections, with masks in the memory of their boxes."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import supervision as sv
@@ -58,5 +58,5 @@ def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detectio
         masks = sv.CompactMask.from_dense(masks.numpy(), enclosing.numpy(), size)
     scores = instances.scores.numpy()
     labels = instances.labels.long().numpy()
-    detections = sv.Detections(boxes.numpy(), masks, scores, labels)
+    detections: Any = sv.Detections(boxes.numpy(), masks, scores, labels)
     return detections[np.argsort(-scores, kind="stable")]
