@@ -35,18 +35,10 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             return
         rate = self.paramwise_cfg["layer_decay_rate"]
         depths = _find_depths(module)  # without neck and heads, whose depth is 0
-        # Groups of one depth and equal options become one group.
-        merged: dict[tuple[int, str], dict] = {}
         for group in params:
-            (parameter,) = group.pop("params")  # mmengine makes a group for each parameter
-            depth = depths.get(parameter, 0)
-            group["lr"] = group.get("lr", self.base_lr) * rate**depth
-            merged_group = merged.setdefault((depth, repr(group)), dict(group, params=[]))
-            merged_group["params"].append(parameter)
-        # The log shows the rate of the first group: the full rate.
-        params[:] = [merged[key] for key in sorted(merged, key=itemgetter(0))]
-        for group in params:  # mmengine lists a layer that two heads share twice
-            group["params"] = list(dict.fromkeys(group["params"]))
+            (parameter,) = group["params"]  # mmengine makes a group for each parameter
+            group["lr"] = group.get("lr", self.base_lr) * rate ** depths.get(parameter, 0)
+        params.sort(key=itemgetter("lr"), reverse=True)  # the log shows the first rate
 
 
 def _find_depths(model: nn.Module) -> dict[nn.Parameter, int]:
