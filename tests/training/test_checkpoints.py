@@ -88,12 +88,6 @@ def train(
     runner.train()
 
 
-def test_the_last_checkpoint_and_the_best_of_each_score_are_kept(tmp_path):
-    train(tmp_path, max_keep_ckpts=1, save_best=["score", "other"], rule="greater")
-    kept = {path.name for path in tmp_path.glob("*.pth")}
-    assert kept == {"iter_3.pth", "best_score_iter_3.pth", "best_other_iter_3.pth"}
-
-
 BEST = dict(save_best="score", rule="greater", max_keep_ckpts=2)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.dist import broadcast_object_list, get_rank
-from mmengine.registry import DATA_SAMPLERS, LOOPS
+from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
@@ -130,7 +130,6 @@ class _LoopIterator(itertools.chain):
             next(self)
 
 
-@LOOPS.register_module()
 class NumberedEpochLoop(EpochBasedTrainLoop):
     """mmengine's loop over epochs, with a loader and random numbers by the number of a batch."""
 
@@ -154,7 +153,6 @@ class NumberedEpochLoop(EpochBasedTrainLoop):
         super().run_iter(batches.first_batch + idx, data_batch)
 
 
-@LOOPS.register_module()
 class NumberedIterLoop(IterBasedTrainLoop):
     """mmengine's loop over iterations, with a loader and random numbers as `NumberedEpochLoop`."""
 
@@ -192,9 +190,7 @@ def use_numbered_loop(runner: Runner) -> None:
     If the loop is of another class, or the loader is not that of a config, a line says so.
     """
     loop = runner.train_loop
-    config = train_dataloader_config(runner)
-    has_sampler = isinstance(config, Mapping) and isinstance(config.get("sampler"), Mapping)
-    if has_sampler and type(loop) in _NUMBERED_LOOPS:
+    if isinstance(train_dataloader_config(runner), Mapping) and type(loop) in _NUMBERED_LOOPS:
         loop.__class__ = _NUMBERED_LOOPS[type(loop)]  # it keeps its state
-    elif not isinstance(loop, NumberedEpochLoop | NumberedIterLoop):
+    else:
         log_line("the batches have no numbers: a resumed run starts with other batches")

@@ -12,7 +12,6 @@ from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write
 from ..utils.compat import is_resuming, is_training_run
-from ..weights.work_dirs import best_files
 from .batches import use_numbered_loop
 from .nonfinite import is_finite
 from .schedule import check_schedule
@@ -22,25 +21,26 @@ class AtomicBackend(LocalBackend):
     """mmengine's backend for local files, for checkpoints that are whole or absent after a kill.
 
     mmengine removes a checkpoint before it writes the next. Here the next comes first, and a best
-    checkpoint stays until the last checkpoint names its successor.
+    checkpoint stays until the last checkpoint names its successor. Files are removed beside the
+    next one alone: in a copied folder, not those of the original.
     """
 
-    _outdated: ClassVar[set[Path]] = set()  # of all instances: mmengine builds one for each file
+    _outdated: ClassVar[set[str]] = set()  # of all instances: mmengine builds one for each file
 
     def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
         path = Path(filepath)
         unfinished = path.with_name(".unfinished")
         with atomic_write(path, unfinished) as file:
             file.write(obj)
-        self._outdated.discard(path)
+        self._outdated.discard(path.name)
         if not path.name.startswith("best_"):  # else the last checkpoint is written next
             with atomic_write(path.with_name("last_checkpoint"), unfinished) as file:
                 file.write(str(path).encode())
             while self._outdated:
-                self._outdated.pop().unlink(missing_ok=True)
+                path.with_name(self._outdated.pop()).unlink(missing_ok=True)
 
     def remove(self, filepath: str | Path) -> None:
-        self._outdated.add(Path(filepath))
+        self._outdated.add(Path(filepath).name)
 
 
 register_backend("atomic", AtomicBackend)
@@ -72,10 +72,6 @@ class ResumableCheckpointHook(CheckpointHook):
         if not (is_resuming(runner) and is_training_run(runner)):
             return
         check_schedule(runner.cfg, checkpoint)
-        if self.out_dir is None:
-            # In a copied folder, a better checkpoint must not remove the best of the original.
-            for key, name in best_files(checkpoint).items():
-                checkpoint["message_hub"]["runtime_info"][key] = str(Path(runner.work_dir, name))
         self._gradients = checkpoint.get("pending_gradients", {})
         if self._gradients:  # mmengine would warn that they are lost
             runner.logger.addFilter(lambda record: "gradient of some" not in record.getMessage())

@@ -14,7 +14,6 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from ..utils.cli import print_line
-from ..utils.compat import stop_workers
 from .resuming import AtomicBackend
 
 _STOPPED = "stopped.pth"
@@ -37,10 +36,8 @@ class TerminationHook(Hook):
         signal.signal(signal.SIGTERM, note_signal)  # until the command ends, see `cli_main`
         AtomicBackend().remove(Path(runner.work_dir, _STOPPED))  # at the next checkpoint
         loops: Any = filter(None, (runner.train_loop, runner.val_loop))
-        self._loaders = [loop.dataloader for loop in loops]
-        for loader in self._loaders:
-            if hasattr(os, "setpgid"):  # not on Windows
-                loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
+        for loader in [loop.dataloader for loop in loops]:
+            loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.
@@ -60,15 +57,11 @@ class TerminationHook(Hook):
             print_line(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
         sys.exit(128 + signal.SIGTERM)
 
-    def after_train(self, runner: Runner) -> None:
-        for loader in self._loaders:
-            stop_workers(loader)
 
-
-def _leave_process_group(init: Callable[[int], None] | None, worker: int) -> None:
+def _leave_process_group(init: Callable[[int], None], worker: int) -> None:
     """Take a worker, which the run needs until it ends, out of the group of processes to which
     torchrun sends SIGTERM. Then call the loader's own `init`.
     """
-    os.setpgid(0, 0)
-    if init is not None:
-        init(worker)
+    if hasattr(os, "setpgid"):  # not on Windows
+        os.setpgid(0, 0)
+    init(worker)

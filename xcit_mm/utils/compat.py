@@ -44,12 +44,6 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
 
 
-def total_norm(tensors: list[torch.Tensor], order: float = 2.0) -> torch.Tensor:
-    """Return the norm of all values of tensors. torch has a function from 2.6 on."""
-    if TORCH >= (2, 6):
-        return nn.utils.get_total_norm(tensors, order)
-    norms = [torch.linalg.vector_norm(tensor, order) for tensor in tensors]
-    return torch.linalg.vector_norm(torch.stack(norms), order) if norms else torch.tensor(0.0)
 
 
 def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.Tensor]:
@@ -172,13 +166,3 @@ def without_resize_warning() -> Iterator[None]:
         yield
     finally:
         resize.__defaults__ = defaults
-
-
-def stop_workers(loader: Any) -> None:
-    """Stop the processes that a DataLoader keeps, for each of which torch would wait 5 seconds at
-    the end of Python.
-    """
-    iterator = getattr(loader, "_iterator", None)
-    if iterator is not None:
-        iterator._shutdown_workers()
-        loader._iterator = None
