@@ -3,7 +3,6 @@
 import ctypes
 import multiprocessing
 import os
-import resource
 import runpy
 import signal
 import subprocess
@@ -39,17 +38,11 @@ def run_script(
     *arguments: object,
     cwd: Path,
     kill_at: tuple | None = None,
-    file_size: int | None = None,
 ) -> CompletedProcess[str]:
-    """Run a script to its end, as `python SCRIPT ARGUMENTS` does.
-
-    Args:
-        kill_at: Arguments of `arrange_death`.
-        file_size: Limit of a file in bytes, as a full disk sets.
-    """
+    """Run a script to its end, as `python SCRIPT ARGUMENTS` does, or to `arrange_death(*kill_at)`."""
     argv = [str(script), *map(str, arguments)]
     files = [cwd / "stdout.txt", cwd / "stderr.txt"]
-    process = CONTEXT.Process(target=_run, args=(argv, cwd, files, kill_at, file_size))
+    process = CONTEXT.Process(target=_run, args=(argv, cwd, files, kill_at))
     process.start()
     process.join(300)
     if process.exitcode is None:
@@ -82,7 +75,6 @@ def _run(
     cwd: Path,
     files: list[Path],
     kill_at: tuple | None,
-    file_size: int | None,
 ) -> None:
     import torch
     from mmengine.runner import runner
@@ -96,9 +88,6 @@ def _run(
     torch.set_num_threads(1)
     if kill_at:
         arrange_death(*kill_at)
-    if file_size:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
     sys.argv = argv
     sys.path.insert(0, str((cwd / argv[0]).resolve().parent))
     runpy.run_path(argv[0], run_name="__main__")

@@ -11,7 +11,6 @@ from helpers.processes import in_two_processes
 from mmengine.model import BaseModel, MMDistributedDataParallel
 from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
-from mmengine.structures import BaseDataElement
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -56,9 +55,7 @@ def batches(fault: str, *bad: int) -> list[dict]:
         dict(
             inputs=image,
             fault=fault if number in bad else "none",
-            data_samples=[
-                BaseDataElement(metainfo=dict(img_path=f"{number}{side}.jpg")) for side in "ab"
-            ],
+            data_samples=[dict(img_path=f"{number}{side}.jpg") for side in "ab"],
         )
         for number, image in enumerate(images)
     ]
