@@ -1,5 +1,6 @@
 """`train` and `test` up to the point where mmengine's Runner is built, on a tiny data set."""
 
+import argparse
 import multiprocessing
 import re
 import time
@@ -8,8 +9,11 @@ from pathlib import Path
 
 import pytest
 from helpers.demo_runs import DEMO, SCORES, cfg_options
+from helpers.paths import CONFIGS
 from helpers.processes import run_tool as run_in_process
 
+from xcit_mm import read_config
+from xcit_mm.launch.run import change_training
 from xcit_mm.utils.folders import lock_folder
 
 SEG, DET = SCORES
@@ -27,8 +31,6 @@ CONFIG = DEMO / f"{SEG}.py"
 def test_training_that_would_fail_does_not_start(config, change, message, shapes, refused):
     options = cfg_options(config, shapes, 1)
     assert message in refused(DEMO / f"{config}.py", *options, change)
-
-
 
 
 def test_every_check_can_be_skipped(shapes, refused, start):
@@ -103,3 +105,14 @@ def test_a_key_that_a_part_does_not_take_is_two_lines(shapes, tmp_path):
     assert re.match("TypeError: .*'max_iter'", lines[-1]) and "Traceback" not in run.stderr
     (log,) = tmp_path.glob("work_dirs/*/2*/*.log")
     assert "Traceback" in log.read_text()
+
+
+def test_mask2former_does_not_train_in_float16(monkeypatch):
+    monkeypatch.setattr("xcit_mm.launch.run.get_device", lambda: "cuda")
+    cfg = read_config(CONFIGS / "mask2former/mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py")
+    options = argparse.Namespace(amp=True, auto_scale_lr=False)
+    with pytest.raises(ValueError, match=r"the loss of masks is 0 in float16"):
+        change_training(cfg, options)
+    cfg.optim_wrapper.dtype = "bfloat16"
+    change_training(cfg, options)
+    assert cfg.optim_wrapper.type == "AmpOptimWrapper"

@@ -1,10 +1,12 @@
-"""Pixels without data, by masks of a user, change no prediction."""
+"""Pixels without data change no prediction: collars of rasters, and masks of a user."""
 
 import numpy as np
 import pytest
+import rasterio
+from helpers.raster_files import UTM, save
 from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo
 
-from xcit_mm import Predictor
+from xcit_mm import Predictor, predict_raster
 from xcit_mm.prediction import Prediction
 from xcit_mm.prediction.preprocessing import Preprocessing
 
@@ -48,6 +50,24 @@ def test_what_stands_in_pixels_without_data_changes_nothing(recipe, whole, photo
     without_gaps = outcome(predictor(photo))
     assert not np.array_equal(without_gaps, outcome(expected))
     assert np.array_equal(outcome(predictor(photo, np.ones_like(valid))), without_gaps)
+
+
+def test_the_collar_of_a_raster_changes_nothing_inside(photo, valid, tmp_path):
+    """Semantic FPN sees fewer than 128 pixels around one."""
+    black = np.where(valid[..., None], photo.clip(1), 0)
+    bands = black[..., ::-1].transpose(2, 0, 1)
+    predictor = predictor_of(semantic_fpn)
+    raster = save(tmp_path / "a.tif", bands, nodata=0, **UTM)
+    cropped = save(tmp_path / "b.tif", bands[:, INSIDE[0], INSIDE[1]], **UTM)
+    maps = []
+    for path in (raster, cropped):
+        out = predict_raster(path, predictor, path.with_suffix(".map.tif"), tile=416)
+        with rasterio.open(out) as file:
+            maps.append(file.read(1))
+    with_collar, alone = maps
+    assert (with_collar[~valid] == 255).all()
+    middle = slice(128, -128)
+    assert np.array_equal(with_collar[INSIDE][middle, middle], alone[middle, middle])
 
 
 def test_a_mask_is_resized_and_padded_as_its_image():

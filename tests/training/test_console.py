@@ -29,7 +29,8 @@ def options(shapes) -> list[str]:
 def trained(options, tmp_path_factory) -> tuple[Path, CompletedProcess[str]]:
     """A work folder, and what its training printed without a terminal."""
     folder = tmp_path_factory.mktemp("console")
-    arguments = (*options, "--work-dir", "w")
+    accumulated = ("auto_scale_lr.base_batch_size=8", "optim_wrapper.accumulative_counts=2")
+    arguments = (*options, *accumulated, "--auto-scale-lr", "--work-dir", "w")
     run = run_tool("train", CONFIG, *arguments, cwd=folder)
     assert run.returncode == 0, run.stderr
     return folder, run
@@ -43,6 +44,7 @@ def test_without_a_terminal_a_training_prints_tenths_scores_and_the_log(trained)
     (log,) = [line.removeprefix("log: ") for line in lines if line.startswith("log: ")]
     tenths = [line for line in lines if re.search(r"loss [\d.]+  lr [\d.e-]+\]$", line)]
     assert [line.partition("%")[0].strip() for line in tenths] == [f"{n}0" for n in range(1, 11)]
+    assert "  lr 0.0005]" in tenths[0]  # 0.001 is for eight images, and a step has four
     scores = [line for line in lines if line.startswith("validation after iteration ")]
     assert len(scores) == 2 and "mIoU " in scores[0]
     assert lines[-1].startswith("weights: w/")

@@ -26,6 +26,7 @@ from ..utils.folders import lock_folder
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
 from .config import write_data_anew
+from .model import iter_parts
 from .report import report
 from .runner import QuietRunner, print_into_log
 from .state import find_checkpoint, is_complete
@@ -67,7 +68,7 @@ def run_training(options: argparse.Namespace, written: Sequence[Path] = ()) -> N
             if _is_first():
                 lock.enter_context(lock_folder(folder, "--work-dir"))
             with quiet():
-                _change_training(cfg, options)
+                change_training(cfg, options)
                 checkpoint = find_checkpoint(cfg, options.resume)
                 if checkpoint and is_complete(checkpoint, cfg):
                     fix = "a longer run starts from it by load_from, see docs/recipes.md"
@@ -119,13 +120,19 @@ def _read_run(config: str, options: argparse.Namespace) -> Config:
     return cfg
 
 
-def _change_training(cfg: Config, options: argparse.Namespace) -> None:
-    """Change a config by the options of a training."""
+def change_training(cfg: Config, options: argparse.Namespace) -> None:
+    """Change a config by the options of a training. Raise ValueError if a loss would vanish."""
     wrapper = cfg.get("optim_wrapper") or {}
     wrapper.setdefault("type", "OptimWrapper")
     if options.amp or type_name(wrapper) == "AmpOptimWrapper":
         is_on_cpu = get_device() == "cpu"  # in bfloat16
         wrapper["type"] = "mmengine.CPUAmpOptimWrapper" if is_on_cpu else "AmpOptimWrapper"
+        heads = {type_name(part) for part in iter_parts(cfg.model)}
+        # They divide the loss of masks by the number of masks times that of points.
+        is_affected = bool(heads & {"MaskFormerHead", "Mask2FormerHead"}) and not is_on_cpu
+        if is_affected and wrapper.get("dtype") != "bfloat16":
+            problem = "the loss of masks is 0 in float16, which overflows"
+            raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
     if options.auto_scale_lr:
         cfg.merge_from_dict({"auto_scale_lr.enable": True})
 

@@ -12,14 +12,14 @@ from typing import Any
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
-
 # Starts of mmengine's warnings on what its own hooks and metrics do.
 _NOT_SHOWN = ('"FileClient" will be', '"HardDiskBackend" is', "The prefix is not set in metric")
 
 
 class QuietRunner(Runner):
     """A Runner of whose log warnings, errors and lines of this package appear on the screen. A test
-    leaves the config of its work folder as it is: that of the training.
+    leaves the config of its work folder as it is: that of the training. Gradients that accumulate
+    are a part of the batch, by whose size learning rates are scaled.
     """
 
     def build_logger(self, *args: Any, **options: Any) -> MMLogger:
@@ -34,6 +34,13 @@ class QuietRunner(Runner):
                 handler.addFilter(is_shown)
                 handler.setStream(sys.stderr)
         return logger
+
+    def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
+        if auto_scale_lr and "base_batch_size" in auto_scale_lr:
+            count = (self.cfg.get("optim_wrapper") or {}).get("accumulative_counts", 1)
+            images = auto_scale_lr["base_batch_size"] / count  # of an iteration
+            auto_scale_lr = dict(auto_scale_lr, base_batch_size=images)
+        super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def dump_config(self) -> None:
         if self.cfg.get("train_cfg"):

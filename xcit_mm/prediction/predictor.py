@@ -20,10 +20,11 @@ from torch import nn
 from ..models.build import load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
+from ..utils.compat import can_autocast
 from ..utils.configs import ModelInput, read_config, tested_metainfo
 from ..version import __version__
 from ..weights.zoo import find_model
-from .masks import to_detections
+from .masks import return_crops, to_detections
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
 from .tiles import overlap_of_tiles, predict_tiled
@@ -95,9 +96,13 @@ class Predictor:
         self.preprocess = Preprocessing(cfg)
         self.device = device or next((str(part.device) for part in model.parameters()), "cpu")
         self.dtype = DTYPES[fast_dtype(self.device) if dtype == "auto" else dtype]
+        if not can_autocast(torch.device(self.device).type, self.dtype):
+            fix = "give bfloat16, or take torch 2.2 or newer"
+            raise ValueError(f"{dtype=}: torch {torch.__version__} has none on a CPU: {fix}")
         self._checksum = _checksum(model)  # of the weights before they are folded
         own_model = revert_sync_batchnorm(copy_sharing_weights(model)).eval().to(self.device)
         self.model: Any = prepare_for_inference(own_model)
+        return_crops(self.model)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
         if whole:

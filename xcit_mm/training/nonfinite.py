@@ -13,6 +13,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from ..utils.compat import TORCH
 from ..utils.errors import preview
 
 
@@ -37,6 +38,9 @@ class NonFiniteHook(Hook):
     priority = "HIGH"  # before other hooks save or log the iteration
 
     def before_train(self, runner: Runner) -> None:
+        if TORCH < (2, 3) and runner.cfg.get("compile"):
+            problem = f"torch {torch.__version__} lets compile switch off the check of gradients"
+            raise ValueError(f"{problem}: set compile=False, or take torch 2.3 or newer")
         self._runner: Any = runner
         runner.optim_wrapper.optimizer.register_step_pre_hook(self._check_gradients)
 

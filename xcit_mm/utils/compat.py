@@ -44,6 +44,11 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
 
 
+def can_autocast(device: str, dtype: torch.dtype) -> bool:
+    """Return whether autocast takes a type on a type of device. From torch 2.2 on, a CPU has
+    float16.
+    """
+    return device != "cpu" or dtype != torch.float16 or TORCH >= (2, 2)
 
 
 def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.Tensor]:
