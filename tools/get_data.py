@@ -33,7 +33,7 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
-from xcit_mm.rasters.gdal import open_raster, require_rasterio
+from xcit_mm.rasters.gdal import open_raster
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 
@@ -141,7 +141,6 @@ def _areas(boxes: np.ndarray) -> np.ndarray:
 
 def write_trees(source: Path, root: Path) -> dict[str, int]:
     """Write mosaic, image of Florida, their crowns and tiles; return the numbers of tiles."""
-    require_rasterio("trees")
     folder = source / "src" / "deepforest" / "data"
     florida = "OSBS_029"
     image = np.asarray(Image.open(folder / f"{MOSAIC}.png").convert("RGB"))

@@ -25,7 +25,7 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from xcit_mm.rasters.gdal import open_raster, require_rasterio
+from xcit_mm.rasters.gdal import open_raster
 from xcit_mm.utils.atomic import atomic_path
 from xcit_mm.utils.cli import cli_main
 
@@ -180,13 +180,10 @@ def write_dataset(
 
     Raises:
         FileExistsError: If `root` exists.
-        ModuleNotFoundError: If `rasters` is set and rasterio is not installed.
         ValueError: If images are too small for shapes, or the seed is negative.
     """
     if size < 16:
         raise ValueError(f"--size {size}: must be 16 or more")
-    if rasters:
-        require_rasterio("--rasters")
     if root.exists():
         raise FileExistsError(f"{root} exists: remove it first")
     with atomic_path(root) as unfinished:

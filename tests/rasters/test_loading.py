@@ -1,6 +1,5 @@
 """LoadRasterFromFile loads exactly the bands of the file, also where OpenCV's loader fails."""
 
-import importlib.util
 import warnings
 from pathlib import Path
 
@@ -55,9 +54,3 @@ def test_pipelines_of_both_libraries_accept_the_result_without_warnings(pack, tm
         packed = Compose(steps)(image)
     assert packed["inputs"][4, 2].float().tolist() == [50200 + column for column in range(7)][::-1]
     assert packed["data_samples"].img_shape == (5, 7)
-
-
-def test_without_rasterio_the_remedy_is_named(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install xcit_mm\[raster\]"):
-        loader()(dict(img_path="a.tif"))

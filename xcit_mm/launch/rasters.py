@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from ..datasets import Source
 from ..rasters.settings import READING
-from ..utils.configs import ModelInput, tested_metainfo, type_name
+from ..utils.configs import ModelInput, type_name
 from .model import iter_parts
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def cut(options: argparse.Namespace, folder: Path, cfg: Config) -> "tuple[Source
         aoi=options.aoi,
         hold_out=not options.no_val,
         overwrite=bool(options.overwrite),
-        model_classes=tested_metainfo(cfg)["classes"],
     )
     if not is_detector:
         return Source(folder), tiles

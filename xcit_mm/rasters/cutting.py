@@ -1,7 +1,6 @@
 """A labelled raster as tiles to train on: which tiles are written, and which are left out."""
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,16 +12,11 @@ from ..datasets.dataset import IGNORED
 from ..prediction.tiles import windows
 from ..utils.atomic import atomic_path
 from ..utils.cli import print_line, progress_bar
-from ..utils.errors import preview
 from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels
 from .polygons import area_in_pixels, in_pixels, to_map
 from .raster import Raster
 from .settings import READING, RasterSettings
-from .tiles import Tile, TileImages, write_maps, write_objects
-
-_HELD_OUT = "held_out.gpkg"
-# What a folder of tiles may hold.
-_WRITTEN = {"train", "val", "images", "masks", "train.json", "val.json", "classes.txt", _HELD_OUT}
+from .tiles import Tile, write_images, write_maps, write_objects
 
 
 class Tiles(NamedTuple):
@@ -30,7 +24,8 @@ class Tiles(NamedTuple):
 
     Attributes:
         settings: How the raster was read: keyword arguments of `predict_raster`.
-        statistics: Mean and standard deviation of each band, if tiles have the stored values.
+        statistics: Mean and standard deviation of each band in a sample of the raster, if tiles
+            have the stored values.
     """
 
     settings: dict[str, Any]
@@ -47,59 +42,54 @@ def cut_raster(
     aoi: str | Path | None = None,
     hold_out: bool = True,
     overwrite: bool = False,
-    model_classes: Sequence[str] = (),
 ) -> Tiles:
     """Cut a labelled raster into a folder of tiles to train on: for a detector `train.json`,
     `val.json` and their images, for a segmentor `images`, `masks` and `classes.txt`.
 
-    With `hold_out`, no training tile shares a pixel with the area in `held_out.gpkg`. Lines count
-    what is left out.
+    With `hold_out`, no training tile shares a pixel with the area in `held_out.gpkg`.
 
     Args:
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
-        overwrite: Whether to replace the tiles of an earlier call.
-        model_classes: Classes of a model, whose order the labels take if they have the same.
+        overwrite: Whether to replace the folder of an earlier call.
 
     Raises:
         FileExistsError: If the folder exists, without `overwrite`.
-        ValueError: If no label lies in the area, labels and raster do not match, or the folder has
-            files of the user.
+        ValueError: If no label lies in the area, or labels and raster do not match.
     """
     if folder.exists() and not overwrite:
         raise FileExistsError(f"{folder} exists: --overwrite cuts the tiles again")
-    others = [path.name for path in folder.glob("*") if path.name not in _WRITTEN]
-    if others:
-        raise ValueError(f"{folder} holds {preview(others)}, which are not of tiles: move them")
     raster = Raster(path, **settings.options)
-    if aoi is None:
-        print_line("without --aoi, labels count as complete on all of the raster")
     area = area_in_pixels(aoi, raster)
-    labels = _read_labels(source, raster, area, is_detector, model_classes)
+    labels = _read_labels(source, raster, area, is_detector)
     parts = _divide(area, labels) if hold_out else {"train": area}
     with atomic_path(folder) as unfinished:
         unfinished.mkdir()
-        images = {split: TileImages(raster, unfinished, split, settings) for split in parts}
         for split, part in parts.items():
-            tiles = _cut_into_tiles(part, settings)
-            _write_split(images[split], labels, tiles, write_objects if is_detector else write_maps)
-        if not images["train"].shown:
-            fix = "give other labels, or a larger --tile"
-            raise ValueError(f"no tile has labels to train on: {fix}")
-        shown = set.union(*(split_images.shown for split_images in images.values()))
-        print_line(f"the tiles show {len(shown)} of {len(labels.objects)} labels")
+            tiles = _choose_tiles(_cut_into_tiles(part, settings), labels)
+            image_folder = unfinished / split if is_detector else unfinished / "images" / split
+            write = write_objects if is_detector else write_maps
+            with progress_bar(len(tiles), "tile", iterable=tiles) as bar:
+                images = write_images(raster, bar, image_folder)
+                count = write(unfinished, split, labels, images)
+            if not count:
+                raise ValueError(f"{path} has no data where labels are: compare both in a GIS")
+            print_line(f"{split}: {count} tiles; {len(tiles) - count} without data are left out")
         if "val" in parts:
-            held_out = to_map([parts["val"]], raster)
-            held_out.to_file(unfinished / _HELD_OUT, layer="held_out")
+            to_map([parts["val"]], raster).to_file(unfinished / "held_out.gpkg")
         if folder.exists():
             shutil.rmtree(folder)
     reading = {name: value for name, value in settings.options.items() if name in READING}
     stated = dict(tile=settings.tile, overlap=settings.overlap) | reading
-    return Tiles(stated, images["train"].statistics)
+    statistics = None
+    if raster.raw:
+        sample = raster.sample()
+        deviation = np.nanstd(sample, axis=1)
+        deviation[deviation == 0] = 1
+        statistics = (np.nanmean(sample, axis=1).tolist(), deviation.tolist())
+    return Tiles(stated, statistics)
 
 
-def _read_labels(
-    source: LabelFile, raster: Raster, area: Any, is_detector: bool, model_classes: Sequence[str]
-) -> Labels:
+def _read_labels(source: LabelFile, raster: Raster, area: Any, is_detector: bool) -> Labels:
     polygons = source.read(raster.crs)
     is_inside = shapely.intersects(area, in_pixels(polygons.geometry, raster))
     classes = polygons["class"][is_inside]
@@ -112,8 +102,6 @@ def _read_labels(
     names = sorted({*classes[has_class]})
     if not is_detector:
         names = [BACKGROUND, *(name for name in names if name != BACKGROUND)]
-    if set(names) == set(model_classes):
-        names = list(model_classes)
     if len(names) > IGNORED:
         raise ValueError(f"{source.path} has {len(names)} classes: a map has at most {IGNORED}")
     return Labels(polygons[is_inside], raster, names)
@@ -135,7 +123,8 @@ def _cut_into_tiles(area: Any, settings: RasterSettings) -> list[Tile]:
     spans = []
     for start, stop in np.reshape(area.bounds, (2, 2)).T:
         first = int(start)
-        axis = windows(int(np.ceil(stop)) - first, settings.tile, settings.overlap)
+        length = max(int(np.ceil(stop)) - first, settings.tile)
+        axis = windows(length, settings.tile, settings.overlap)
         spans.append([slice(first + tile.start, first + tile.stop) for tile in axis])
     tiles = []
     for columns, rows in product(*spans):
@@ -144,21 +133,11 @@ def _cut_into_tiles(area: Any, settings: RasterSettings) -> list[Tile]:
     return [tile for tile in tiles if tile.area.area > 0]
 
 
-def _write_split(
-    images: TileImages,
-    labels: Labels,
-    tiles: Sequence[Tile],
-    write: Callable[[TileImages, Labels, Iterable[Tile]], None],
-) -> None:
-    """Write the tiles that have an object, and up to as many others, evenly spread."""
+def _choose_tiles(tiles: list[Tile], labels: Labels) -> list[Tile]:
+    """Return the tiles that have an object, and up to as many others, evenly spread."""
     has_object = labels.with_objects([tile.area for tile in tiles])
     with_object = np.flatnonzero(has_object)
     others = np.flatnonzero(~has_object)
     count = min(len(with_object), len(others))
     spread = np.linspace(0, len(others) - 1, count).round().astype(int)
-    chosen = [tiles[number] for number in [*with_object, *others[spread]]]
-    with progress_bar(len(chosen), "tile", iterable=chosen) as bar:
-        write(images, labels, bar)
-    left_out = f"{len(tiles) - len(chosen)} without an object"
-    without_data = f"{len(chosen) - images.count} without data"
-    print_line(f"{images.split}: {images.count} tiles, left out {left_out}, {without_data}")
+    return [tiles[number] for number in [*with_object, *others[spread]]]

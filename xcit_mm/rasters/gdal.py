@@ -1,7 +1,6 @@
 """Files of GDAL through rasterio, with bounded memory and errors of one line."""
 
 import contextlib
-import importlib.util
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,21 +21,13 @@ _OPTIONS = dict(
 )
 
 
-def require_rasterio(user: object) -> None:
-    """Raise ModuleNotFoundError if rasterio is not installed. The message names its user."""
-    if importlib.util.find_spec("rasterio") is None:
-        raise ModuleNotFoundError(f"{user} needs rasterio: pip install xcit_mm[raster]")
-
-
 @contextlib.contextmanager
 def gdal(path: str | Path) -> Iterator[None]:
     """Limit GDAL's cache, and name the file in errors, while a file is read or written.
 
     Raises:
         OSError: If GDAL fails; the message is one line.
-        ModuleNotFoundError: If rasterio is not installed.
     """
-    require_rasterio(path)
     import rasterio
 
     try:

@@ -87,16 +87,15 @@ class Labels:
         area_numbers, labels = self._tree.query(areas, predicate="intersects")
         return np.isin(np.arange(len(areas)), area_numbers[self.numbers[labels] >= 0])
 
-    def cut(self, area: Any) -> Iterator[tuple[int, Any, float]]:
+    def cut(self, area: Any) -> Iterator[tuple[int, Any]]:
         """Yield the parts of the polygons in an area in pixels, if they are not narrower than a
-        pixel: position of the polygon, part, and share of the polygon.
+        pixel, each with the position of its polygon.
         """
         for label in np.sort(self._tree.query(area, predicate="intersects")).tolist():
-            whole = self.shapes[label]
-            (part,) = repair([whole.intersection(area)])
+            (part,) = repair([self.shapes[label].intersection(area)])
             left, top, right, bottom = part.bounds
             if right - left >= 1 and bottom - top >= 1:  # mmdet drops narrower boxes
-                yield label, part, part.area / whole.area
+                yield label, part
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the class numbers of a window, (h, w): of the smallest polygon of each pixel, else

@@ -28,7 +28,6 @@ class LoadRasterFromFile:
         """Add `img` (H, W, bands), `img_shape` and `ori_shape` to a dictionary with `img_path`.
 
         Raises:
-            ModuleNotFoundError: If rasterio is not installed.
             OSError: If GDAL cannot read the file, or it has no such band.
         """
         from .gdal import gdal, open_raster  # which `import xcit_mm` does not need

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 import numpy as np
 
@@ -29,11 +28,6 @@ def encode_labels(tiles: Mapping[tuple[int, int], np.ndarray]) -> bytes:
     return file.getvalue()
 
 
-def description_path(path: Path) -> Path:
-    """Return the path of the file that names the classes of a map for GDAL and QGIS."""
-    return path.with_name(f"{path.name}.aux.xml")
-
-
 def join_maps(
     path: Path,
     rows: Sequence[Path],
@@ -44,7 +38,7 @@ def join_maps(
     """Join the files of rows into a Cloud-Optimized GeoTIFF.
 
     Its band has the palette as color table. Its tag CLASSES is a JSON list of names, MADE_FROM a
-    JSON of `made_from`. Its .aux.xml names the classes for GDAL and QGIS.
+    JSON of `made_from`.
 
     Raises:
         OSError: If the disk is full.
@@ -52,11 +46,7 @@ def join_maps(
     from rasterio.shutil import copy
 
     classes: Sequence[str] = made_from["classes"]
-    names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
-    band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
     folder = rows_folder(path)
-    with written_file(description_path(path), folder) as unfinished:
-        unfinished.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
     colors = {int(NO_CLASS): (0, 0, 0, 0)}
     for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
         colors[number] = (red, green, blue, 255)

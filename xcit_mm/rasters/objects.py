@@ -36,8 +36,8 @@ def join_objects(
 ) -> None:
     """Join the files of rows into a GeoPackage, in descending order of scores.
 
-    Its columns are `class`, `score`, `area` in square metres (missing without a coordinate system)
-    and the geometry in the raster's coordinate system, or in pixels without a transform.
+    Its columns are `class`, `score` and the geometry in the raster's coordinate system, or in
+    pixels without a transform.
 
     Args:
         area: Polygon in pixels that holds the centres of the objects.
@@ -57,13 +57,8 @@ def join_objects(
     columns = {
         "class": np.array(made_from["classes"], object)[objects.labels.astype(int)],
         "score": objects.scores.round(4),
-        "area": np.nan,
     }
-    polygons = shapely.orient_polygons(to_map(objects.shapes, raster))
-    table = geopandas.GeoDataFrame(columns, geometry=polygons, crs=raster.crs)
-    if raster.crs is not None:
-        equal_area = table.to_crs("EPSG:6933").geometry
-        table["area"] = equal_area.area.round(4)
+    table = geopandas.GeoDataFrame(columns, geometry=to_map(objects.shapes, raster))
     options: Any = dict(driver="GPKG", layer_metadata={MADE_FROM: json.dumps(made_from)})
     options["geometry_type"] = "Polygon" if table.empty else None
     with written_file(path, rows_folder(path)) as unfinished:

@@ -23,7 +23,7 @@ def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
         layer: Name of the layer. Default: the only one that has shapes.
 
     Raises:
-        ValueError: If the file has several layers, no polygon, or no coordinate system.
+        ValueError: If the file has several layers, or no coordinate system.
         RuntimeError: If GDAL cannot read the file.
     """
     import geopandas
@@ -35,16 +35,12 @@ def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
         raise ValueError(f"{path} has the layers {shown}: give a file of one, or --layer")
     table = geopandas.read_file(path, layer=layer or names[0])
     if (table.crs is None) != (crs is None):
-        lacking = path if table.crs is None else "the raster"
-        fix = "assign the coordinate system in a GIS, or by gdal_edit -a_srs"
-        raise ValueError(f"{path}: {lacking} has no coordinate system: {fix}")
+        raise ValueError(f"{path} or the raster has no coordinate system: assign it in a GIS")
     if crs is not None:
         table = table.to_crs(crs)
     placed = table[np.isfinite(table.bounds).all(axis=1)]
     placed = placed.set_geometry(repair(placed.geometry), crs=crs)
     polygons = placed[placed.geom_type.isin(["Polygon", "MultiPolygon"])]
-    if polygons.empty:
-        raise ValueError(f"{path} has no polygons that lie on the map of the raster")
     if len(polygons) < len(table):
         count = f"{len(table) - len(polygons)} of {len(table)} shapes"
         print_line(f"{path}: {count} are left out: no polygons, or not on the raster's map")
@@ -88,18 +84,16 @@ def area_in_pixels(path: str | Path | None, raster: Any) -> Any:
     return area
 
 
-def burn(
-    shapes: Iterable[tuple[Any, int]], rows: Span, columns: Span, all_touched: bool = False
-) -> np.ndarray:
+def burn(shapes: Iterable[tuple[Any, int]], rows: Span, columns: Span) -> np.ndarray:
     """Return the number of the last shape in pixels that covers the centre of each pixel of a
-    window, or with `all_touched` any part of the pixel, (h, w), int32, 0 without a shape.
+    window, (h, w), int32, 0 without a shape.
     """
     from rasterio.features import rasterize
     from rasterio.transform import Affine
 
     size = rows.stop - rows.start, columns.stop - columns.start
     shift = Affine.translation(columns.start, rows.start)
-    return rasterize(shapes, size, transform=shift, all_touched=all_touched, dtype="int32")
+    return rasterize(shapes, size, transform=shift, dtype="int32")
 
 
 def covers(area: Any, rows: Span, columns: Span) -> np.ndarray:

@@ -21,11 +21,11 @@ from ..prediction.predictor import Predictor
 from ..prediction.tiles import Window, interior, reported_objects, to_image, windows
 from ..prediction.whole import WholeImage, check_whole, is_exact_whole
 from ..utils.cli import print_line, progress_bar
-from ..utils.folders import check_output, lock_folder, open_folder
+from ..utils.folders import check_output, open_folder
 from . import maps, objects
 from .files import rows_folder, written_file
 from .polygons import area_in_pixels, covers
-from .raster import Raster, pad
+from .raster import Raster
 from .settings import resolve_settings
 
 
@@ -64,7 +64,6 @@ def predict_raster(
             another model or option.
         OSError, RuntimeError: If a file cannot be read or written, or another process writes the
             same result.
-        ModuleNotFoundError: If a library of xcit_mm[raster] is not installed.
     """
     out = Path(out)
     check_output(out, [raster] if aoi is None else [raster, aoi])
@@ -79,7 +78,6 @@ def predict_raster(
     if out.exists() and not overwrite:
         if rank == 0:
             print_line(f"{out} exists: --overwrite predicts it again")
-            _remove_rows(out)  # which a kill may have left
         return out
     if whole is None:
         # Measured in docs/benchmark.md, "Whole images".
@@ -88,7 +86,7 @@ def predict_raster(
         if whole:
             print_line("the backbone sees the raster whole; --no-whole predicts it in tiles")
     rows = _Rows(raster, predictor, out, aoi, whole, options)
-    earlier = [out, maps.description_path(out), *rows_folder(out).glob("[!.]*")]
+    earlier = [out, *rows_folder(out).glob("[!.]*")]
     folder = open_folder(rows_folder(out), rows.settings, overwrite, lambda: earlier)
     with nullcontext() if rank else folder:
         wait_for_ranks()
@@ -97,15 +95,8 @@ def predict_raster(
         if rank == 0:
             rows.join()
     if rank == 0:
-        _remove_rows(out)
+        shutil.rmtree(rows_folder(out))
     return out
-
-
-def _remove_rows(out: Path) -> None:
-    folder = rows_folder(out)
-    if folder.exists():
-        with lock_folder(folder, "--out"):
-            shutil.rmtree(folder)
 
 
 class _Tile(NamedTuple):
@@ -139,18 +130,16 @@ class _Rows:
         self._raster = raster
         self._area = area_in_pixels(aoi, raster)
         self._whole: WholeImage | None = None
-        self._rows = windows(raster.height, tile, overlap)
-        self._columns = windows(raster.width, tile, overlap)
+        # A small raster is one tile: pipelines would enlarge it, and the model see another scale.
+        self._rows = windows(max(raster.height, tile), tile, overlap)
+        self._columns = windows(max(raster.width, tile), tile, overlap)
         self._scale = (1.0, 1.0)  # factors of height and width from the raster to the tiles
-        # Pipelines enlarge images smaller than a tile, and the model would see another scale.
-        self._min_side = tile
         if whole:
             check_whole(predictor.model)
             self._whole = WholeImage(predictor, raster.height, raster.width, tile, overlap)
             self._rows = self._whole.rows
             self._columns = self._whole.columns
             self._scale = self._whole.scale
-            self._min_side = 0
             raster.resample(*self._whole.size)
         self._seen_area = scale(self._area, *self._scale[::-1], origin=(0, 0))
         shapely.prepare(self._seen_area)
@@ -209,13 +198,14 @@ class _Rows:
         interiors = {}
         for tile, prediction in tiles:
             labels = np.where(tile.in_area, prediction.segmentation, maps.NO_CLASS)
-            corner, inside = interior(labels, row, tile.column, self._scale)
-            interiors[corner] = inside.astype(np.uint8)
+            (top, left), inside = interior(labels, row, tile.column, self._scale)
+            inside = inside[: self._raster.height - top, : self._raster.width - left]
+            interiors[top, left] = inside.astype(np.uint8)
         return maps.encode_labels(interiors)
 
     def _predict_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[tuple[_Tile, Any]]:
         """Yield the tiles with data in the area of interest, and their predictions."""
-        tiles = (self._read_tile(row, column) for column in columns)
+        tiles = (self._read(row, column) for column in columns)
         wanted = (tile for tile in tiles if tile.in_area.any())
         if self._whole is not None:
             for tile in wanted:
@@ -226,10 +216,9 @@ class _Rows:
             predictions = self._predictor(images, [tile.valid for tile in batch])
             yield from zip(batch, predictions, strict=True)
 
-    def _read_tile(self, row: Window, column: Window) -> _Tile:
+    def _read(self, row: Window, column: Window) -> _Tile:
         image, valid = self._raster.read(row, column)
-        in_area = valid & covers(self._seen_area, row, column)
-        return _Tile(column, *(pad(array, self._min_side) for array in (image, valid, in_area)))
+        return _Tile(column, image, valid, valid & covers(self._seen_area, row, column))
 
     def join(self) -> None:
         """Join the files of all rows to the result, a map or a table of objects."""

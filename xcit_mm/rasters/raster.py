@@ -13,7 +13,7 @@ from .gdal import gdal, open_raster
 from .polygons import Span
 
 _COLORS = ("red", "green", "blue")
-_SAMPLE_BLOCKS = 50  # of a file, to estimate percentiles
+_SAMPLE_BLOCKS = 50
 
 
 class Raster:
@@ -47,17 +47,15 @@ class Raster:
 
         self.path = str(path)
         self._channels = channels
-        self._raw = raw
+        self.raw = raw
         self._nodata = nodata
-        self._step = (1.0, 1.0)  # of a pixel that is read, in rows and columns of the file
         with gdal(path):
             self._file = open_raster(path)
             self._check_file()
             self.height, self.width = self._file.shape
+            self._size = self._file.shape  # in pixels as they are read
             self.transform = self._file.transform
-            crs = self._file.crs
-            # Engineering systems have no place on the earth.
-            self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
+            self.crs = self._file.crs
             self.bands = self._choose_bands(bands)
             self._dtype = np.result_type(*(self._file.dtypes[n - 1] for n in self.bands)).name
             flags = self._file.mask_flag_enums[0]
@@ -90,7 +88,7 @@ class Raster:
     def _choose_bands(self, bands: Sequence[int] | None) -> list[int]:
         colors = [color.name for color in self._file.colorinterp]
         images = [number for number, color in enumerate(colors, 1) if color != "alpha"]
-        is_color = self._channels == 3 and not self._raw
+        is_color = self._channels == 3 and not self.raw
         chosen = list(bands or images)
         if is_color and not bands and set(_COLORS) <= set(colors):
             chosen = [colors.index(color) + 1 for color in _COLORS]
@@ -105,10 +103,11 @@ class Raster:
 
     def _find_bounds(self, bounds: Sequence[float] | None) -> np.ndarray | None:
         if bounds is None:
-            if self._raw or self._dtype == "uint8":
+            if self.raw or self._dtype == "uint8":
                 return None
+            percentiles = np.nanpercentile(self.sample(), (2, 98), axis=1).T.ravel()
             problem = f"{self.path} has values of {self._dtype}: say which become 0 and 255"
-            command = f"--bounds {_join(self._find_percentiles())}"
+            command = f"--bounds {_join(percentiles)}"
             raise ValueError(f"{problem}, such as `{command}`, percentiles 2 98 of a sample")
         count = len(self.bands)
         pairs = np.resize(np.array(bounds, np.float64), (count, 2))
@@ -118,19 +117,25 @@ class Raster:
             raise ValueError(f"--bounds {_join(bounds)} for {self.path}: {fix}")
         return pairs
 
-    def _find_percentiles(self) -> np.ndarray:
-        """Return percentiles 2 and 98 of each band in some of the file's blocks."""
-        windows = [window for _, window in self._file.block_windows(1)]
-        step = len(windows) // _SAMPLE_BLOCKS + 1
-        blocks = [self._read(*window.toslices()) for window in windows[::step]]
+    def sample(self) -> np.ndarray:
+        """Return stored values of the pixels with data in some of the file's blocks, (bands, n),
+        with NaN in place of infinity.
+
+        Raises:
+            ValueError: If none of these pixels has data.
+        """
+        with gdal(self.path):
+            windows = [window for _, window in self._file.block_windows(1)]
+            step = len(windows) // _SAMPLE_BLOCKS + 1
+            blocks = [self._read(*window.toslices()) for window in windows[::step]]
         sample = np.concatenate([pixels[:, valid] for pixels, valid in blocks], axis=1)
         if not sample.size:
-            raise ValueError(f"{self.path}: a sample has no data, give --bounds LOW HIGH")
-        return np.nanpercentile(sample, (2, 98), axis=1).T.ravel()
+            raise ValueError(f"{self.path}: a sample of it has no data")
+        return np.where(np.isfinite(sample), sample, np.nan)
 
     def resample(self, height: int, width: int) -> None:
         """Let GDAL resample what is read from now on to a size, in whose pixels windows are."""
-        self._step = (self.height / height, self.width / width)
+        self._size = height, width
 
     def stores(self, rows: Span, columns: Span) -> bool:
         """Return whether the file stores a pixel of a window. A sparse GeoTIFF leaves out blocks of
@@ -152,7 +157,7 @@ class Raster:
 
     def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """Read a window, and which of its pixels have data: by GDAL's mask of the file, with a
-        finite value that is not `nodata` in some band.
+        finite value that is not `nodata` in some band. A window may end beyond the raster.
 
         Returns:
             The image, (h, w, 3), uint8, BGR, or for other `channels` (h, w, channels) in the order
@@ -167,7 +172,7 @@ class Raster:
             has_value = valid & np.isfinite(pixels)
             scaled = np.rint((np.where(has_value, pixels, low) - low) / (high - low) * 255)
             pixels = scaled.clip(0, 255).astype(np.uint8)
-        if self._raw:
+        if self.raw:
             pixels = np.nan_to_num(pixels, posinf=0, neginf=0)
         elif self._channels == 3:
             pixels = pixels[::-1]
@@ -178,14 +183,19 @@ class Raster:
         """Read stored values (n, h, w), and which pixels have data (h, w)."""
         from rasterio.enums import Resampling
 
-        window = self._window(rows, columns)
         size = rows.stop - rows.start, columns.stop - columns.start
-        shape = len(self.bands), *size
-        valid = self._file.dataset_mask(window=window, out_shape=size) > 0
+        pixels = np.zeros((len(self.bands), *size), self._dtype)
+        valid = np.zeros(size, bool)
+        height = min(rows.stop, self._size[0]) - rows.start
+        width = min(columns.stop, self._size[1]) - columns.start
+        window = self._window(rows, columns)
+        valid[:height, :width] = self._file.dataset_mask(window=window, out_shape=(height, width))
         if not valid.any():
-            return np.zeros(shape, self._dtype), valid
-        options = dict(out_shape=shape, out_dtype=self._dtype, resampling=Resampling.bilinear)
-        pixels = self._file.read(self.bands, window=window, **options)
+            return pixels, valid
+        options = dict(out_dtype=self._dtype, resampling=Resampling.bilinear)
+        shape = len(self.bands), height, width
+        stored = self._file.read(self.bands, window=window, out_shape=shape, **options)
+        pixels[:, :height, :width] = stored
         valid &= np.isfinite(pixels).any(axis=0)
         if self._nodata is not None:
             valid &= (pixels != self._nodata).any(axis=0)
@@ -194,17 +204,11 @@ class Raster:
     def _window(self, rows: Span, columns: Span) -> Any:
         from rasterio.windows import Window
 
-        y, x = self._step
-        height, width = rows.stop - rows.start, columns.stop - columns.start
-        return Window(columns.start * x, rows.start * y, width * x, height * y)
+        y, x = np.divide(self._file.shape, self._size)
+        bottom = min(rows.stop * y, self.height)
+        right = min(columns.stop * x, self.width)
+        return Window.from_slices((rows.start * y, bottom), (columns.start * x, right))
 
 
 def _join(numbers: Sequence[float] | np.ndarray) -> str:
     return " ".join(f"{number:g}" for number in numbers)
-
-
-def pad(pixels: np.ndarray, side: int, fill: int = 0) -> np.ndarray:
-    """Pad pixels (h, w, ...) at the bottom and at the right to squares of at least `side`."""
-    height, width, *_ = pixels.shape
-    widths = [(0, max(side - height, 0)), (0, max(side - width, 0)), (0, 0)][: pixels.ndim]
-    return np.pad(pixels, widths, constant_values=fill)

@@ -63,8 +63,6 @@ def _score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
     import pandas
 
     with gdal(out), open_raster(out) as file:
-        if "CLASSES" not in file.tags():
-            raise ValueError(f"{out} is not a map of xcit-mm raster: it lacks the tag CLASSES")
         names = json.loads(file.tags()["CLASSES"])
         polygons = source.read(file.crs)
         unknown = sorted(set(polygons["class"]) - {NO_CLASS, *names})
