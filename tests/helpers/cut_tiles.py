@@ -11,7 +11,6 @@ import shapely
 from helpers.raster_files import write_shapes
 from xcit_mm.rasters.cutting import Tiles, cut_raster
 from xcit_mm.rasters.labels import LabelFile
-from xcit_mm.rasters.settings import RasterSettings
 
 
 def cut(
@@ -25,9 +24,9 @@ def cut(
 ) -> tuple[Path, Tiles]:
     """Cut tiles, and return their folder."""
     folder = labels.with_name("tiles")
-    settings = RasterSettings(tile, overlap, dict(channels=3, raw=False) | (reading or {}))
+    reading = dict(tile=tile, overlap=overlap, channels=3, raw=False) | (reading or {})
     options = dict(is_detector=is_detector, hold_out=False) | options
-    return folder, cut_raster(raster, LabelFile(labels), folder, settings, **options)
+    return folder, cut_raster(raster, LabelFile(labels), folder, reading, **options)
 
 
 def write_labels(folder: Path, *shapes: shapely.Geometry) -> Path:

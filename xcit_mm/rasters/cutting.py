@@ -1,6 +1,7 @@
 """A labelled raster as tiles to train on: which tiles are written, and which are left out."""
 
 import shutil
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from ..utils.cli import print_line, progress_bar
 from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels
 from .polygons import area_in_pixels, in_pixels, to_map
 from .raster import Raster
-from .settings import READING, RasterSettings
+from .settings import READING
 from .tiles import Tile, write_images, write_maps, write_objects
 
 
@@ -36,7 +37,7 @@ def cut_raster(
     path: str | Path,
     source: LabelFile,
     folder: Path,
-    settings: RasterSettings,
+    reading: Mapping[str, Any],
     *,
     is_detector: bool,
     aoi: str | Path | None = None,
@@ -49,6 +50,7 @@ def cut_raster(
     With `hold_out`, no training tile shares a pixel with the area in `held_out.gpkg`.
 
     Args:
+        reading: As of `resolve_settings`.
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
         overwrite: Whether to replace the folder of an earlier call.
 
@@ -58,35 +60,34 @@ def cut_raster(
     """
     if folder.exists() and not overwrite:
         raise FileExistsError(f"{folder} exists: --overwrite cuts the tiles again")
-    raster = Raster(path, **settings.options)
+    options = dict(reading)
+    tile = options.pop("tile")
+    overlap = options.pop("overlap")
+    raster = Raster(path, **options)
     area = area_in_pixels(aoi, raster)
     labels = _read_labels(source, raster, area, is_detector)
     parts = _divide(area, labels) if hold_out else {"train": area}
     with atomic_path(folder) as unfinished:
         unfinished.mkdir()
         for split, part in parts.items():
-            tiles = _choose_tiles(_cut_into_tiles(part, settings), labels)
+            tiles = _choose_tiles(_cut_into_tiles(part, tile, overlap), labels)
             image_folder = unfinished / split if is_detector else unfinished / "images" / split
             write = write_objects if is_detector else write_maps
             with progress_bar(len(tiles), "tile", iterable=tiles) as bar:
                 images = write_images(raster, bar, image_folder)
                 count = write(unfinished, split, labels, images)
-            if not count:
-                raise ValueError(f"{path} has no data where labels are: compare both in a GIS")
             print_line(f"{split}: {count} tiles; {len(tiles) - count} without data are left out")
         if "val" in parts:
             to_map([parts["val"]], raster).to_file(unfinished / "held_out.gpkg")
         if folder.exists():
             shutil.rmtree(folder)
-    reading = {name: value for name, value in settings.options.items() if name in READING}
-    stated = dict(tile=settings.tile, overlap=settings.overlap) | reading
     statistics = None
     if raster.raw:
         sample = raster.sample()
         deviation = np.nanstd(sample, axis=1)
         deviation[deviation == 0] = 1
         statistics = (np.nanmean(sample, axis=1).tolist(), deviation.tolist())
-    return Tiles(stated, statistics)
+    return Tiles({name: reading[name] for name in READING if name in reading}, statistics)
 
 
 def _read_labels(source: LabelFile, raster: Raster, area: Any, is_detector: bool) -> Labels:
@@ -119,12 +120,12 @@ def _divide(area: Any, labels: Labels) -> dict[str, Any]:
     return {split: part for split, part in parts.items() if part.area > 0}
 
 
-def _cut_into_tiles(area: Any, settings: RasterSettings) -> list[Tile]:
+def _cut_into_tiles(area: Any, side: int, overlap: int) -> list[Tile]:
     spans = []
     for start, stop in np.reshape(area.bounds, (2, 2)).T:
         first = int(start)
-        length = max(int(np.ceil(stop)) - first, settings.tile)
-        axis = windows(length, settings.tile, settings.overlap)
+        length = max(int(np.ceil(stop)) - first, side)
+        axis = windows(length, side, overlap)
         spans.append([slice(first + tile.start, first + tile.stop) for tile in axis])
     tiles = []
     for columns, rows in product(*spans):

@@ -13,11 +13,9 @@ _OPTIONS = dict(
     GDAL_CACHEMAX=256 * 2**20,
     # GDAL would list the files beside a file, and the folder may hold a million.
     GDAL_DISABLE_READDIR_ON_OPEN="TRUE",
-    # In seconds. Without limits, a lost server stops a run forever.
-    GDAL_HTTP_CONNECTTIMEOUT=30,
+    # Bytes a second, and seconds. Without limits, a lost server stops a run forever.
     GDAL_HTTP_LOW_SPEED_LIMIT=1,
     GDAL_HTTP_LOW_SPEED_TIME=60,
-    GDAL_HTTP_MAX_RETRY=3,
 )
 
 

@@ -42,8 +42,7 @@ def predict_raster(
     """Predict a raster, and write a segmentor's map or a detector's table of objects.
 
     The folder `OUT.parts` holds the rows of tiles that are done, until all are: the same call
-    resumes. With `whole`, it holds the trunk's finished taps, 16 bytes a token and channel, if they
-    take more than 1 GiB. Processes of torchrun share the rows, and the first writes the result.
+    resumes. Processes of torchrun share the rows, and the first writes the result.
 
     Args:
         raster: Path or URL of a file that GDAL reads.
@@ -67,8 +66,6 @@ def predict_raster(
     """
     out = Path(out)
     check_output(out, [raster] if aoi is None else [raster, aoi])
-    if predictor.tile is not None:
-        raise ValueError(f"a Predictor with tile={predictor.tile}: give tile to predict_raster")
     suffix = ".gpkg" if predictor.is_detector else ".tif"
     if out.suffix != suffix:
         raise ValueError(f"--out {out}: the result of this model is a {suffix}")
@@ -122,7 +119,10 @@ class _Rows:
         whole: bool,
         options: Mapping[str, Any],
     ) -> None:
-        tile, overlap, reading = resolve_settings(predictor.cfg, options)
+        reading = resolve_settings(predictor.cfg, options)
+        settings = dict(reading, raster=Path(path).name, aoi=aoi and str(aoi), whole=whole)
+        tile = reading.pop("tile")
+        overlap = reading.pop("overlap")
         classes = list(predictor.metainfo["classes"])
         if not predictor.is_detector and len(classes) > maps.NO_CLASS:
             raise ValueError(f"{len(classes)} classes: a map has at most {maps.NO_CLASS}")
@@ -146,8 +146,6 @@ class _Rows:
         self._row_files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
         self._predictor = predictor
         self._out = out
-        settings = dict(reading, tile=tile, overlap=overlap, whole=whole, aoi=aoi and str(aoi))
-        settings |= dict(raster=Path(path).name, size=[raster.height, raster.width])
         self.settings = predictor.settings | settings | dict(classes=classes)
 
     def predict(self) -> None:

@@ -1,5 +1,6 @@
 """A raster larger than memory, read by windows in the format of a model's input."""
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ..utils.cli import print_line
-from ..utils.errors import preview
 from .gdal import gdal, open_raster
 from .polygons import Span
 
@@ -70,7 +70,7 @@ class Raster:
         file = self._file
         points, _ = file.gcps
         if file.subdatasets:
-            problem = f"holds {preview(file.subdatasets)}"
+            problem = "holds several rasters"
             command = f"gdal_translate {file.subdatasets[0]}"
         elif file.transform.is_identity and (points or file.rpcs):
             problem = "has control points and no affine place"
@@ -141,18 +141,15 @@ class Raster:
         """Return whether the file stores a pixel of a window. A sparse GeoTIFF leaves out blocks of
         nodata.
         """
-        from rasterio.windows import round_window_to_full_blocks
-
         if not self._may_lack_blocks:
             return True
         height, width = self._file.block_shapes[0]
-        window = round_window_to_full_blocks(self._window(rows, columns), self._file.block_shapes)
-        y, x = window.toslices()
-        places = product(range(x.start, x.stop, width), range(y.start, y.stop, height))
-        names = [f"BLOCK_OFFSET_{x // width}_{y // height}" for x, y in places]
+        (top, bottom), (left, right) = self._window(rows, columns).toranges()
+        y = range(int(top // height), math.ceil(bottom / height))
+        x = range(int(left // width), math.ceil(right / width))
         return any(
-            self._file.get_tag_item(name, "TIFF", bidx=band)
-            for name, band in product(names, self._file.indexes)
+            self._file.get_tag_item(f"BLOCK_OFFSET_{column}_{row}", "TIFF", bidx=band)
+            for row, column, band in product(y, x, self._file.indexes)
         )
 
     def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:

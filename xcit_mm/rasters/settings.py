@@ -1,7 +1,7 @@
 """How a raster is read and tiled, decided in one place for training, prediction and export."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmengine.config import Config
 
@@ -10,19 +10,6 @@ from ..utils.configs import ModelInput
 
 READING = ("bands", "bounds", "nodata", "tile", "overlap")
 """Options by which a user, or `raster = dict(...)` of a config, says how a raster is read."""
-
-
-class RasterSettings(NamedTuple):
-    """How a raster is read and tiled.
-
-    Attributes:
-        tile, overlap: Side and minimum overlap of tiles in pixels.
-        options: Options of `Raster`.
-    """
-
-    tile: int
-    overlap: int
-    options: Mapping[str, Any]
 
 
 def trained_settings(cfg: Config) -> dict[str, Any]:
@@ -36,8 +23,10 @@ def trained_settings(cfg: Config) -> dict[str, Any]:
 
 def resolve_settings(
     cfg: Config, command: Mapping[str, Any], trains: bool = False
-) -> RasterSettings:
-    """Decide how a raster is read for a model: by the command, else by the model's config.
+) -> dict[str, Any]:
+    """Decide how a raster is read for a model: by the command, else by the model's config. Return
+    `tile` and `overlap`, the side and the minimum overlap of tiles in pixels, and options of
+    `Raster`.
 
     Args:
         command: Values of READING that a user gave. None stands for no value.
@@ -47,15 +36,11 @@ def resolve_settings(
         ValueError: If an option does not match the model, or nothing states the tile.
     """
     chosen = {name: value for name, value in command.items() if value is not None}
-    settings = trained_settings(cfg)
-    if "tile" in chosen:
-        settings.pop("overlap", None)
-    settings |= chosen
-    tile = settings.pop("tile", None)
-    if tile is None:
+    settings = trained_settings(cfg) | chosen
+    if "tile" not in settings:
         fix = "give --tile PIXELS, the size of the images that the model was trained on"
         raise ValueError(f"the config has no raster = dict(tile=...): {fix}")
-    overlap = overlap_of_tiles(tile, settings.pop("overlap", None))
+    settings["overlap"] = overlap_of_tiles(settings["tile"], settings.get("overlap"))
     model_input = ModelInput(cfg)
     # Three bands become colors, and one becomes gray. Other bands keep their values.
     count = len(settings.get("bands", (1, 2, 3)))
@@ -63,4 +48,4 @@ def resolve_settings(
     if raw and "bounds" in settings:
         raise ValueError("--bounds: stored bands have no scale, leave it out")
     channels = model_input.bands or (count if raw else 3)
-    return RasterSettings(tile, overlap, dict(channels=channels, raw=raw) | settings)
+    return settings | dict(channels=channels, raw=raw)

@@ -92,8 +92,7 @@ def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> i
 
 
 def write_maps(folder: Path, split: str, labels: Labels, images: Images) -> int:
-    """Write the maps of a split's images, and the names of the classes. Return the number of maps.
-    """
+    """Write the maps of a split's images, and the classes' names. Return the number of maps."""
     map_folder = folder / "masks" / split
     map_folder.mkdir(parents=True)
     count = 0
