@@ -149,6 +149,9 @@ def test_tiles_are_cut_again_by_overwrite_alone(raster, tmp_path):
     assert len(read_objects(tiles)) == before
     cut(raster, labels, overwrite=True)
     assert len(read_objects(tiles)) < before
+    (tiles / "notes.txt").touch()
+    with pytest.raises(ValueError, match=r"holds notes\.txt, which are not of tiles"):
+        cut(raster, labels, overwrite=True)
 
 
 def test_labels_elsewhere_are_one_line_and_leave_no_tiles(raster, tmp_path):

@@ -112,9 +112,7 @@ class TestMask:
 
     @pytest.mark.parametrize(
         ("sign", "nodata"),
-        [
-            *(("nodata", 0), ("mask", None), ("alpha", 0), ("none", 0), ("none", None)),
-        ],
+        [("nodata", 0), ("mask", None), ("alpha", 0), ("none", 0), ("none", None)],
     )
     def test_every_sign_of_a_file_counts_and_nodata_besides(self, sign, nodata, path, capsys):
         """The left fifth has no data by the file, the right tenth by --nodata."""

@@ -9,11 +9,14 @@ import pyogrio
 import pytest
 import rasterio
 import shapely
+from helpers.perfect_detector import PerfectDetector
 from helpers.pixel_segmentor import PixelSegmentor
 from helpers.raster_files import UTM, noise, save, write_shapes
 from helpers.raster_runs import TILES, RasterRun
 
 AREA = [shapely.box(-9, -9, 300, 300)]
+IN_TILES = PerfectDetector()
+IN_TILES.tile = 64
 MANY_CLASSES = PixelSegmentor([*map(str, range(256))])
 
 
@@ -76,6 +79,7 @@ def test_a_result_states_what_it_was_made_from(run, monkeypatch):
     [
         (dict(out=Path("a.tif")), r"--out a\.tif: the result of this model is a \.gpkg"),
         (dict(out=Path("a.tif"), model=MANY_CLASSES), "256 classes: a map has at most 255"),
+        (dict(model=IN_TILES), "tile=64: give tile to predict_raster"),
         (dict(whole=True), "--whole runs in one process: start it without torchrun"),
     ],
 )

@@ -18,8 +18,6 @@ import rasterio.shutil
 from helpers.processes import arrange_death
 from helpers.raster_runs import ROWS, TILES, RasterRun
 
-from xcit_mm.utils.folders import open_folder
-
 
 def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -83,17 +81,6 @@ class TestProcesses:
 
         assert exit_codes(partial(predict, 0), partial(predict, 1)) == [0, 0]
         run.assert_equals_an_undisturbed_run()
-
-    def test_a_second_run_into_the_same_result_is_an_error(self, tmp_path):
-        run = RasterRun(tmp_path, "map.tif")
-
-        def predict() -> None:
-            with pytest.raises(BlockingIOError, match=r"another process writes into .*\.parts"):
-                run.predict()
-
-        with open_folder(run.out.with_name(f"{run.out.name}.parts"), {}):
-            assert exit_codes(predict) == [0]
-        assert not run.out.exists()
 
 
 class TestFullDisk:

@@ -13,11 +13,24 @@ from ..datasets.dataset import IGNORED
 from ..prediction.tiles import windows
 from ..utils.atomic import atomic_path
 from ..utils.cli import print_line, progress_bar
+from ..utils.errors import preview
 from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels
 from .polygons import area_in_pixels, in_pixels, to_map
 from .raster import Raster
 from .settings import READING
 from .tiles import Tile, write_images, write_maps, write_objects
+
+# What a folder of tiles may hold.
+_WRITTEN = {
+    "train",
+    "val",
+    "images",
+    "masks",
+    "train.json",
+    "val.json",
+    "classes.txt",
+    "held_out.gpkg",
+}
 
 
 class Tiles(NamedTuple):
@@ -56,10 +69,14 @@ def cut_raster(
 
     Raises:
         FileExistsError: If the folder exists, without `overwrite`.
-        ValueError: If no label lies in the area, or labels and raster do not match.
+        ValueError: If no label lies in the area, labels and raster do not match, or the folder has
+            files of the user.
     """
     if folder.exists() and not overwrite:
         raise FileExistsError(f"{folder} exists: --overwrite cuts the tiles again")
+    others = [path.name for path in folder.glob("*") if path.name not in _WRITTEN]
+    if others:
+        raise ValueError(f"{folder} holds {preview(others)}, which are not of tiles: move them")
     options = dict(reading)
     tile = options.pop("tile")
     overlap = options.pop("overlap")

@@ -66,6 +66,8 @@ def predict_raster(
     """
     out = Path(out)
     check_output(out, [raster] if aoi is None else [raster, aoi])
+    if predictor.tile is not None:
+        raise ValueError(f"a Predictor with tile={predictor.tile}: give tile to predict_raster")
     suffix = ".gpkg" if predictor.is_detector else ".tif"
     if out.suffix != suffix:
         raise ValueError(f"--out {out}: the result of this model is a {suffix}")
