@@ -79,8 +79,6 @@ ADDED = {
     "LayerDecayOptimWrapperConstructor",
     "LoadRasterFromFile",
     "NonFiniteHook",
-    "NumberedEpochLoop",
-    "NumberedIterLoop",
     "ResumableCheckpointHook",
     "StrictLoadHook",
     "TimmPyramid",

@@ -105,9 +105,9 @@ def test_a_run_without_a_checkpoint_starts_from_the_weights_of_its_config(shapes
 def test_a_complete_run_says_so_and_changes_nothing(shapes, capsys):
     meta = dict(epoch=0, iter=3)
     state = write_state(Path("work/iter_3.pth"), meta=meta, message_hub=COMPLETE)
-    before = {path: path.stat().st_mtime_ns for path in Path("work").rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in Path("work").rglob("[!.]*")}
     options = cfg_options(SEG, shapes, 3)
     assert train.main([str(CONFIG), "--work-dir", "work", "--resume", *options]) == 0
-    assert {path: path.stat().st_mtime_ns for path in Path("work").rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in Path("work").rglob("[!.]*")} == before
     line = f"the run is complete: {state} is its end; a longer run starts from it by load_from"
     assert [line in text for text in capsys.readouterr().err.splitlines()] == [True]

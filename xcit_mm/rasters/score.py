@@ -71,11 +71,10 @@ def _score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
         labels = Labels(polygons, file, names)
         counts, total = _count_pixels(file, labels, area_in_pixels(aoi, file))
     both = np.diag(counts)
-    pixels = counts.sum(axis=1)
+    pixels = pandas.Series(counts.sum(axis=1), names)
     if not pixels.any():
         raise ValueError(f"{source.path}: none of {total:,} pixels of the area is labelled")
     scores = pandas.DataFrame(dict(IoU=both / (counts.sum(axis=0) + pixels - both), pixels=pixels))
-    scores.index = names
     scores.loc["mean"] = [scores["IoU"].mean(), pixels.sum()]
     print_line(f"{out} is scored over {pixels.sum():,} of {total:,} pixels of the area")
     return scores.astype(dict(pixels=int))
