@@ -21,7 +21,7 @@ measure 3-train --models xcit-auto xcit-plain xcit-auto-cp timm-xcit swin-t --mo
 measure 4-resolution --models xcit-auto xcit-p8 xcit-plain vit-s16 timm-xcit swin-t resnet-50 --sizes 224 384 512 1024 1536 2048 3072 --repeats 3 --memory
 measure 5-huge --models xcit-auto --sizes 4000x6000 --repeats 3 --memory
 measure 6-train-sizes --models xcit-auto xcit-p8 vit-s16 swin-t --mode train --sizes 512 1024 --repeats 3 --memory
-measure 7-whole --models xcit-bands xcit-trunk xcit-tiles swin-t --sizes 1024 2048 4096 8192 --repeats 3 --memory
+measure 7-whole --models xcit-bands xcit-trunk xcit-tiles swin-t --sizes 1024 2048 4096 --repeats 3 --memory
 measure 8-whole-vit --models vit-s16 --sizes 1024 2048 --repeats 3 --memory
-measure 9-whole-largest --models xcit-bands --sizes 20000 --limit 900 --memory
+measure 9-whole-larger --models xcit-bands --sizes 8192 20000 --limit 900 --memory
 "${BENCH_PYTHON:-python}" docs/readme_tables.py

@@ -159,7 +159,7 @@ def compare_backbones() -> str:
 
 def read_whole() -> list[dict[str, str]]:
     """Return the measurements of large images."""
-    names = ("7-whole", "8-whole-vit", "9-whole-largest")
+    names = ("7-whole", "8-whole-vit", "9-whole-larger")
     return [row for name in names for row in read_csv(name)]
 
 
