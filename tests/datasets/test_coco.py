@@ -30,7 +30,7 @@ def write_json(path: Path, **changes: Any) -> None:
     [
         (dict(images=[IMAGE, dict(id=1)]), "missing required field `file_name` - at `$.images[1]`"),
         (dict(images=[IMAGE | dict(width=0)]), "Expected `int` >= 1 - at `$.images[0].width`"),
-        (dict(annotations=[BOX, BOX | dict(category_id=5)]), "in none of the lists - at `$.anno"),
+        (dict(annotations=[BOX, BOX | dict(category_id=5)]), "no such image or category - at `$"),
         (dict(images=[IMAGE, IMAGE | dict(file_name="b")]), "two images have the id '0'"),
         (dict(images=[IMAGE, IMAGE | dict(id=1)]), "two images are named 'a.jpg'"),
         (dict(categories=[CATEGORY, CATEGORY | dict(id=1)]), "two categories are named 'nut'"),

@@ -104,7 +104,7 @@ def test_what_a_data_yaml_or_its_labels_must_not_hold(file, old, new, message, t
     "old, new, message",
     [
         ("labels/val", "labels/valid", "no image for validation has an object"),
-        ("images/train/b.jpg", "images/train/new.jpg", "has no photos of the labels b"),
+        ("images/train/b.jpg", "images/train/b.heic", "has no photos of the labels b"),
     ],
 )
 def test_labels_that_lack_their_photos_are_named(old, new, message, tmp_path):

@@ -82,8 +82,7 @@ def read_coco(path: Path) -> CocoFile:
     category_ids = {category.id for category in coco.categories}
     for number, entry in enumerate(coco.annotations):
         if entry.image_id not in image_ids or entry.category_id not in category_ids:
-            problem = "image_id or category_id is in none of the lists"
-            raise ValueError(f"{path}: {problem} - at `$.annotations[{number}]`")
+            raise ValueError(f"{path}: no such image or category - at `$.annotations[{number}]`")
     return coco
 
 

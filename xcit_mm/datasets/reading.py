@@ -93,5 +93,5 @@ def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
 
 def suggest_files(folder: Path) -> list[list[str]]:
     """List the options of `train --from` for each file that a folder could mean, by names alone."""
-    paths = [*folder.glob("*.yaml"), *folder.glob("train/*.json")]  # the latter as Roboflow's
+    paths = [*folder.glob("*.yaml"), *folder.glob("train/*.json")]
     return [["--data", str(path)] for path in paths]

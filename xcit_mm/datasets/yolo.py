@@ -78,9 +78,10 @@ def _label_path(photo: Path) -> Path:
 
 
 def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
+    check_unique(map(_label_path, photos), "two images have the labels")
     for folder in {photo.parent for photo in photos}:
         labelled = {path.stem for path in _label_path(folder / "any").parent.glob("*.txt")}
-        there = {path.stem for path in folder.iterdir() if path.suffix != ".txt"}
+        there = {path.stem for path in folder.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES}
         alone = sorted(labelled - there - {"classes"})  # names, which some tools write there
         if alone:
             raise ValueError(f"{folder} has no photos of the labels {preview(alone)}")
