@@ -185,7 +185,8 @@ def draw_whole(path: Path) -> None:
         sides = [int(row["size"].partition("x")[0]) for row in rows]
         milliseconds = [float(row["median_ms"]) for row in rows]
         costs = [1e3 * ms / side**2 for ms, side in zip(milliseconds, sides, strict=True)]
-        draw_line(time, sides, costs, title)
+        is_near = model in ("xcit-trunk", "xcit-tiles")  # whose titles would cover each other
+        draw_line(time, sides, costs, "" if is_near else title)
         draw_line(memory, sides, [float(row["peak_mb"]) / 1024 for row in rows], title)
     time.set(title="seconds per megapixel")
     memory.set(title="GiB of memory", yscale="log")

@@ -32,22 +32,17 @@ SIZES = {
     "xcit_mm/rasters": 61,
     "xcit_mm/training": 28,
     "xcit_mm/utils": 33,
-    "xcit_mm/weights": 51,
+    "xcit_mm/weights": 56,  # 5 of them read checkpoints below torch 2.6
     "tests": 480,
 }
 # Parts that are still larger, and their present size, which may only fall.
 PRESENT_SIZES = {
-    "xcit_mm/checks": 33,
-    "xcit_mm/commands": 25,
-    "xcit_mm/datasets": 26,
-    "xcit_mm/deployment": 48,
-    "xcit_mm/launch": 37,
-    "xcit_mm/prediction": 81,
-    "xcit_mm/rasters": 68,
-    "xcit_mm/training": 32,
-    "xcit_mm/utils": 37,
-    "xcit_mm/weights": 56,
-    "tests": 554,
+    "xcit_mm/datasets": 21,
+    "xcit_mm/launch": 30,
+    "xcit_mm/prediction": 78,
+    "xcit_mm/rasters": 63,
+    "xcit_mm/training": 29,
+    "tests": 490,
 }
 FOLDERS = ("benchmarks", "configs", "docs", "requirements", "tests", "tools")
 FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile")

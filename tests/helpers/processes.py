@@ -39,7 +39,7 @@ def run_script(
     cwd: Path,
     kill_at: tuple | None = None,
 ) -> CompletedProcess[str]:
-    """Run a script, as `python SCRIPT ARGUMENTS` does, to its end or to `arrange_death(*kill_at)`."""
+    """Run a script as `python SCRIPT ARGUMENTS` does, to its end or `arrange_death(*kill_at)`."""
     argv = [str(script), *map(str, arguments)]
     files = [cwd / "stdout.txt", cwd / "stderr.txt"]
     process = CONTEXT.Process(target=_run, args=(argv, cwd, files, kill_at))
