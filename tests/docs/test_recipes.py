@@ -34,6 +34,7 @@ def needs(commands: list[str], packages: str) -> pytest.MarkDecorator:
 
 
 needs_gdal = needs(["gdalwarp"], "gdal-bin")
+needs_heif = needs(["mogrify", "heif-enc"], "imagemagick libheif-examples")
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,11 @@ def write_labelme() -> None:
     labelled_photos(has_masks=True).as_labelme(annotations_directory_path="photos")
 
 
+def write_createml() -> None:
+    dataset = labelled_photos(has_masks=False)
+    dataset.as_createml(annotations_path="photos/_annotations.createml.json")
+
+
 def objects_of(dataloader: dict) -> dict[str, list]:
     """Return class and box of the objects of each photo that a data set loads."""
     dataset = DATASETS.build(dataloader.dataset)
@@ -118,7 +124,11 @@ def objects_of(dataloader: dict) -> dict[str, list]:
 
 @pytest.mark.parametrize(
     "write, reader",
-    [(write_voc, "from_pascal_voc"), (write_labelme, "from_labelme")],
+    [
+        (write_voc, "from_pascal_voc"),
+        (write_labelme, "from_labelme"),
+        (write_createml, "from_createml"),
+    ],
 )
 def test_labels_of_other_tools_train_by_supervision(write, reader):
     write()
@@ -247,3 +257,15 @@ def test_another_pixel_size_keeps_what_has_no_data(option, dtype):
         valid = coarse.read_masks(1) > 0
         assert not valid[:25].any() and valid[25:].all() and len(valid) == 50
         assert (coarse.read(1)[25:] == RED[0]).all()
+
+
+@needs_heif
+def test_heic_photos_become_jpegs():
+    Path("photos").mkdir()
+    photo = np.full((48, 64, 3), (20, 20, 200), np.uint8)
+    cv2.imwrite("photo.jpg", photo)
+    encode = ["heif-enc", "photo.jpg", "-o", "photos/photo.heic"]
+    subprocess.run(encode, check=True, capture_output=True)
+    run_shell(code("mogrify"))
+    pixels = cv2.imread("photos/photo.jpg")
+    assert np.abs(pixels.astype(int) - photo).mean() < 5
