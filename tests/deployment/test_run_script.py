@@ -57,7 +57,7 @@ def test_a_copy_prints_predictions_and_names_the_photo_that_fails(
 
 
 @pytest.mark.parametrize(
-    "name, message", [("none.onnx", "cannot be run"), ("foreign.onnx", "export a whole model")]
+    "name, message", [("none.onnx", "cannot be run"), ("foreign.onnx", "is not of xcit-mm export")]
 )
 def test_a_file_that_is_no_model_of_export_is_one_line(
     name, message, segmentor_file, monkeypatch, tmp_path

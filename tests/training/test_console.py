@@ -61,6 +61,18 @@ def test_a_test_prints_its_scores(trained, options):
     assert "\nlog: " in run.stderr and " 4/4 [" in run.stderr
 
 
+def test_a_folder_whose_run_was_resumed_is_tested_with_its_config(trained, options, tmp_path):
+    """A resumed run has `resume=True` and another `load_from`, and may have other workers."""
+    work = tmp_path / "w"
+    arguments = (CONFIG, "--work-dir", work, "--resume", *options)
+    run_tool("train", *arguments, cwd=tmp_path, kill_at=("before_train_iter", 9))
+    more = ("train_dataloader.num_workers=1", "train_dataloader.persistent_workers=True")
+    assert run_tool("train", *arguments, *more, cwd=tmp_path).returncode == 0
+    assert "num_workers=1" in (work / CONFIG.name).read_text()
+    run = run_tool("test", work, *options, cwd=tmp_path)
+    assert run.returncode == 0 and "mIoU" in run.stdout, run.stderr
+
+
 def test_a_test_or_a_refused_training_leaves_the_config_of_the_folder(trained, options):
     folder, _ = trained
     path = folder / "w" / CONFIG.name

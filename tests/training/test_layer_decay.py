@@ -7,6 +7,8 @@ from helpers.paths import CONFIGS
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
+from xcit_mm import XCiT
+
 RATE = 0.8
 MASK_RCNN = "mask_rcnn/mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py"
 UPERNET = "upernet/upernet_xcit-t12-p16_8xb2-160k_ade20k-512x512.py"
@@ -43,11 +45,24 @@ def test_every_parameter_has_the_rate_of_its_layer_and_the_decay_of_its_recipe(c
     assert groups[0]["lr"] == cfg.optim_wrapper.optimizer.lr  # the log shows it
 
 
+HALVES = dict(
+    constructor="LayerDecayOptimWrapperConstructor",
+    optimizer=dict(type="SGD", lr=1.0),
+    paramwise_cfg=dict(layer_decay_rate=0.5),
+)
+
+
+def test_a_layer_that_two_heads_share_steps_once():
+    shared = torch.nn.Linear(2, 2)
+    heads = dict(first_head=shared, second_head=torch.nn.Sequential(shared))
+    model = torch.nn.ModuleDict(dict(backbone=XCiT("n12", norm_cfg=dict(type="BN")), **heads))
+    initial = shared.bias.detach().clone()
+    optimizer = build_optim_wrapper(model, HALVES).optimizer
+    shared.bias.sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(initial - shared.bias, torch.ones(2))
+
+
 def test_model_without_a_backbone_of_this_package_is_named():
-    wrapper = dict(
-        constructor="LayerDecayOptimWrapperConstructor",
-        optimizer=dict(type="SGD", lr=1.0),
-        paramwise_cfg=dict(layer_decay_rate=0.5),
-    )
     with pytest.raises(ValueError, match="Conv2d has 0 backbones of this package"):
-        build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), wrapper)
+        build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), HALVES)

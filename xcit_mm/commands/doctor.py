@@ -5,6 +5,7 @@ from itertools import chain
 
 from ..checks.doctor import diagnose
 from ..utils.arguments import CommandParser
+from ..utils.cli import cli_main
 from .options import CONFIG
 from .stack import check_stack
 
@@ -22,9 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")
     args = parser.parse_args(argv)
 
-    findings = diagnose(args.config, args.cfg_options) if args.config else ()
-    has_failed = False
-    for line in map(str, chain(check_stack(), findings)):
-        print(line, flush=True)
-        has_failed |= line.startswith("FAIL")
-    return 1 if has_failed else 0
+    def work() -> int:
+        findings = diagnose(args.config, args.cfg_options) if args.config else ()
+        has_failed = False
+        for line in map(str, chain(check_stack(), findings)):
+            print(line, flush=True)
+            has_failed |= line.startswith("FAIL")
+        return 1 if has_failed else 0
+
+    return cli_main(work, "the checks are not complete")

@@ -63,3 +63,11 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
             write_coco(path, dataset.classes, split.images, split.annotations)
             arguments[name] = dict(ann_file=str(path), data_prefix=dict(img=""))
     return arguments
+
+
+def read_text(path: Path) -> str:
+    """Read a text in UTF-8, or raise ValueError with its path."""
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -21,18 +21,18 @@ class Header(NamedTuple):
         width: In pixels as mmcv loads the image, after EXIF's orientation. So is the height.
         channels: Number of channels, 1 with a palette.
         is_deep: Whether a channel has more than 8 bits.
+        raster_bands: Number of the bands of a TIFF of which mmcv would drop some, else 0.
     """
 
     width: int
     height: int
     channels: int
     is_deep: bool
+    raster_bands: int
 
 
 def read_headers(paths: Sequence[str | Path]) -> list[Header]:
-    """Read the headers of images. The errors are those of `read_all`, also for a TIFF of which mmcv
-    would drop bands.
-    """
+    """Read the headers of images. The errors are those of `read_all`."""
     return read_all(_read_header, paths)
 
 
@@ -53,8 +53,6 @@ def read_all(read: Callable[[BinaryIO], _Fact], paths: Sequence[str | Path]) -> 
 
 def _read_header(file: BinaryIO) -> Header:
     bands = count_raster_bands(file)
-    if bands:
-        raise ValueError(f"it has {bands} bands: docs/bands.md")
     file.seek(0)
     image = Image.open(file)
     width, height = image.size
@@ -65,4 +63,4 @@ def _read_header(file: BinaryIO) -> Header:
         width, height = height, width
     # Pillow opens colors of 16 bits as 8, and tells it in the decoder's arguments.
     is_deep = image.mode[0] in "IF" or ";16" in str(image.tile)
-    return Header(width, height, len(image.getbands()), is_deep)
+    return Header(width, height, len(image.getbands()), is_deep, bands)

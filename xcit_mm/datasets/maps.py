@@ -5,7 +5,7 @@ from pathlib import Path
 from ..utils.errors import preview
 from ..utils.images import PHOTO_SUFFIXES
 from .coco import check_unique
-from .dataset import PAGE, Dataset, Maps
+from .dataset import PAGE, Dataset, Maps, read_text
 
 
 def read(folder: Path) -> Dataset:
@@ -13,7 +13,7 @@ def read(folder: Path) -> Dataset:
     names = folder / "classes.txt"
     if not names.exists():
         raise FileNotFoundError(f"no {names}: {PAGE} shows the folder of maps")
-    classes = names.read_text("utf-8-sig").rstrip().splitlines()
+    classes = read_text(names).rstrip().splitlines()
     if len(classes) < 2 or "" in classes:
         raise ValueError(f"{names}: expected at least two names, one on each line")
     check_unique(classes, f"{names}: two labels are named")

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from ..utils.errors import preview
 from ..utils.images import PHOTO_SUFFIXES
 from .coco import Annotation, Category, CocoFile, CocoImage, check_unique
+from .dataset import read_text
 from .headers import read_headers
 
 
@@ -59,7 +60,7 @@ def _list_photos(path: Path, root: str, source: str) -> list[Path]:
         below = sorted(glob.glob("**", root_dir=found, recursive=True))
         return [found / name for name in below if name.lower().endswith(PHOTO_SUFFIXES)]
     photos = []
-    for line in filter(None, map(str.strip, found.read_text("utf-8-sig").split("\n"))):
+    for line in filter(None, map(str.strip, read_text(found).split("\n"))):
         names = (line, line.removeprefix("data/"))  # which CVAT's archive lacks
         photos.append(_find_first(found, [found.parent / name for name in names]))
     return photos
@@ -91,7 +92,7 @@ def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
         image = CocoImage(number, str(photo), header.width, header.height)
         images.append(image)
         labels = _label_path(photo)
-        lines = labels.read_text("utf-8-sig").splitlines() if labels.exists() else []
+        lines = read_text(labels).splitlines() if labels.exists() else []
         for place, line in enumerate(lines, start=1):
             try:
                 if line.strip():

@@ -92,7 +92,7 @@ class Model:
             raise ValueError(f"{path} cannot be run: {reason}") from None
         metadata = self.session.get_modelmeta().custom_metadata_map
         if "classes" not in metadata:
-            raise ValueError(f"{path} is a backbone or not of xcit-mm export: export a whole model")
+            raise ValueError(f"{path} is not of xcit-mm export")
         self.facts: dict[str, Any] = {
             key: json.loads(text)
             for key, text in metadata.items()

@@ -43,6 +43,8 @@ def _write(options: argparse.Namespace) -> list[Path]:
     named = source.data.parent.name if is_yolo else source.data.stem
     name = re.sub(r"\W+", "-", named).strip("-") or "data"
     config = options.new_config or Path(f"{name}.py")
+    if config.suffix != ".py":
+        raise ValueError(f"--config {config}: give a name that ends in .py")
     if config.exists() and not options.overwrite:
         fix = f"train it by `xcit-mm train {config}`, or name another by --config"
         raise FileExistsError(f"{config} exists: {fix}")

@@ -73,6 +73,8 @@ def iter_parts(config: Any) -> Iterator[dict]:
     if isinstance(config, dict):
         if "type" in config:
             yield config
+            if type_name(config) == "Albu":  # its steps are those of albumentations
+                return
         config = list(config.values())
     if isinstance(config, list | tuple):
         for inner in config:

@@ -9,6 +9,7 @@ from mmengine.config import Config
 from ..datasets import Source
 from ..rasters.settings import READING
 from ..utils.configs import ModelInput, type_name
+from ..weights.classes import configured_classes
 from .model import iter_parts
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def cut(options: argparse.Namespace, folder: Path, cfg: Config) -> "tuple[Source
         aoi=options.aoi,
         hold_out=not options.no_val,
         overwrite=bool(options.overwrite),
+        model_classes=configured_classes(cfg) or (),
     )
     if not is_detector:
         return Source(folder), tiles

@@ -124,7 +124,10 @@ def change_training(cfg: Config, options: argparse.Namespace) -> None:
     """Change a config by the options of a training. Raise ValueError if a loss would vanish."""
     wrapper = cfg.get("optim_wrapper") or {}
     wrapper.setdefault("type", "OptimWrapper")
-    if options.amp or type_name(wrapper) == "AmpOptimWrapper":
+    name = type_name(wrapper)
+    if options.amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
+        raise ValueError(f"--amp: optim_wrapper.type={wrapper['type']} has a precision of its own")
+    if options.amp or name == "AmpOptimWrapper":
         is_on_cpu = get_device() == "cpu"  # in bfloat16
         wrapper["type"] = "mmengine.CPUAmpOptimWrapper" if is_on_cpu else "AmpOptimWrapper"
         heads = {type_name(part) for part in iter_parts(cfg.model)}

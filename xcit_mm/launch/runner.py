@@ -17,9 +17,8 @@ _NOT_SHOWN = ('"FileClient" will be', '"HardDiskBackend" is', "The prefix is not
 
 
 class QuietRunner(Runner):
-    """A Runner of whose log warnings, errors and lines of this package appear on the screen. A test
-    leaves the config of its work folder as it is: that of the training. Gradients that accumulate
-    are a part of the batch, by whose size learning rates are scaled.
+    """A Runner of whose log warnings, errors and lines of this package appear on the screen.
+    Gradients that accumulate are a part of the batch, by whose size learning rates are scaled.
     """
 
     def build_logger(self, *args: Any, **options: Any) -> MMLogger:
@@ -43,8 +42,11 @@ class QuietRunner(Runner):
         super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def dump_config(self) -> None:
-        if self.cfg.get("train_cfg"):
-            super().dump_config()
+        """Write nothing before the first checkpoint: a folder has the config of its checkpoints."""
+
+    def save_checkpoint(self, *args: Any, **options: Any) -> None:
+        super().save_checkpoint(*args, **options)
+        super().dump_config()
 
 
 @contextmanager

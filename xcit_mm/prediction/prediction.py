@@ -8,6 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 import supervision as sv
+from PIL import ImageFont
 
 from ..utils.coco import encode_mask, from_corners
 from ..utils.palettes import Palette, make_palette
@@ -77,6 +78,7 @@ class Prediction:
 
         Raises:
             ValueError: If the image has bands other than BGR of 8 bits.
+            OSError: If the font cannot be read.
         """
         image = cv2.cvtColor(self.image, cv2.COLOR_GRAY2BGR) if self.image.ndim == 2 else self.image
         if image.shape[2] != 3 or image.dtype != np.uint8:
@@ -84,6 +86,7 @@ class Prediction:
             raise ValueError(f"{given}: only (H, W, 3), BGR, uint8 is drawn")
         colors = make_palette(len(self.names), self.palette)
         font = font or FONT
+        ImageFont.truetype(font)  # raises: supervision would draw other letters
         if self.segmentation is not None:
             return draw_segmentation_map(image, self.segmentation, self.names, colors, font)
         instances = self.above(min_score)._objects

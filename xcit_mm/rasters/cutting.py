@@ -1,7 +1,7 @@
 """A labelled raster as tiles to train on: which tiles are written, and which are left out."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +56,7 @@ def cut_raster(
     aoi: str | Path | None = None,
     hold_out: bool = True,
     overwrite: bool = False,
+    model_classes: Sequence[str] = (),
 ) -> Tiles:
     """Cut a labelled raster into a folder of tiles to train on: for a detector `train.json`,
     `val.json` and their images, for a segmentor `images`, `masks` and `classes.txt`.
@@ -66,6 +67,7 @@ def cut_raster(
         reading: As of `resolve_settings`.
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
         overwrite: Whether to replace the folder of an earlier call.
+        model_classes: Classes of a model, whose order the labels take if they have the same.
 
     Raises:
         FileExistsError: If the folder exists, without `overwrite`.
@@ -82,7 +84,7 @@ def cut_raster(
     overlap = options.pop("overlap")
     raster = Raster(path, **options)
     area = area_in_pixels(aoi, raster)
-    labels = _read_labels(source, raster, area, is_detector)
+    labels = _read_labels(source, raster, area, is_detector, model_classes)
     parts = _divide(area, labels) if hold_out else {"train": area}
     with atomic_path(folder) as unfinished:
         unfinished.mkdir()
@@ -107,7 +109,9 @@ def cut_raster(
     return Tiles({name: reading[name] for name in READING if name in reading}, statistics)
 
 
-def _read_labels(source: LabelFile, raster: Raster, area: Any, is_detector: bool) -> Labels:
+def _read_labels(
+    source: LabelFile, raster: Raster, area: Any, is_detector: bool, model_classes: Sequence[str]
+) -> Labels:
     polygons = source.read(raster.crs)
     is_inside = shapely.intersects(area, in_pixels(polygons.geometry, raster))
     classes = polygons["class"][is_inside]
@@ -120,6 +124,8 @@ def _read_labels(source: LabelFile, raster: Raster, area: Any, is_detector: bool
     names = sorted({*classes[has_class]})
     if not is_detector:
         names = [BACKGROUND, *(name for name in names if name != BACKGROUND)]
+    if set(names) == set(model_classes):
+        names = list(model_classes)
     if len(names) > IGNORED:
         raise ValueError(f"{source.path} has {len(names)} classes: a map has at most {IGNORED}")
     return Labels(polygons[is_inside], raster, names)

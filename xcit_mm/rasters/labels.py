@@ -44,6 +44,8 @@ class LabelFile(NamedTuple):
             RuntimeError: If GDAL cannot read the file.
         """
         polygons = read_polygons(self.path, crs, self.layer)
+        if polygons.empty:
+            raise ValueError(f"{self.path} has no polygons on the map of the raster")
         classes: Any = self.class_name
         if classes is None:
             column = self.class_column or "class"

@@ -35,7 +35,8 @@ def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
         raise ValueError(f"{path} has the layers {shown}: give a file of one, or --layer")
     table = geopandas.read_file(path, layer=layer or names[0])
     if (table.crs is None) != (crs is None):
-        raise ValueError(f"{path} or the raster has no coordinate system: assign it in a GIS")
+        lacking = path if table.crs is None else "the raster"
+        raise ValueError(f"{lacking} has no coordinate system: assign it in a GIS")
     if crs is not None:
         table = table.to_crs(crs)
     placed = table[np.isfinite(table.bounds).all(axis=1)]

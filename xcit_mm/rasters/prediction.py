@@ -77,6 +77,7 @@ def predict_raster(
     if out.exists() and not overwrite:
         if rank == 0:
             print_line(f"{out} exists: --overwrite predicts it again")
+            shutil.rmtree(rows_folder(out), ignore_errors=True)  # which a kill may have left
         return out
     if whole is None:
         # Measured in docs/benchmark.md, "Whole images".
@@ -148,7 +149,8 @@ class _Rows:
         self._row_files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
         self._predictor = predictor
         self._out = out
-        self.settings = predictor.settings | settings | dict(classes=classes)
+        size = [raster.height, raster.width]
+        self.settings = predictor.settings | settings | dict(classes=classes, size=size)
 
     def predict(self) -> None:
         """Predict this process's rows that are not done."""

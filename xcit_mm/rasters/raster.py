@@ -55,7 +55,9 @@ class Raster:
             self.height, self.width = self._file.shape
             self._size = self._file.shape  # in pixels as they are read
             self.transform = self._file.transform
-            self.crs = self._file.crs
+            crs = self._file.crs
+            # Engineering systems have no place on the earth.
+            self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
             self.bands = self._choose_bands(bands)
             self._dtype = np.result_type(*(self._file.dtypes[n - 1] for n in self.bands)).name
             flags = self._file.mask_flag_enums[0]
@@ -126,11 +128,12 @@ class Raster:
         """
         with gdal(self.path):
             windows = [window for _, window in self._file.block_windows(1)]
-            step = len(windows) // _SAMPLE_BLOCKS + 1
-            blocks = [self._read(*window.toslices()) for window in windows[::step]]
+            stored = [window for window in windows if self.stores(*window.toslices())]
+            step = len(stored) // _SAMPLE_BLOCKS + 1
+            blocks = [self._read(*window.toslices()) for window in stored[::step]]
         sample = np.concatenate([pixels[:, valid] for pixels, valid in blocks], axis=1)
         if not sample.size:
-            raise ValueError(f"{self.path}: a sample of it has no data")
+            raise ValueError(f"{self.path}: a sample has no data, give --bounds LOW HIGH")
         return np.where(np.isfinite(sample), sample, np.nan)
 
     def resample(self, height: int, width: int) -> None:

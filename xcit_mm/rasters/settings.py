@@ -36,7 +36,10 @@ def resolve_settings(
         ValueError: If an option does not match the model, or nothing states the tile.
     """
     chosen = {name: value for name, value in command.items() if value is not None}
-    settings = trained_settings(cfg) | chosen
+    settings = trained_settings(cfg)
+    if "tile" in chosen:
+        settings.pop("overlap", None)
+    settings |= chosen
     if "tile" not in settings:
         fix = "give --tile PIXELS, the size of the images that the model was trained on"
         raise ValueError(f"the config has no raster = dict(tile=...): {fix}")

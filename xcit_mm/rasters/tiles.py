@@ -87,6 +87,9 @@ def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> i
                 msgspec.structs.replace(annotation, category_id=class_number + 1)
                 for class_number in classes
             ]
+    if all(annotation.iscrowd for annotation in annotations):
+        problem = f"{split}: no tile shows a third of a label"
+        raise ValueError(f"{problem}: give other labels, or a larger --tile")
     write_coco(folder / f"{split}.json", labels.names, coco_images, annotations)
     return len(coco_images)
 

@@ -38,7 +38,9 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         for group in params:
             (parameter,) = group["params"]  # mmengine makes a group for each parameter
             group["lr"] = group.get("lr", self.base_lr) * rate ** depths.get(parameter, 0)
-        params.sort(key=itemgetter("lr"), reverse=True)  # the log shows the first rate
+        # mmengine lists a layer that two heads share twice. The log shows the first rate.
+        unique = {group["params"][0]: group for group in params}
+        params[:] = sorted(unique.values(), key=itemgetter("lr"), reverse=True)
 
 
 def _find_depths(model: nn.Module) -> dict[nn.Parameter, int]:
