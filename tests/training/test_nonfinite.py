@@ -145,7 +145,7 @@ def train_one_step(rank: int, device: str, folder: Path) -> None:
     model = MMDistributedDataParallel(Probe().train().to(device), find_unused_parameters=True)
     wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
     hook = NonFiniteHook()
-    hook.before_train(SimpleNamespace(model=model, optim_wrapper=wrapper, iter=0))
+    hook.before_train(SimpleNamespace(cfg={}, model=model, optim_wrapper=wrapper, iter=0))
     batch = batches("loss" if rank == 1 else "none", 0)[0]
     hook.before_train_iter(None, 0, batch)
     outputs = model.train_step(batch, wrapper)
