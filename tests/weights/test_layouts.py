@@ -24,6 +24,7 @@ from torch import nn
 
 import xcit_mm
 from xcit_mm import XCiT
+from xcit_mm.utils.compat import TORCH
 from xcit_mm.weights.layouts import parse_checkpoint
 from xcit_mm.weights.matching import match_model
 from xcit_mm.weights.reader import load_from_file
@@ -134,6 +135,7 @@ def test_of_several_models_a_line_names_them_and_the_prefix_chooses(wrapping, na
         model_from(tmp_path / "file.pth", prefix=teacher)
 
 
+@pytest.mark.skipif(TORCH < (2, 3), reason="compile switches off hooks of later optimizers")
 def test_a_segmentor_starts_from_a_compiled_teacher_by_the_prefix_of_the_hook():
     source = segmentor()
     expected = {key: value.clone() for key, value in source.state_dict().items()}
