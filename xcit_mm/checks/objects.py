@@ -53,9 +53,7 @@ def check_objects(
         problem = f"{owner} have no polygon of three points, RLE of another size than the image, "
         problem += "or RLE that mmdet drops under poly2mask=False"
         fix = "segmentation=[[x1, y1, x2, y2, x3, y3, ...]] in pixels, or RLE of the image's size "
-        fix += (
-            "under poly2mask=True in LoadAnnotations, or train boxes alone by --from with --boxes"
-        )
+        fix += "under poly2mask=True in LoadAnnotations, or boxes alone: --boxes of `train --from`"
         yield from listed("FAIL", "D412", _names(unread), problem, fix)
 
 

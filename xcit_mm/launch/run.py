@@ -121,7 +121,7 @@ def _read_run(config: str, options: argparse.Namespace) -> Config:
 
 
 def change_training(cfg: Config, options: argparse.Namespace) -> None:
-    """Change a config by the options of a training. Raise ValueError if a loss would vanish."""
+    """Change a config by the options of a training. Raise ValueError if they do not fit it."""
     wrapper = cfg.get("optim_wrapper") or {}
     wrapper.setdefault("type", "OptimWrapper")
     name = type_name(wrapper)
@@ -132,8 +132,8 @@ def change_training(cfg: Config, options: argparse.Namespace) -> None:
         wrapper["type"] = "mmengine.CPUAmpOptimWrapper" if is_on_cpu else "AmpOptimWrapper"
         heads = {type_name(part) for part in iter_parts(cfg.model)}
         # They divide the loss of masks by the number of masks times that of points.
-        is_affected = bool(heads & {"MaskFormerHead", "Mask2FormerHead"}) and not is_on_cpu
-        if is_affected and wrapper.get("dtype") != "bfloat16":
+        overflows = bool(heads & {"MaskFormerHead", "Mask2FormerHead"})
+        if overflows and not is_on_cpu and wrapper.get("dtype") != "bfloat16":
             problem = "the loss of masks is 0 in float16, which overflows"
             raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
     if options.auto_scale_lr:

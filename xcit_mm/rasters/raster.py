@@ -133,7 +133,8 @@ class Raster:
             blocks = [self._read(*window.toslices()) for window in stored[::step]]
         sample = np.concatenate([pixels[:, valid] for pixels, valid in blocks], axis=1)
         if not sample.size:
-            raise ValueError(f"{self.path}: a sample has no data, give --bounds LOW HIGH")
+            fix = "cut it to what has data" if self.raw else "give --bounds LOW HIGH"
+            raise ValueError(f"{self.path}: a sample has no data, {fix}")
         return np.where(np.isfinite(sample), sample, np.nan)
 
     def resample(self, height: int, width: int) -> None:

@@ -1,6 +1,6 @@
 """Tiles of a labelled raster, written for mmdet with objects or for mmseg with maps."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,9 +32,9 @@ Images = Iterable[tuple[Tile, Path, np.ndarray]]
 """Tiles, their images, and which pixels of each count, (h, w), bool."""
 
 
-def write_images(raster: Raster, tiles: Iterable[Tile], folder: Path) -> Iterator[Any]:
-    """Write the images of the tiles that have data in their area, and yield `Images`: PNGs, or
-    GeoTIFFs of a raster that is read as stored. Pixels outside of the area are 0.
+def write_images(raster: Raster, tiles: Iterable[Tile], folder: Path) -> Images:
+    """Write and yield the images of the tiles that have data in their area: PNGs, or GeoTIFFs of a
+    raster that is read as stored. Pixels outside of the area are 0.
     """
     folder.mkdir(parents=True)
     stem = Path(raster.path).stem

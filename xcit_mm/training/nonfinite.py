@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from ..utils.compat import TORCH
+from ..utils.compat import keeps_step_hooks
 from ..utils.errors import preview
 
 
@@ -38,7 +38,7 @@ class NonFiniteHook(Hook):
     priority = "HIGH"  # before other hooks save or log the iteration
 
     def before_train(self, runner: Runner) -> None:
-        if TORCH < (2, 3) and runner.cfg.get("compile"):
+        if not keeps_step_hooks() and runner.cfg.get("compile"):
             problem = f"torch {torch.__version__} lets compile switch off the check of gradients"
             raise ValueError(f"{problem}: set compile=False, or take torch 2.3 or newer")
         self._runner: Any = runner
