@@ -24,7 +24,8 @@ def open_folder(
 
     Args:
         settings: Model, options and versions that determine the results, stored in run.json.
-        overwrite: Whether to remove the results of earlier calls first, and store other settings.
+        overwrite: Whether to remove results that were made with other settings first. Results with
+            the same settings are resumed: they are those of an overwriting call that was stopped.
         list_results: Function that lists the files of earlier calls. Files of the user stay.
 
     Raises:
@@ -33,21 +34,29 @@ def open_folder(
     """
     with lock_folder(folder, "--out"):
         path = folder / SETTINGS
-        if overwrite:
+        content = json.dumps(settings, indent=2)
+        change = _find_change(path, json.loads(content))
+        if change and not overwrite:
+            fix = "give another --out, or --overwrite"
+            raise ValueError(f"{folder} has results of another run: {change}; {fix}")
+        if change:
             for result in [*list_results(), path]:
                 result.unlink(missing_ok=True)
-        content = json.dumps(settings, indent=2)
         if not path.exists():
             with atomic_write(path, folder / f"{SETTINGS}.unfinished") as file:
                 file.write(content.encode())
-        current = json.loads(content)
-        stored = json.loads(path.read_bytes())
-        for name in {**current, **stored}:
-            if stored.get(name) != current.get(name):
-                change = f"{name} was {stored.get(name)}, is {current.get(name)}"
-                fix = "give another --out, or --overwrite"
-                raise ValueError(f"{folder} has results of another run: {change}; {fix}")
         yield
+
+
+def _find_change(path: Path, settings: Mapping[str, Any]) -> str:
+    """Describe the first setting that differs from those in a file, or return '' if none does."""
+    if not path.exists():
+        return ""
+    stored = json.loads(path.read_bytes())
+    for name in {**settings, **stored}:
+        if stored.get(name) != settings.get(name):
+            return f"{name} was {stored.get(name)}, is {settings.get(name)}"
+    return ""
 
 
 def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
