@@ -1,5 +1,6 @@
 """A model to fine-tune, and its config for the classes and labels of another data set."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from mmengine.config import Config
 
 from ..datasets import IGNORED, CocoFile, Dataset
+from ..models import MIN_SIZE
 from ..utils.configs import read_config, type_name
 from ..weights.zoo import find_model
 
@@ -55,7 +57,9 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
         metric = ["bbox", "segm"] if has_masks else ["bbox"]
         _load_objects([training, test], has_masks)
     else:
-        model["data_preprocessor"]["seg_pad_val"] = IGNORED
+        preprocessor = model["data_preprocessor"]
+        preprocessor["seg_pad_val"] = IGNORED
+        preprocessor["test_cfg"] = _padded_to_cells(preprocessor.get("test_cfg") or {})
         for step in iter_parts([training, test]):
             step.pop("reduce_zero_label", None)  # labels are 0, 1, ...
     heads = [part for key, part in model.items() if key not in _WITHOUT_CLASSES]
@@ -66,6 +70,17 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
     if cfg.load_from:  # which replaces the weights of the backbone
         model["backbone"]["init_cfg"] = None
     return dict(model=model, train_pipeline=training, test_pipeline=test, metric=metric)
+
+
+def _padded_to_cells(test_cfg: dict[str, Any]) -> dict[str, Any]:
+    """Return the `test_cfg` of mmseg's preprocessor that pads images in tests to whole cells of the
+    coarsest feature map. mmseg misplaces the map of other sizes.
+
+    mmseg takes either a size or a divisor of it.
+    """
+    divisor = math.lcm(test_cfg.get("size_divisor") or 1, MIN_SIZE)
+    size = dict(size=None) if "size" in test_cfg else {}
+    return dict(size, size_divisor=divisor)
 
 
 def iter_parts(config: Any) -> Iterator[dict]:
