@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import weakref
 from pathlib import Path
 
 import cv2
@@ -124,6 +125,56 @@ def test_an_image_that_fails_in_a_batch_fails_alone_and_is_predicted_again_on_re
     assert len(read_images(out)) == 12
 
 
+def test_photos_that_fit_alone_are_predicted_after_a_batch_ran_out_of_memory(
+    command, photos, call, before_forward
+):
+    """The tensors of the batch are free when its photos are predicted one by one."""
+    batches = []
+    is_held = []
+
+    def run_out_of_memory(inputs: list[torch.Tensor]) -> None:
+        if len(inputs) > 1:
+            tensor = torch.stack(inputs)
+            batches.append(weakref.ref(tensor))
+            raise RuntimeError("out of memory")
+        is_held.append(batches[-1]() is not None)
+
+    before_forward(run_out_of_memory)
+    arguments = command(photos / "00.png", photos / "03.png", photos / "06.png")
+    code, printed, _ = call(*arguments, "--batch-size", 3)
+    assert code == 0 and "3 predicted" in printed
+    assert is_held == [False] * 3
+
+
+def test_a_dead_gpu_ends_the_process_and_fails_no_other_photo(
+    predictors, photos, out, monkeypatch, before_forward
+):
+    """Simulated: after such an error, each later call on a GPU fails."""
+    predictor = predictors["seg"]
+    seen = []
+
+    def fail_once(inputs: list[torch.Tensor]) -> None:
+        seen.append(inputs)
+        if len(seen) == 3:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def synchronize(device: str) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    before_forward(fail_once)
+    listing = find_items(sorted(photos.glob("0[0-4].png")))
+    with monkeypatch.context() as patch:
+        patch.setattr(predictor, "device", "cuda:0")
+        patch.setattr(torch.cuda, "synchronize", synchronize)
+        with pytest.raises(RuntimeError, match=r"cuda:0 fails: .*illegal memory access"):
+            predict_many(listing, predictor, out, workers=0)
+    progress = read_journals(out)
+    assert len(progress.records) == 2 and not any("error" in r for r in progress.records.values())
+    assert list(progress.deaths) == [str(photos / "02.png")]
+    report = predict_many(listing, predictor, out)
+    assert report.predicted == 5 and not report.failures
+
+
 def test_a_stop_keeps_what_is_completed_and_is_no_death(command, photos, call, out, before_forward):
     seen = []
 
@@ -165,6 +216,38 @@ def test_results_of_other_options_or_models_are_not_mixed(
     other = model_of((models["seg"][0], tmp_path / "other.pth"))
     assert "weights was " in refusal(*predicted[:2], *other, "--out", out)
     assert call(*predicted, "--batch-size", 3, "--workers", 1)[0] == 0  # change no result
+
+
+def test_results_stay_until_those_that_overwrite_them_are_complete(
+    predicted, command, photos, call, out, before_forward
+):
+    def contents() -> dict[Path, bytes]:
+        files = [path for path in out.rglob("[!.]*") if path.is_file()]
+        return {path: path.read_bytes() for path in files}
+
+    seen = []
+
+    def interrupt(inputs: list[torch.Tensor]) -> None:
+        seen.append(inputs)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    former = contents()
+    before_forward(interrupt)
+    arguments = (
+        *command(*photos.glob("0[0-2].png")),
+        "--overwrite",
+        "--tile",
+        64,
+        "--batch-size",
+        9,
+    )
+    assert call(*arguments)[0] == 130
+    assert contents() == former
+    assert call(*arguments)[0] == 0
+    assert len(seen) == 4  # the first was not predicted again
+    assert len(read_images(out)) == 3 and json.loads((out / "run.json").read_text())["tile"] == 64
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
 def test_overwriting_keeps_the_files_of_the_user(predicted, call, command, photos, refusal, out):

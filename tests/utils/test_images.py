@@ -2,11 +2,13 @@
 
 import io
 import struct
+import zlib
 
 import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.ExifTags import Base
 
 from xcit_mm.utils.images import read_image
 
@@ -42,6 +44,27 @@ def as_grey(content: bytes) -> bytes:
     return content.replace(interpretation, struct.pack("<HHII", 262, 3, 1, 1))
 
 
+def pages(**second: object) -> bytes:
+    """Return a TIFF of two images, the second with these tags."""
+    image = Image.fromarray(PIXELS[..., ::-1])
+    other = Image.fromarray(BLOCKS)
+    other.encoderinfo = dict(tiffinfo={getattr(Base, name): tag for name, tag in second.items()})
+    content = io.BytesIO()
+    image.save(content, "TIFF", save_all=True, append_images=[other])
+    return content.getvalue()
+
+
+def huge() -> bytes:
+    """Return a PNG that says it has 40,000 x 40,000 pixels."""
+    header = struct.pack(">2I5B", 40000, 40000, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
+    content = b"\x89PNG\r\n\x1a\n"
+    for name, data in parts:
+        checksum = struct.pack(">I", zlib.crc32(name + data))
+        content += struct.pack(">I", len(data)) + name + data + checksum
+    return content
+
+
 READABLE = {  # and the mean deviation of a pixel
     "cmyk.jpg": (encoded("JPEG", "CMYK", quality=95), 4),
     "turned.jpg": (turned(), 4),
@@ -50,6 +73,7 @@ READABLE = {  # and the mean deviation of a pixel
     "16bit.tif": (opencv(".tif", PIXELS.astype(np.uint16) * 257), 0),
     "cmyk.tif": (encoded("TIFF", "CMYK"), 4),
     "palette.tif": (encoded("TIFF", "P"), 16),
+    "overview.tif": (pages(NewSubfileType=1), 0),
 }
 UNREADABLE = {
     "truncated.tif": (encoded("TIFF")[:9000], "broken or not an image"),
@@ -57,6 +81,8 @@ UNREADABLE = {
     "bands.tif": (opencv(".tif", np.dstack([PIXELS, PIXELS[..., 0]])), "4 bands, .*docs/bands"),
     "grey.tif": (as_grey(encoded("TIFF")), "it has 3 bands"),
     "big.tif": (encoded("TIFF", "RGBA", big_tiff=True), "it has 4 bands"),
+    "pages.tif": (pages(), "it has 2 pages, and only the first would be read"),
+    "huge.png": (huge(), "it has more than 2.30 pixels, .* `xcit-mm raster` reads it by rows"),
     "renamed.jpg": (b"\0\0\0\x18ftypheic" + b"\0" * 99, "HEIC or AVIF: .*docs/recipes"),
 }
 

@@ -39,8 +39,8 @@ def check_photos(
     deep = []
     paths = sorted(set(labels).difference(missing))
     for path, header in zip(paths, read_headers(paths), strict=True):
-        if header.raster_bands:
-            raise ValueError(f"{path} has {header.raster_bands} bands: docs/bands.md")
+        if header.dropped:
+            raise ValueError(f"{path} has {header.dropped}")
         file, size = labels[path]
         if header[:2] != size and not color_type.endswith("ignore_orientation"):
             sizes = f"{size[0]} x {size[1]} in its labels, {header.width} x {header.height} loaded"

@@ -9,7 +9,7 @@ from PIL import ExifTags, Image
 
 from ..utils.cli import progress_bar
 from ..utils.errors import reason
-from ..utils.images import count_raster_bands
+from ..utils.images import find_dropped
 
 _Fact = TypeVar("_Fact")
 
@@ -21,14 +21,14 @@ class Header(NamedTuple):
         width: In pixels as mmcv loads the image, after EXIF's orientation. So is the height.
         channels: Number of channels, 1 with a palette.
         is_deep: Whether a channel has more than 8 bits.
-        raster_bands: Number of the bands of a TIFF of which mmcv would drop some, else 0.
+        dropped: What mmcv would drop of a TIFF, as `find_dropped` says it, or ''.
     """
 
     width: int
     height: int
     channels: int
     is_deep: bool
-    raster_bands: int
+    dropped: str
 
 
 def read_headers(paths: Sequence[str | Path]) -> list[Header]:
@@ -52,7 +52,7 @@ def read_all(read: Callable[[BinaryIO], _Fact], paths: Sequence[str | Path]) -> 
 
 
 def _read_header(file: BinaryIO) -> Header:
-    bands = count_raster_bands(file)
+    dropped = find_dropped(file)
     file.seek(0)
     image = Image.open(file)
     width, height = image.size
@@ -63,4 +63,4 @@ def _read_header(file: BinaryIO) -> Header:
         width, height = height, width
     # Pillow opens colors of 16 bits as 8, and tells it in the decoder's arguments.
     is_deep = image.mode[0] in "IF" or ";16" in str(image.tile)
-    return Header(width, height, len(image.getbands()), is_deep, bands)
+    return Header(width, height, len(image.getbands()), is_deep, dropped)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
+import torch
 from torch.utils.data import DataLoader
 
 from ..utils.atomic import atomic_write
@@ -96,15 +97,34 @@ class Engine:
     def _predict_batch(self, images: Sequence[Pixels]) -> list[Prediction | str]:
         """Return the prediction of each image, or the reason of its failure."""
         arrays = [pixels for pixels in images if not isinstance(pixels, str)]
+        failure = None
         try:
             predictions = iter(self.predictor(arrays))
         except Exception as error:  # models and pipelines raise many types
             if "DataLoader worker" in str(error):  # a process that reads
                 raise
-            if len(images) == 1:
-                return [reason(error)]
-            return [result for pixels in images for result in self._predict_batch([pixels])]
-        return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
+            failure = reason(error)
+        # Outside of the handler, whose traceback holds the tensors of the batch.
+        if failure is None:
+            return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
+        self._check_gpu()
+        if len(images) == 1:
+            return [failure]
+        return [result for pixels in images for result in self._predict_batch([pixels])]
+
+    def _check_gpu(self) -> None:
+        """Raise RuntimeError if a failure has made the GPU unusable for this process.
+
+        After an error such as an illegal memory access, each later call fails too. The process must
+        end, so that the next one tries the other images.
+        """
+        if not self.predictor.device.startswith("cuda"):
+            return
+        try:
+            torch.cuda.synchronize(self.predictor.device)
+        except RuntimeError as error:
+            fix = "the next call predicts the image in flight last, alone"
+            raise RuntimeError(f"{self.predictor.device} fails: {reason(error)}; {fix}") from None
 
     def _record(self, item: Item, result: Prediction | str) -> None:
         if isinstance(result, str):

@@ -1,6 +1,7 @@
 """`predict_many`: many images, predicted into a folder. The same call resumes."""
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -9,7 +10,7 @@ from zlib import crc32
 
 from ..utils.cli import progress_bar
 from ..utils.errors import preview
-from ..utils.folders import SETTINGS, check_output, open_folder
+from ..utils.folders import SETTINGS, check_output, lock_folder, open_folder
 from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
 from .engine import Engine
 from .journal import JOURNAL, Journal, list_pending, read_journals
@@ -58,7 +59,8 @@ def predict_many(
         drawing: Arguments of `Prediction.draw`, or None to draw nothing.
         workers: Number of processes that read images. Default: 2 beside a GPU, else 0.
         ray: Address of a Ray cluster, 'auto' for that of this machine, or 'local' for a new one.
-        overwrite: Whether to remove the results of earlier calls first.
+        overwrite: Whether to replace the results of earlier calls. They stay until all images are
+            predicted; the new ones are in `OUT.new` until then.
         retry_failed: Whether to predict failures again.
 
     Returns:
@@ -73,11 +75,12 @@ def predict_many(
         workers = 0 if predictor.device == "cpu" else 2
     out = Path(os.path.abspath(out))
     category_ids = _category_ids(predictor, listing.categories)
-    engine = Engine(predictor, Journal(out), out, category_ids, drawing, workers)
+    folder = out.with_name(f"{out.name}.new") if overwrite else out
+    engine = Engine(predictor, Journal(folder), folder, category_ids, drawing, workers)
     rank, size = rank_and_size()
-    with nullcontext() if rank else _open_results(engine, listing, overwrite):
+    with nullcontext() if rank else _open_results(engine, listing, out):
         wait_for_ranks()
-        progress = read_journals(out)
+        progress = read_journals(folder)
         pending = list_pending(listing.items, progress.records, retry_failed)
         is_new = bool(pending)
         if ray is None:
@@ -90,7 +93,12 @@ def predict_many(
             for _ in predicted:
                 bar.update()
         wait_for_ranks()
-        return None if rank else _report(engine, is_new)
+        if rank:
+            return None
+        report = _report(engine, is_new)
+        if folder != out:
+            _replace_results(out, folder)
+        return report._replace(out=out)
 
 
 def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[int]:
@@ -108,24 +116,46 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
 
 
 @contextmanager
-def _open_results(engine: Engine, listing: Listing, overwrite: bool) -> Iterator[None]:
-    """Open the folder if nothing of the user's is replaced."""
-    out = engine.out
+def _open_results(engine: Engine, listing: Listing, out: Path) -> Iterator[None]:
+    """Open the folder of an engine, which may replace `out`, if nothing of the user's is lost."""
     check_output(out, [item.path for item in listing.items])
     for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
         if (out / name).exists() and not (out / SETTINGS).exists():
             raise FileExistsError(f"{out / name} is not of a run: give another --out")
-
-    def list_results() -> Iterator[Path]:
-        for record in read_journals(out).records.values():
-            yield from result_paths(out, record["name"])
-        yield from (*(out / JOURNAL).glob("*"), out / IMAGES, out / PREDICTIONS)
-
     settings = dict(category_ids=engine.category_ids, drawing=engine.drawing)
-    with open_folder(out, engine.predictor.settings | settings, overwrite, list_results):
-        for path in (out / JOURNAL).glob("*.unfinished"):
+    settings |= engine.predictor.settings
+    folder = engine.out
+    replaces = folder != out
+    former = lock_folder(out, "--out") if replaces else nullcontext()
+    with former, open_folder(folder, settings, replaces, lambda: _list_results(folder)):
+        for path in (folder / JOURNAL).glob("*.unfinished"):
             path.unlink()
         yield
+
+
+def _list_results(folder: Path) -> list[Path]:
+    """List the files of a run in a folder: drawings, maps and jsons, and at the end its journals,
+    without which the others would be unknown.
+    """
+    results = [folder / IMAGES, folder / PREDICTIONS]
+    for record in read_journals(folder).records.values():
+        results += result_paths(folder, record["name"])
+    return [*results, *(folder / JOURNAL).glob("*")]
+
+
+def _replace_results(out: Path, new: Path) -> None:
+    """Replace the files of a run by those of another, whose folder is removed.
+
+    After a kill the same call goes on: the journals and the settings of the new run move last.
+    """
+    for path in _list_results(out):
+        path.unlink(missing_ok=True)
+    for path in [*_list_results(new), new / SETTINGS]:
+        if path.exists():
+            target = out / path.relative_to(new)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+    shutil.rmtree(new)
 
 
 def _report(engine: Engine, is_new: bool) -> RunReport:

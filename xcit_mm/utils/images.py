@@ -3,8 +3,9 @@
 import struct
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import cv2
 import mmcv
 import numpy as np
 from PIL import ExifTags
@@ -17,6 +18,8 @@ PHOTO_SUFFIXES = (
 """Suffixes of the images that training and prediction read."""
 # Lengths of the headers of TIFF and BigTIFF, by their first bytes.
 _HEADER_LENGTHS = {b"II*\0": 8, b"MM\0*": 8, b"II+\0": 16, b"MM\0+": 16}
+# Bits of a TIFF's NewSubfileType that mark an image of less resolution or a mask.
+_NO_PAGE = 1 | 4
 # Bands of a TIFF by its PhotometricInterpretation: RGB, CMYK, YCbCr and CIELab. Others have one.
 _PHOTO_BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
 
@@ -29,16 +32,21 @@ def read_image(
 
     Raises:
         ValueError: If OpenCV cannot decode the file or ignores its orientation, as of HEIC and
-            AVIF, or if it is a TIFF with bands that would be dropped.
+            AVIF, or if it is a TIFF with bands or pages that would be dropped.
     """
     encoded = Path(path).read_bytes()
     if encoded[4:8] == b"ftyp":
         raise ValueError("it is HEIC or AVIF: convert it to JPEG, as docs/recipes.md shows")
-    bands = count_raster_bands(BytesIO(encoded))
-    if bands and not reads_all_bands(color_type, imdecode_backend):
-        fix = "`xcit-mm raster` reads them, or a config as in docs/bands.md"
-        raise ValueError(f"it has {bands} bands, which are not those of a photo: {fix}")
-    image = mmcv.imfrombytes(encoded, color_type, backend=imdecode_backend)
+    problem = find_dropped(BytesIO(encoded), reads_all_bands(color_type, imdecode_backend))
+    if problem:
+        raise ValueError(f"it has {problem}")
+    try:
+        image = mmcv.imfrombytes(encoded, color_type, backend=imdecode_backend)
+    except cv2.error as error:
+        if "CV_IO_MAX_IMAGE" not in str(error):
+            raise
+        fix = "`xcit-mm raster` reads it by rows"
+        raise ValueError(f"it has more than 2^30 pixels, which OpenCV refuses: {fix}") from None
     if image is None:
         raise ValueError("the file is broken or not an image that OpenCV decodes")
     return np.ascontiguousarray(image)  # Pillow's channels are reversed by a stride
@@ -49,19 +57,46 @@ def reads_all_bands(color_type: str, imdecode_backend: str | None) -> bool:
     return color_type == "unchanged" or imdecode_backend == "tifffile"
 
 
-def count_raster_bands(file: BinaryIO) -> int:
-    """Return the number of bands of a TIFF of which OpenCV would drop some or take one for alpha,
-    or 0 for a photo.
+def find_dropped(file: BinaryIO, keeps_bands: bool = False) -> str:
+    """Say what a TIFF has that OpenCV would drop or take for alpha, and the remedy.
+
+    Args:
+        keeps_bands: Whether the bands are read as they are.
+
+    Returns:
+        Such as '4 bands, ...' or '3 pages, ...', or '' for a photo.
     """
+    pages = _read_pages(file)
+    if len(pages) > 1:
+        fix = "write each page into a file of its own, as `tiffsplit` does"
+        return f"{len(pages)} pages, and only the first would be read: {fix}"
+    for tags in pages:
+        bands = tags.get(ExifTags.Base.SamplesPerPixel, 1)
+        interpretation = tags.get(ExifTags.Base.PhotometricInterpretation, 0)
+        if bands != _PHOTO_BANDS.get(interpretation, 1) and not keeps_bands:
+            fix = "`xcit-mm raster` reads them, or a config as in docs/bands.md"
+            return f"{bands} bands, which are not those of a photo: {fix}"
+    return ""
+
+
+def _read_pages(file: BinaryIO) -> list[dict[int, Any]]:
+    """Return the tags of each image of a TIFF, without overviews, thumbnails and masks.
+
+    Other formats have none, nor has a broken file, which the decoder reports.
+    """
+    pages: list[dict[int, Any]] = []
     header = file.read(16)
     if header[:4] not in _HEADER_LENGTHS:
-        return 0
+        return pages
     try:
         tags = ImageFileDirectory_v2(header[: _HEADER_LENGTHS[header[:4]]])
-        file.seek(tags.next)
-        tags.load(file)
-    except (SyntaxError, struct.error, OSError):  # a broken file, which the decoder reports
-        return 0
-    bands = tags.get(ExifTags.Base.SamplesPerPixel, 1)
-    interpretation = tags.get(ExifTags.Base.PhotometricInterpretation, 0)
-    return 0 if bands == _PHOTO_BANDS.get(interpretation, 1) else bands
+        positions: set[int] = set()
+        while tags.next and tags.next not in positions:
+            positions.add(tags.next)
+            file.seek(tags.next)
+            tags.load(file)
+            if not tags.get(ExifTags.Base.NewSubfileType, 0) & _NO_PAGE:
+                pages.append(dict(tags))
+    except (SyntaxError, struct.error, OSError):
+        return []
+    return pages
