@@ -21,5 +21,7 @@ def keep_freed_memory() -> None:
     if platform.libc_ver()[0] != "glibc" or is_set:
         return
     libc = ctypes.CDLL(None)
-    libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-    libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    # An older glibc may refuse so large a threshold. Then the other one must stay too: setting it
+    # would fix the first at 128 kB, and the system would clear the pages of all larger tensors.
+    if libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES):
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
