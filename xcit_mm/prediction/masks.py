@@ -12,6 +12,8 @@ import supervision as sv
 import torch
 from mmengine.structures import InstanceData
 
+from ..utils.coco import encode_mask
+
 
 class Crop(NamedTuple):
     """A mask in the part of the image that holds its object.
@@ -69,8 +71,12 @@ def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detectio
     return detections[np.argsort(-scores, kind="stable")]
 
 
-def return_crops(model: Any) -> None:
-    """Let the mask heads of a Mask R-CNN return a `Crop` of each object instead of a mask."""
+def return_crops(model: Any, encodes: bool = False) -> None:
+    """Let the mask heads of a Mask R-CNN return a `Crop` of each object instead of a mask.
+
+    Args:
+        encodes: Whether they return the RLE of each mask, which mmdet's CocoMetric takes, instead.
+    """
     if not hasattr(model, "roi_head"):
         return
     from mmdet.models.roi_heads.mask_heads import FCNMaskHead
@@ -78,11 +84,12 @@ def return_crops(model: Any) -> None:
     for module in model.modules():
         # Subclasses with a method of their own stay.
         if getattr(type(module), "predict_by_feat", None) is FCNMaskHead.predict_by_feat:
-            module.predict_by_feat = partial(_predict_crops, module.predict_by_feat)
+            module.predict_by_feat = partial(_predict_crops, module.predict_by_feat, encodes)
 
 
 def _predict_crops(
     predict: Any,
+    encodes: bool,
     mask_preds: Sequence[torch.Tensor],
     results_list: list[InstanceData],
     batch_img_metas: list[dict],
@@ -96,7 +103,7 @@ def _predict_crops(
         # Interpolation reaches one pixel beyond a box.
         corners = (boxes[:, :2].floor() - 1).clamp(min=0)
         sizes = (torch.minimum(boxes[:, 2:].ceil() + 1, image_size) - corners).clamp(min=1)
-        crops = []
+        masks: list[Any] = []
         for number, (corner, size) in enumerate(zip(corners, sizes, strict=True)):
             only = slice(number, number + 1)
             moved = InstanceData(bboxes=boxes[only] - corner.repeat(2), labels=results.labels[only])
@@ -104,6 +111,15 @@ def _predict_crops(
             crop_meta = dict(ori_shape=(height, width), scale_factor=(1.0, 1.0))
             (pasted,) = predict([scores[only]], [moved], [crop_meta], **options)
             left, top = corner.int().tolist()
-            crops.append(Crop(left, top, pasted.masks[0].cpu().numpy()))
-        results.masks = crops
+            crop = Crop(left, top, pasted.masks[0].cpu().numpy())
+            masks.append(_encode_crop(crop, meta["ori_shape"]) if encodes else crop)
+        results.masks = masks
     return results_list
+
+
+def _encode_crop(crop: Crop, shape: Sequence[int]) -> dict[str, Any]:
+    """Encode a mask in an image of this height and width as RLE."""
+    mask = np.zeros(shape[:2], np.uint8, order="F")
+    height, width = crop.mask.shape
+    mask[crop.top : crop.top + height, crop.left : crop.left + width] = crop.mask
+    return encode_mask(mask)

@@ -1,0 +1,48 @@
+"""The masks that a test scores take no memory of the photo's size."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.demo_runs import SCORES, cfg_options
+from mmdet.evaluation import CocoMetric
+
+_, DET = SCORES
+
+
+@pytest.fixture
+def scored(monkeypatch) -> list[Any]:
+    """The masks that mmdet's metric has been given, of each photo."""
+    given = []
+    process = CocoMetric.process
+
+    def watched(self: CocoMetric, batch: dict, samples: list[dict]) -> None:
+        given.extend(sample["pred_instances"]["masks"] for sample in samples)
+        process(self, batch, samples)
+
+    monkeypatch.setattr(CocoMetric, "process", watched)
+    return given
+
+
+def test_masks_are_scored_without_tensors_of_the_photos_size(
+    scored, models, shapes, call, monkeypatch, tmp_path
+):
+    """100 objects in 8000 x 6000 pixels would take 4.8 GB. The scores are mmdet's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["xcit-mm"])
+    options = (*models["det"], *cfg_options(DET, shapes, 1), "test_evaluator.metric=segm")
+    call("tool", "mmdet/test.py", *options, "--work-dir", "theirs")
+    assert all(isinstance(masks, torch.Tensor) for masks in scored)
+    scored.clear()
+    assert call("test", *options, "--work-dir", "ours")[0] == 0
+    encoded = [mask for masks in scored for mask in masks]
+    assert len(encoded) > 5 and not any(isinstance(mask, torch.Tensor) for mask in encoded)
+    theirs, ours = (json.loads(read_scores(folder)) for folder in ("theirs", "ours"))
+    assert theirs["coco/segm_mAP"] == pytest.approx(ours["coco/segm_mAP"], abs=1e-3)
+
+
+def read_scores(folder: str) -> str:
+    (path,) = Path(folder).glob("*/2*.json")
+    return path.read_text()
