@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import mmengine.runner
 import pytest
@@ -15,6 +16,24 @@ from xcit_mm.__main__ import main
 
 class Started(BaseException):
     """mmengine would run this config."""
+
+
+class NotRun:
+    """In place of mmengine's Runner."""
+
+    model = None
+    logger = SimpleNamespace(handlers=[])
+
+    def __init__(self, cfg: Config) -> None:
+        self.cfg = cfg
+
+    def register_hook(self, hook: object) -> None:
+        pass
+
+    def train(self) -> None:
+        raise Started(self.cfg)
+
+    test = train
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +70,10 @@ def trained_segmentor(models, tmp_path) -> Path:
 def start(monkeypatch) -> Callable[..., Config]:
     """Returns the config with which a command starts mmengine."""
 
-    def stop(cfg: Config) -> None:
-        raise Started(cfg)
-
     def run(*args: object, tool: str = "train") -> Config:
         argv = [str(arg) for arg in args]
         with monkeypatch.context() as patch, pytest.raises(Started) as started:
-            patch.setattr(mmengine.runner.Runner, "from_cfg", stop)
+            patch.setattr(mmengine.runner.Runner, "from_cfg", NotRun)
             main([tool, *argv])
         return started.value.args[0]
 

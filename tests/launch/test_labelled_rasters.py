@@ -2,6 +2,8 @@
 `xcit-mm raster` reads a raster as it says.
 """
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("rasterio")
@@ -78,6 +80,30 @@ def test_corrected_labels_are_cut_again_by_overwrite(trained, scene, start, refu
     cfg = start(*options, "--overwrite", "--work-dir", folder / "again")
     assert cfg.train_dataloader.dataset.metainfo.classes == ("octagon", "square")
     assert (folder / "scene-tiles" / "train.json").read_bytes() != before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {path: path.read_bytes() for path in paths}
+
+
+def test_an_overwriting_training_that_fails_loses_nothing(trained, scene, start, refused, folder):
+    options = "--from", trained, *labelled(scene)
+    start(*options)
+    before = contents(folder)
+    wrong = ("--cfg-options", "model.roi_head.bbox_head.num_classes=7")
+    message = refused(*options, "--overwrite", "--work-dir", folder / "again", *wrong)
+    assert "num_classes is 7" in message
+    assert contents(folder) == before
+
+
+def test_a_wrong_option_ends_before_tiles_are_cut(trained, scene, refused, folder, monkeypatch):
+    """Tiles of a large raster take minutes."""
+    monkeypatch.setattr("xcit_mm.launch.finetuning.cut", lambda *_: pytest.fail("cuts tiles"))
+    options = "--from", trained, *labelled(scene), "--cfg-options"
+    assert "max_iter: no part of a run has this name" in refused(*options, "max_iter=9")
+    assert "write KEY=VALUE" in refused(*options, "train_cfg.max_iters")
+    assert not list(folder.glob("scene-tiles"))
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ _BATCH_SIZE = 2
 
 def write_config(
     config: Path, cfg: Config, dataset: Dataset, source: Source, values: dict[str, Any]
-) -> Path:
+) -> None:
     """Write a config that trains a model on a data set, read from a source, for 12 epochs, at least
-    1000 iterations. Return the folder of its objects, beside it, which maps do not have.
+    1000 iterations, and beside it the folder of its objects, which maps do not have.
 
     Args:
         cfg: The model's own config, with its checkpoint as `load_from`.
@@ -59,7 +59,6 @@ def write_config(
     same_in_all = (shipped_folder("configs") / "_base_" / "finetuning.txt").read_text("utf-8")
     with atomic_write(config) as file:
         file.write(f"{header}{Config(values).pretty_text}{same_in_all}".encode())
-    return folder
 
 
 def write_data_anew(cfg: Config) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..datasets import Source, read_dataset, suggest_files
 from ..datasets.dataset import PAGE
-from ..utils.cli import cli_main
+from ..utils.cli import cli_main, parse_cfg_options
+from ..utils.configs import check_keys
 from ..weights.classes import configured_classes
 from .config import write_config
 from .model import adapt, read_model
@@ -28,19 +29,23 @@ def finetune(options: argparse.Namespace) -> int:
     """
 
     def work() -> None:
-        written = _write(options)
-        options.config = str(written[0])
-        run_training(options, written)
+        check_keys(parse_cfg_options(options.cfg_options))  # before what takes minutes
+        config = _choose_config(options)
+        options.config = str(config)
+        stem = config.resolve().with_suffix("")
+        written = [config, stem.with_name(f"{stem.name}-coco")]
+        if options.labels is not None:
+            written.append(stem.with_name(f"{stem.name}-tiles"))
+        run_training(options, written, lambda: _write(options, config))
 
     return cli_main(work, INTERRUPTED, options.verbose)
 
 
-def _write(options: argparse.Namespace) -> list[Path]:
-    """Write the config and the objects of a fine-tuning, and return their paths."""
-    paths = {name: getattr(options, name) for name in ("data", "val", "images", "val_images")}
-    source = Source(**{name: Path(os.path.abspath(path)) for name, path in paths.items() if path})
-    is_yolo = source.data.suffix in (".yaml", ".yml")
-    named = source.data.parent.name if is_yolo else source.data.stem
+def _choose_config(options: argparse.Namespace) -> Path:
+    """Return the path of the config to write, or raise if it is no name of a new one."""
+    named = options.data.stem
+    if options.data.suffix in (".yaml", ".yml"):
+        named = Path(os.path.abspath(options.data)).parent.name
     name = re.sub(r"\W+", "-", named).strip("-") or "data"
     config = options.new_config or Path(f"{name}.py")
     if config.suffix != ".py":
@@ -48,6 +53,13 @@ def _write(options: argparse.Namespace) -> list[Path]:
     if config.exists() and not options.overwrite:
         fix = f"train it by `xcit-mm train {config}`, or name another by --config"
         raise FileExistsError(f"{config} exists: {fix}")
+    return config
+
+
+def _write(options: argparse.Namespace, config: Path) -> None:
+    """Write the config and the objects of a fine-tuning."""
+    paths = {name: getattr(options, name) for name in ("data", "val", "images", "val_images")}
+    source = Source(**{name: Path(os.path.abspath(path)) for name, path in paths.items() if path})
     cfg = read_model(options.model)
     is_detector = cfg.default_scope == "mmdet"
     tiles = None
@@ -63,6 +75,5 @@ def _write(options: argparse.Namespace) -> list[Path]:
     values = adapt(cfg, dataset, options.boxes)
     if tiles is not None:
         adapt_to_tiles(values, cfg, tiles)
-    folder = write_config(config, cfg, dataset, source, values)
-    print(f"{name}: {dataset.describe()}", file=sys.stderr)
-    return [config, folder]
+    write_config(config, cfg, dataset, source, values)
+    print(f"{config.stem}: {dataset.describe()}", file=sys.stderr)

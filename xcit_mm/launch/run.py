@@ -5,7 +5,7 @@ import copy
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ..checks.doctor import check_test, check_training
 from ..checks.findings import Finding
 from ..training.console import ConsoleHook
 from ..training.termination import TerminationHook
-from ..utils.atomic import removed_on_error
+from ..utils.atomic import restored_on_error
 from ..utils.cli import cli_main, parse_cfg_options, quiet
 from ..utils.compat import load_files_by
 from ..utils.configs import evaluators, read_config, type_name
@@ -52,17 +52,23 @@ def test(options: argparse.Namespace) -> int:
     return cli_main(lambda: _test(options), "the test has no scores yet", options.verbose)
 
 
-def run_training(options: argparse.Namespace, written: Sequence[Path] = ()) -> None:
+def run_training(
+    options: argparse.Namespace,
+    written: Sequence[Path] = (),
+    write: Callable[[], None] = lambda: None,
+) -> None:
     """Check a training, then run it. A work folder is one run: it has no checkpoint yet, or the run
     resumes.
 
     Args:
         options: Options of `xcit-mm train`.
-        written: The config and the data that were just written, which an error before the start
-            removes. Else the data of the config are written anew at a start.
+        written: The config and the data that `write` writes. After an error before the start they
+            are what they were. Without them, the data of the config are written anew at a start.
+        write: Function that writes the config and its data.
     """
     with ExitStack() as lock:
-        with removed_on_error(written):
+        with restored_on_error(written):
+            write()
             cfg = _read_run(find_config(options.config), options)
             folder = Path(cfg.work_dir)
             if _is_first():

@@ -12,7 +12,8 @@ from typing import IO
 @contextmanager
 def atomic_path(path: Path, unfinished: Path | None = None) -> Iterator[Path]:
     """Yield a path for a file or folder to write, which is renamed to `path` when the block ends.
-    If the block raises, it is removed, and a former file stays.
+    If the block raises, it is removed, and a former file stays. The error of a full disk names the
+    path.
 
     Args:
         unfinished: The path to yield, which the next call replaces after a kill. Default: a new
@@ -27,11 +28,12 @@ def atomic_path(path: Path, unfinished: Path | None = None) -> Iterator[Path]:
             with unfinished.open("r+b") as file:  # Windows needs the right to write
                 os.fsync(file.fileno())
         os.replace(unfinished, path)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # as of `write`
+            error.filename = str(path)
+        raise
     finally:
-        if unfinished.is_dir():
-            shutil.rmtree(unfinished)
-        else:
-            unfinished.unlink(missing_ok=True)
+        _remove(unfinished)
 
 
 @contextmanager
@@ -42,14 +44,33 @@ def atomic_write(path: Path, unfinished: Path | None = None) -> Iterator[IO[byte
 
 
 @contextmanager
-def removed_on_error(paths: Iterable[Path]) -> Iterator[None]:
-    """Remove new files and folders if the block raises an Exception."""
+def restored_on_error(paths: Iterable[Path]) -> Iterator[None]:
+    """Bring files and folders back to what they were before the block, if it raises.
+
+    New ones are removed. Former ones have a hidden name beside them while the block runs, and are
+    removed at its end.
+    """
+    former = {path: path.with_name(f".former-{path.name}") for path in paths}
+    for path, kept in former.items():
+        if kept.exists():  # after a kill: what stands at the path is not complete
+            _remove(path)
+        elif path.exists():
+            path.rename(kept)
     try:
         yield
-    except Exception:
-        for path in paths:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+    except BaseException:
+        for path, kept in former.items():
+            _remove(path)
+            if kept.exists():
+                kept.rename(path)
         raise
+    for kept in former.values():
+        _remove(kept)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, if there is one."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

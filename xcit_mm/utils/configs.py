@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,21 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
         raise ValueError(f"{config} cannot be read: {reason(error)}") from None
     if not cfg.get("model"):
         raise ValueError(f"{config} has no model: give the config of a whole run")
+    check_keys(options or ())
     for key in options or ():
-        if key.partition(".")[0] not in _READ_KEYS:  # mistyped, or a variable that parts copy
-            fix = "give a whole key, such as train_cfg.max_iters"
-            raise ValueError(f"--cfg-options {key}: no part of a run has this name: {fix}")
         if "." in key and not key.endswith("._delete_") and not _has_key(cfg, key):
             print_line(f"--cfg-options {key}: new key")
     if options:
         cfg.merge_from_dict(dict(options))
     return cfg
+
+
+def check_keys(options: Iterable[str]) -> None:
+    """Raise ValueError if no part of a run has the name of an option, a dotted key."""
+    for key in options:
+        if key.partition(".")[0] not in _READ_KEYS:  # mistyped, or a variable that parts copy
+            fix = "give a whole key, such as train_cfg.max_iters"
+            raise ValueError(f"--cfg-options {key}: no part of a run has this name: {fix}")
 
 
 def _has_key(cfg: Config, key: str) -> bool:
@@ -200,6 +206,14 @@ class ModelInput:
         scales = [step.get("scale") for step in self.pipeline if type_name(step) == "Resize"]
         size = next(filter(None, scales), self.preprocessor.get("size"))
         return min(size) if isinstance(size, Sequence) else size
+
+    @property
+    def normalisation(self) -> tuple[list[float] | None, list[float] | None]:
+        """Mean and standard deviation by which the preprocessor or a step normalises."""
+        step = self.preprocessor
+        if step.get("mean") is None:
+            step = find_step(self.pipeline, "Normalize") or {}
+        return step.get("mean"), step.get("std")
 
     @property
     def channel_order(self) -> str:
