@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
 from xcit_mm.checks.findings import Finding
-from xcit_mm.checks.model import CheckedModel, check_strides
+from xcit_mm.checks.model import CheckedModel, check_maps
 
 
 def not_in_a_metafile(package: str, config: str) -> str:
@@ -42,8 +42,8 @@ def check_model_once(cfg: Config) -> CheckedModel:
 
 
 @cache
-def check_strides_once(module: torch.nn.Module) -> list[Finding]:
-    return list(check_strides(module))
+def check_maps_once(*arguments: object) -> list[Finding]:
+    return list(check_maps(*arguments))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def doctors_place(written, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XCIT_MM_WEIGHTS", str(tmp_path / "weights"))
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setattr("xcit_mm.checks.doctor.CheckedModel", check_model_once)
-    monkeypatch.setattr("xcit_mm.checks.doctor.check_strides", check_strides_once)
+    monkeypatch.setattr("xcit_mm.checks.doctor.check_maps", check_maps_once)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     # mmengine searches hundreds of metafiles for `mmdet::_base_/...`, which takes seconds and finds

@@ -110,6 +110,22 @@ def test_remote_and_panoptic_data_are_not_checked(option):
     assert any("is not checked" in finding.text for finding in notes)
 
 
+def test_a_class_of_crowds_alone_is_a_failure_and_other_crowds_are_a_note():
+    """As CVAT's brush writes all objects. In tiles of a raster, edges make crowds of objects."""
+
+    def mark(content: dict) -> None:
+        first = content["annotations"][0]
+        first["iscrowd"] = 1
+        content["annotations"].append(first | dict(id=81, iscrowd=0))
+
+    edit_json(TRAIN_JSON, mark)
+    note = ("D409", "train", "1 of 81", "iscrowd=1")
+    assert_named(findings(MASK_RCNN, "auto_scale_lr.enable=True", level="note"), [note])
+    edit_json(TRAIN_JSON, lambda content: content["annotations"].pop())
+    assert_named(failures(MASK_RCNN), [("D409", "train", "1 of 80", "all of person")])
+    assert failures(MASK_RCNN, "raster.tile=512") == []
+
+
 def rle(annotation: dict) -> dict:
     """Draw the box of an annotation as RLE."""
     x, y, _, _ = annotation["bbox"]

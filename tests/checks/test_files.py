@@ -51,6 +51,13 @@ PHOTOS = {
 }
 
 
+def test_names_that_were_written_on_windows_are_missing_with_the_reason():
+    edit_json(TRAIN_JSON, lambda content: content["images"][1].update(file_name="a\\1.jpg"))
+    (failure,) = failures(MASK_RCNN)
+    assert_named([failure], [("D314", "train", "1 of 3", "a\\1.jpg")])
+    assert "Windows" in failure.fix
+
+
 @pytest.mark.parametrize("name", PHOTOS)
 def test_a_photo_that_does_not_load_as_labelled_is_named(name):
     break_data, level, code, *values = PHOTOS[name]

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.pages import blocks
+from helpers.paths import ROOT
 from pycocotools.coco import COCO
 
 from xcit_mm.datasets.coco import read_coco, write_coco
@@ -29,6 +31,10 @@ def write_json(path: Path, **changes: Any) -> None:
     "changes, message",
     [
         (dict(images=[IMAGE, dict(id=1)]), "missing required field `file_name` - at `$.images[1]`"),
+        (
+            dict(annotations=[dict(BOX, area=None)]),
+            "at `$.annotations[0].area`: docs/your-own-data",
+        ),
         (dict(images=[IMAGE | dict(width=0)]), "Expected `int` >= 1 - at `$.images[0].width`"),
         (dict(annotations=[BOX, BOX | dict(category_id=5)]), "no such image or category - at `$"),
         (dict(images=[IMAGE, IMAGE | dict(file_name="b")]), "two images have the id '0'"),
@@ -42,6 +48,17 @@ def test_what_is_wrong_in_a_json_is_one_line_with_its_place(changes, message, pa
         read_coco(path)
     assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
     assert message in str(error.value)
+
+
+def test_the_page_mends_crowds_and_objects_without_area(tmp_path, monkeypatch):
+    page = ROOT / "docs" / "your-own-data.md"
+    (mend,) = [code for language, code in blocks(page) if language == "python"]
+    monkeypatch.chdir(tmp_path)
+    drawn = {key: value for key, value in BOX.items() if key != "area"} | dict(iscrowd=1)
+    write_json(Path("train.json"), annotations=[drawn, BOX | dict(area=9)])
+    exec(mend)
+    objects = read_coco(Path("train.json")).annotations
+    assert [(entry.iscrowd, entry.area) for entry in objects] == [(0, 12), (0, 9)]
 
 
 @pytest.mark.parametrize("segmentation, has_mask", [([], False), ([[]], False), ([[1, 2]], True)])

@@ -114,6 +114,21 @@ def test_labels_that_lack_their_photos_are_named(old, new, message, tmp_path):
         read_export(options)
 
 
+def test_a_folder_without_photos_is_missing_or_empty(tmp_path):
+    (tmp_path / "classes.txt").write_text("none\nnut\n")
+    with pytest.raises(FileNotFoundError, match=r"images/train is missing or has no images"):
+        read_dataset(Source(tmp_path), is_detector=False)
+
+
+def test_a_list_of_photos_that_was_written_on_windows_is_named(tmp_path):
+    options = write_export("Ultralytics", tmp_path)
+    path = tmp_path / "data.yaml"
+    path.write_text(path.read_text().replace("images/train", "train.txt"))
+    (tmp_path / "train.txt").write_text("images\\train\\b.jpg\n")
+    with pytest.raises(FileNotFoundError, match=r"train\.txt: no .*: write / in place of Windows"):
+        read_export(options)
+
+
 def test_a_format_without_a_reader_names_the_recipe(tmp_path):
     with pytest.raises(ValueError, match=r"a\.xml is neither .*: docs/recipes\.md"):
         read_export(["--data", str(tmp_path / "a.xml")])

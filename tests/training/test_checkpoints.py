@@ -121,6 +121,16 @@ def test_a_copied_folder_that_resumes_leaves_the_best_of_the_original(tmp_path):
     assert [path.name for path in copy.glob("best_*")] == ["best_score_iter_3.pth"]
 
 
+@pytest.mark.parametrize("rule", ["greater", "less"])
+def test_a_score_without_ground_truth_is_not_the_best(rule, tmp_path):
+    """COCO's -1, and NaN."""
+    hook = BEST | dict(rule=rule)
+    train(tmp_path, 2, scores=[-1.0, float("nan")], **hook)
+    assert not list(tmp_path.glob("best_*"))
+    train(tmp_path, 5, scores=[0.3, -1.0, float("nan")], **hook)
+    assert [path.name for path in tmp_path.glob("best_*")] == ["best_score_iter_3.pth"]
+
+
 def test_weights_that_are_not_finite_replace_no_checkpoint(tmp_path):
     hook = dict(BEST, filename_tmpl="last.pth", max_keep_ckpts=1)
     with pytest.raises(FloatingPointError, match=r"linear\.bias"):

@@ -135,6 +135,21 @@ def test_a_step_that_the_loss_scaler_skips_is_no_error_unless_the_loss_is_not_fi
     assert runner.is_finite()
 
 
+@pytest.mark.parametrize("dtype, hint", [(None, True), ("bfloat16", False)])
+def test_float16_is_named_as_a_reason(dtype, hint, loss_scaler_on_cpu, tmp_path):
+    wrapper = dict(type="AmpOptimWrapper", optimizer=dict(type="SGD", lr=1e-3), dtype=dtype)
+    with pytest.raises(FloatingPointError) as error:
+        Training(tmp_path, batches("input", 0), wrapper).train()
+    assert ("optim_wrapper.dtype=bfloat16" in str(error.value)) == hint
+
+
+def test_an_optimizer_of_deepspeed_is_one_line():
+    wrapper = SimpleNamespace(optimizer=SimpleNamespace(param_groups=[]))
+    runner = SimpleNamespace(cfg={}, optim_wrapper=wrapper)
+    with pytest.raises(TypeError, match="not one of torch, which NonFiniteHook checks: leave"):
+        NonFiniteHook().before_train(runner)
+
+
 def train_one_step(rank: int, device: str, folder: Path) -> None:
     """Train on a batch whose loss is not finite in process 1 alone, with finite gradients."""
     torch.set_num_threads(1)

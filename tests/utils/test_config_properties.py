@@ -23,7 +23,7 @@ from mmengine.registry import (
 
 from xcit_mm import XCiT
 from xcit_mm.checks.doctor import check_training
-from xcit_mm.deployment.metadata import find_unsupported, normalisation
+from xcit_mm.deployment.metadata import find_unsupported
 from xcit_mm.utils.cli import parse_cfg_options
 from xcit_mm.utils.configs import ModelInput, backbone_class, part_class, read_config
 
@@ -49,7 +49,7 @@ def properties(cfg: Config) -> tuple:
     findings = map(str, check_training(copy.deepcopy(cfg)))
     inputs = ModelInput(cfg)
     lines = [line for line in findings if "GB free" not in line]
-    return lines, inputs.channel_order, inputs.side, normalisation(inputs)
+    return lines, inputs.channel_order, inputs.side, inputs.normalisation
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -77,4 +77,4 @@ def test_the_preprocessor_may_swap_channels_and_a_step_too(swaps, is_step):
         cfg.test_dataloader.dataset.pipeline.insert(1, step)
     inputs = ModelInput(cfg)
     assert inputs.channel_order == ("RGB" if swaps != is_step else "BGR")
-    assert normalisation(inputs) == ([1.5], [2.5])
+    assert inputs.normalisation == ([1.5], [2.5])

@@ -24,13 +24,12 @@ def check_data(split: ConfiguredSplit, heads: Mapping[str, nn.Module]) -> Iterat
         missing = [path for path in paths if not os.path.exists(path)]
         findings: Iterable[Finding]
         if missing:
-            fix = "put or link the data set there, or correct data_root, data_prefix and ann_file"
+            fix = "put or link the data set there, or correct the path"
             findings = [fail("D311", f"no data at {missing[0]}", fix)]
         elif dataset.data_format == "COCO":
             findings = _check_jsons(split, dataset)
         elif dataset.data_format == "maps":
-            is_only_training_set = split.name == "train" and len(split.datasets) == 1
-            findings = check_maps(dataset, heads, is_only_training_set)
+            findings = check_maps(dataset, heads, split)
         else:
             findings = [note("", f"a {type(dataset.built).__name__} like this is not checked")]
         for finding in findings:
@@ -40,7 +39,6 @@ def check_data(split: ConfiguredSplit, heads: Mapping[str, nn.Module]) -> Iterat
 def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Finding]:
     """Check the json and the photos of a data set, and other jsons that its split is scored by."""
     scored_jsons = [os.path.realpath(path) for path in split.scored_jsons]
-    step = dataset.annotation_step
     for path in dict.fromkeys([dataset.json_path, *scored_jsons]):
         coco = dataset.coco if path == dataset.json_path else read_coco(Path(path))
         yield from check_categories(path, coco, dataset.classes, split.name == "train")
@@ -49,13 +47,13 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
             wrong = [number for number, count in counts.items() if number == 0 or count > 1]
             problem = f"ids in {path} are 0 or stand twice, which pycocotools confuses"
             yield from listed("FAIL", "D418", wrong, problem, "number annotations 1, 2, 3, ...")
-        needs_masks = split.scores_masks or step.get("with_mask", False)
-        yield from check_objects(path, coco, dataset.classes, step, needs_masks)
+        yield from check_objects(path, coco, dataset, split)
     photos = dataset.list_photos()
     sizes = {path: (path, (image.width, image.height)) for path, image in photos.items()}
     yield from check_photos("D315", dataset.loading, sizes)
     labelled = {annotation.image_id for annotation in dataset.coco.annotations}
-    yield ok(f"{len(photos)} images; {len(photos) - len(labelled)} have no object")
+    name = os.path.basename(dataset.json_path)
+    yield ok(f"{len(photos)} images in {name}; {len(photos) - len(labelled)} have no object")
 
 
 def check_overlap(train: ConfiguredSplit, split: ConfiguredSplit) -> Iterator[Finding]:

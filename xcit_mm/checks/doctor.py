@@ -11,7 +11,8 @@ from ..weights.zoo import find_config
 from .classes import check_classes, check_learned_classes
 from .data import check_data, check_overlap
 from .findings import Finding, collect, fail
-from .model import CheckedModel, check_start, check_strides
+from .inputs import check_sizes, check_start, check_weights
+from .model import CheckedModel, check_maps
 from .run_config import ConfiguredSplit
 
 
@@ -44,8 +45,10 @@ def check_training(cfg: Config, names: Sequence[str] = ("train", "val")) -> Iter
     yield from collect(
         model.failures,
         check_classes(splits, model.heads),
-        check_start(cfg, model.module),
-        check_strides(model.module),
+        check_start(cfg),
+        check_weights(cfg, model.module),
+        check_sizes(cfg, model.module),
+        check_maps(model.module),
         *(check_data(split, model.heads) for split in splits),
         *(check_overlap(splits[0], split) for split in splits[1:]),
     )
@@ -59,7 +62,8 @@ def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
         model.failures,
         check_classes([test], model.heads),
         check_learned_classes(cfg, checkpoint),
-        check_strides(model.module),
+        check_sizes(cfg, model.module),
+        check_maps(model.module),
         check_data(test, model.heads),
         check_overlap(ConfiguredSplit(cfg, "train"), test),
     )

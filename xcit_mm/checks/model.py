@@ -1,21 +1,18 @@
-"""Checks of the model: whether it can be built, how its training starts, and its strides."""
+"""Checks of the model: whether it can be built, and who reads its feature maps, at what stride."""
 
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import HOOKS, MODELS, init_default_scope
+from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
 from ..models import Pyramid
 from ..models.build import model_config
-from ..utils.configs import ModelInput, part_class
 from ..utils.errors import reason
-from ..weights import StrictLoadHook
-from .findings import Finding, fail, note, ok
+from .findings import Finding, fail, ok
 
 _SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of all strides
 _HEAD = re.compile(r".*(?<!rpn_)(?<!semantic_)head(\.\d+)?")  # with a number in a cascade
@@ -59,42 +56,7 @@ class CheckedModel:
         }
 
 
-def check_start(cfg: Config, model: Any) -> Iterator[Finding]:
-    """Check the batch, and for a model with a pyramid learning rates and weights."""
-    wrapper = cfg.get("optim_wrapper") or {}
-    processes = int(os.environ.get("WORLD_SIZE") or 1)
-    accumulated = wrapper.get("accumulative_counts", 1)
-    scaling = cfg.get("auto_scale_lr") or {}
-    batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes * accumulated
-    base = scaling.get("base_batch_size", batch)
-    if batch != base and not scaling.get("enable"):
-        images = f"{batch} images a step over {processes} process(es), {accumulated} iteration(s)"
-        yield note("D204", f"{images}; the learning rate is for {base} images", "--auto-scale-lr")
-    if cfg.get("compile"):
-        problem = "compile: mmengine compiles the whole step, which is traced again for each batch"
-        yield note("", problem, "no compile, and in a script torch.compile(model.backbone)")
-    if not isinstance(getattr(model, "backbone", None), Pyramid):
-        return
-    constructor = wrapper.get("constructor")  # in a pure Python config a class
-    name = str(getattr(constructor, "__name__", constructor))
-    # Layer decay of mmdet, mmseg and mmpretrain, for backbones of their own.
-    if "LearningRateDecay" in name or name.endswith("LayerDecayOptimizerConstructor"):
-        own = "constructor='LayerDecayOptimWrapperConstructor'"
-        problem = f"constructor={name!r} knows no {type(model.backbone).__name__}"
-        yield fail("", problem, f"{own}, paramwise_cfg=dict(layer_decay_rate=0.8)")
-    hooks = cfg.get("custom_hooks") or []
-    if not any(part_class(hook, HOOKS) is StrictLoadHook for hook in hooks):
-        problem = "without StrictLoadHook mmengine loads the part of a checkpoint that fits"
-        fix = "custom_hooks = [dict(type='StrictLoadHook')]"
-        yield note("D701", f"{problem}, without an error", fix)
-    is_published = "xcit://" in f"{cfg.model.backbone.get('init_cfg')} {cfg.get('load_from')}"
-    is_tested = bool(cfg.get("test_dataloader"))
-    if is_published and is_tested and ModelInput(cfg).channel_order == "BGR":
-        problem = "published weights were trained on RGB, the model gets BGR"
-        yield note("D216", problem, "--cfg-options model.data_preprocessor.bgr_to_rgb=True")
-
-
-def check_strides(model: Any) -> Iterator[Finding]:
+def check_maps(model: Any) -> Iterator[Finding]:
     """Check that the neck takes the feature maps of an image, and heads expect their strides."""
     if not isinstance(getattr(model, "backbone", None), Pyramid):
         return

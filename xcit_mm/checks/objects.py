@@ -1,12 +1,13 @@
 """Checks of the objects of a COCO json: boxes and masks that mmdet drops or misunderstands."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 
 from ..datasets.coco import Annotation, CocoFile, CocoImage
+from ..utils.errors import preview
 from .findings import Finding, listed
+from .run_config import ConfiguredData, ConfiguredSplit
 
 _SLACK = 2  # pixels by which a box may reach beyond its image
 _FORM = "[x, y, width, height] in pixels of the image"
@@ -21,16 +22,12 @@ _MASKS = msgspec.json.Decoder(list[list[float]] | _Rle)
 
 
 def check_objects(
-    path: str, coco: CocoFile, classes: Sequence[str], step: dict[str, Any], needs_masks: bool
+    path: str, coco: CocoFile, dataset: ConfiguredData, split: ConfiguredSplit
 ) -> Iterator[Finding]:
-    """Check the objects of a json that are of the classes.
-
-    Args:
-        step: mmdet's LoadAnnotations.
-        needs_masks: Whether masks are trained or scored.
-    """
+    """Check the objects of a json that are of the classes of a data set."""
+    step = dataset.annotation_step
     images = {image.id: image for image in coco.images}
-    learned = {category.id for category in coco.categories if category.name in classes}
+    learned = {category.id for category in coco.categories if category.name in dataset.classes}
     objects = [
         (entry, images[entry.image_id])
         for entry in coco.annotations
@@ -40,21 +37,29 @@ def check_objects(
     dropped = [pair for pair in objects if _is_dropped(*pair)]
     loaded = [pair for pair in objects if not _is_dropped(*pair)]
     level = "FAIL" if 2 * len(dropped) >= len(objects) else "note"
-    problem = f"{owner} lie outside their image, have less than a pixel, no area, or ignore=1"
-    fix = f"correct or remove them, which mmdet drops; give boxes as {_FORM}, not as fractions"
+    problem = f"{owner} are dropped: outside the image, below a pixel, without area, or ignore=1"
+    fix = f"give boxes as {_FORM}, not as fractions"
     yield from listed(level, "D408", _names(dropped), problem, fix)
     beyond = [pair for pair in loaded if _reaches_beyond(*pair)]
     level = "FAIL" if 2 * len(beyond) >= len(objects) else "note"
     fix = f"give boxes as {_FORM}, not as [x1, y1, x2, y2]"
     yield from listed(level, "D411", _names(beyond), f"{owner} reach beyond their image", fix)
-    if needs_masks:
+    if split.scores_masks or step.get("with_mask"):
         poly2mask = step.get("poly2mask", True)
         unread = [pair for pair in loaded if not _has_mask(*pair, poly2mask)]
-        problem = f"{owner} have no polygon of three points, RLE of another size than the image, "
-        problem += "or RLE that mmdet drops under poly2mask=False"
-        fix = "segmentation=[[x1, y1, x2, y2, x3, y3, ...]] in pixels, or RLE of the image's size "
-        fix += "under poly2mask=True in LoadAnnotations, or boxes alone: --boxes of `train --from`"
+        problem = f"{owner} have no mask that mmdet and pycocotools read"
+        fix = "give polygons of three points or more, or RLE of the image's size with "
+        fix += "poly2mask=True in LoadAnnotations, or train boxes alone: --boxes of `train --from`"
         yield from listed("FAIL", "D412", _names(unread), problem, fix)
+    crowds = [entry for entry, _ in loaded if entry.iscrowd]
+    if crowds and not split.is_of_tiles:  # at whose edges parts of objects are crowds
+        trained = {entry.category_id for entry, _ in loaded if not entry.iscrowd}
+        ids = {entry.category_id for entry in crowds} - trained
+        names = [category.name for category in coco.categories if category.id in ids]
+        level = "FAIL" if names and split.name == "train" else "note"
+        problem = f"{len(crowds)} {owner} have iscrowd=1, as CVAT's brush writes it, and neither "
+        problem += f"train nor score, all of {preview(names)}" if names else "train nor score"
+        yield Finding(level, "D409", problem, "docs/your-own-data.md#coco writes iscrowd=0")
 
 
 def _names(objects: Sequence[tuple[Annotation, CocoImage]]) -> list[str]:

@@ -11,9 +11,8 @@ from .findings import Finding, listed
 
 Size = tuple[int, int]  # width and height
 _TURN = (
-    "give labels and photos the same size; mmcv turns photos as EXIF says: labels drawn over the "
-    "stored photo need color_type='color_ignore_orientation' in each LoadImageFromFile, or photos "
-    "without EXIF's orientation"
+    "labels that were drawn over photos as stored need color_type='color_ignore_orientation' in "
+    "each LoadImageFromFile, which turns photos as EXIF says"
 )
 
 
@@ -29,7 +28,8 @@ def check_photos(
     """
     missing = [path for path in labels if not os.path.isfile(path)]
     problem = f"of {len(labels)} images are missing"
-    fix = "add them, or name their folder: --images of `train --from`, data_prefix of a config"
+    fix = "add them, write / for the \\ of Windows in their names, or name their folder: "
+    fix += "--images of `train --from`, data_prefix of a config"
     yield from listed("FAIL", "D314", missing, problem, fix)
     color_type = step.get("color_type", "color")
     is_whole = reads_all_bands(color_type, step.get("imdecode_backend"))

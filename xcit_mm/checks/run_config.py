@@ -84,17 +84,26 @@ class ConfiguredSplit:
     """A split of a config: 'train', 'val' or 'test'.
 
     Attributes:
-        datasets: Its data sets, without wrappers. Those that are not of mmengine are left out.
+        metrics: Configs of its evaluators.
         scored_jsons: The jsons of its evaluators.
+        is_of_tiles: Whether its images were cut out of a raster.
     """
 
     def __init__(self, cfg: Config, name: str) -> None:
-        metrics = evaluators(cfg, name)
         self.name = name
-        self.datasets = [
+        self.metrics = evaluators(cfg, name)
+        self.scored_jsons = [item["ann_file"] for item in self.metrics if item.get("ann_file")]
+        self.scores_masks = any("segm" in str(item.get("metric")) for item in self.metrics)
+        self.is_of_tiles = bool(cfg.get("raster"))
+        self._cfg = cfg
+
+    @cached_property
+    def datasets(self) -> list[ConfiguredData]:
+        """Its data sets, without wrappers. Those that are not of mmengine are left out. Raise as a
+        library does for a wrong option.
+        """
+        return [
             ConfiguredData(options)
-            for options in data_sets(cfg, name)
+            for options in data_sets(self._cfg, self.name)
             if issubclass(dataset_class(options), BaseDataset)
         ]
-        self.scored_jsons = [metric["ann_file"] for metric in metrics if metric.get("ann_file")]
-        self.scores_masks = any("segm" in str(metric.get("metric")) for metric in metrics)

@@ -10,18 +10,15 @@ from PIL import Image
 from ..datasets.dataset import IGNORED
 from ..datasets.headers import read_all, read_headers
 from ..utils.errors import counted
-from .findings import Finding, fail, listed
+from .findings import Finding, fail, listed, note, ok
 from .photos import check_photos
-from .run_config import ConfiguredData
+from .run_config import ConfiguredData, ConfiguredSplit
 
 
 def check_maps(
-    dataset: ConfiguredData, heads: Mapping[str, Any], is_only_training_set: bool
+    dataset: ConfiguredData, heads: Mapping[str, Any], split: ConfiguredSplit
 ) -> Iterator[Finding]:
-    """Check images, the files of their maps, and the labels against classes and heads.
-
-    In the only training set it is a failure if at most one class has pixels.
-    """
+    """Check images, the files of their maps, and the labels against classes and heads."""
     built = dataset.built
     maps = {photo: image["seg_map_path"] for photo, image in dataset.list_photos().items()}
     if not maps:
@@ -38,16 +35,19 @@ def check_maps(
     sizes = {photo: (path, headers[path][:2]) for photo, path in maps.items()}
     yield from check_photos("D511", dataset.loading, sizes)
     if not dataset.may_change_labels:
-        yield from _check_labels(dataset, paths, heads, is_only_training_set)
+        yield from _check_labels(dataset, paths, heads, split)
+    yield ok(f"{len(maps)} images with maps")
 
 
 def _check_labels(
     dataset: ConfiguredData,
     paths: list[str],
     heads: Mapping[str, Any],
-    is_only_training_set: bool,
+    split: ConfiguredSplit,
 ) -> Iterator[Finding]:
-    """Check that heads have classes for the labels of maps, and that classes have pixels."""
+    """Check that heads have classes for the labels of maps, and ignore what the metrics ignore, and
+    that classes have pixels: a failure if at most one class has some in the only training set.
+    """
     maps = defaultdict(list)  # that have a label, by label
     for path, values in zip(paths, read_all(_read_labels, paths), strict=True):
         for label in {_trained_label(value, dataset.built) for value in values}:
@@ -56,14 +56,18 @@ def _check_labels(
     for name, head in heads.items():
         end = max(head.num_classes, 2)  # a single class has the background, label 0, beside it
         ignored = getattr(head, "ignore_index", IGNORED)
+        scored = [metric.get("ignore_index", IGNORED) for metric in split.metrics]
+        if {*scored} - {ignored}:
+            problem = f"{name}.ignore_index is {ignored}, that of the metric {scored[0]}"
+            yield note("D507", problem, "give both the same")
         beyond = [
             f"label {label} in {counted(len(maps[label]), 'map')} such as {maps[label][0]}"
             for label in sorted(maps)
             if label != ignored and not 0 <= label < end
         ]
         problem = f"labels are neither 0 to {end - 1}, of {name}, nor ignore_index={ignored}"
-        fix = f"name their classes, write {ignored} into pixels without a label, or give "
-        fix = f"{fix}reduce_zero_label=True if labels count from 1"
+        fix = f"name their classes, write {ignored} into other pixels, or give "
+        fix += "reduce_zero_label=True if labels count from 1"
         yield from listed("FAIL", "D506", beyond, problem, fix)
         if beyond:
             return
@@ -72,10 +76,11 @@ def _check_labels(
     if len(names) == 1:
         names = ("background", *names)
     absent = [name for label, name in enumerate(names) if label not in maps]
+    is_only_training_set = split.name == "train" and len(split.datasets) == 1
     level = "FAIL" if is_only_training_set and len(absent) >= len(names) - 1 else "note"
     problem = f"classes have no pixels in {len(paths)} segmentation maps"
-    fix = "write the numbers of the classes, 0, 1, ..., into the maps, not the ignored label, or "
-    yield from listed(level, "D513", absent, problem, f"{fix}correct classes or reduce_zero_label")
+    fix = "write 0, 1, ... into the maps, or correct classes or reduce_zero_label"
+    yield from listed(level, "D513", absent, problem, fix)
 
 
 def _read_labels(file: BinaryIO) -> list[int]:

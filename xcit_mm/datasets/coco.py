@@ -73,7 +73,8 @@ def read_coco(path: Path) -> CocoFile:
     try:
         coco = msgspec.json.decode(path.read_bytes(), type=CocoFile)
     except ValueError as error:  # of the schema, of json, or of UTF-8
-        raise ValueError(f"{path}: {error}") from None
+        fix = ": docs/your-own-data.md#coco adds it" if "area`" in str(error) else ""
+        raise ValueError(f"{path}: {error}{fix}") from None
     for noun, entries in (("images", coco.images), ("categories", coco.categories)):
         check_unique((entry.id for entry in entries), f"{path}: two {noun} have the id")
     check_unique((image.file_name for image in coco.images), f"{path}: two images are named")

@@ -27,8 +27,11 @@ def _read_split(folder: Path, split: str) -> Maps:
     map_folder = folder / "masks" / split
     # Hidden files are left out, as by mmseg.
     photos = [path for path in image_folder.rglob("[!.]*") if path.suffix.lower() in PHOTO_SUFFIXES]
+    if not photos:
+        problem = f"{image_folder} is missing or has no images"
+        raise FileNotFoundError(f"{problem}: {PAGE} shows the folder of maps")
     suffixes = sorted({path.suffix for path in photos})
-    if len(suffixes) != 1:
+    if len(suffixes) > 1:
         raise ValueError(f"{image_folder}: expected images of one suffix, found {suffixes}")
     images = {path.relative_to(image_folder).with_suffix("") for path in photos}
     maps = {path.relative_to(map_folder).with_suffix("") for path in map_folder.rglob("[!.]*.png")}

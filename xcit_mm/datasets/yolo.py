@@ -70,7 +70,8 @@ def _find_first(named_in: Path, paths: list[Path]) -> Path:
     for path in paths:
         if path.exists():
             return path
-    raise FileNotFoundError(f"{named_in}: no {paths[0]}")
+    fix = ": write / in place of Windows' \\" if "\\" in paths[0].as_posix() else ""
+    raise FileNotFoundError(f"{named_in}: no {paths[0]}{fix}")
 
 
 def _label_path(photo: Path) -> Path:

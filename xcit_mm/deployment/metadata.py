@@ -44,14 +44,6 @@ def find_unsupported(cfg: Config) -> str | None:
     return "test_cfg.mode='slide'" if is_slide else None
 
 
-def normalisation(inputs: ModelInput) -> tuple[list[float] | None, list[float] | None]:
-    """Return mean and std by which the preprocessor or a step normalises."""
-    step = inputs.preprocessor
-    if step.get("mean") is None:
-        step = find_step(inputs.pipeline, "Normalize") or {}
-    return step.get("mean"), step.get("std")
-
-
 def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str]:
     """Return the metadata of a model with the named outputs.
 
@@ -59,7 +51,7 @@ def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str
         ValueError: If the config's test set does not name all classes of the model.
     """
     inputs = ModelInput(cfg)
-    mean, std = normalisation(inputs)
+    mean, std = inputs.normalisation
     resize = find_step(inputs.pipeline, "Resize")
     if resize is not None:
         scale = resize.get("scale")

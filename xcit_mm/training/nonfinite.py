@@ -32,7 +32,7 @@ class NonFiniteHook(Hook):
 
     All processes raise a FloatingPointError. Each names its images and, by running them forward
     again, the first module with a non-finite output. A step that a loss scaler skips is no error,
-    unless the loss is not finite. Models with several optimizers are not supported.
+    unless the loss is not finite.
     """
 
     priority = "HIGH"  # before other hooks save or log the iteration
@@ -42,7 +42,11 @@ class NonFiniteHook(Hook):
             problem = f"torch {torch.__version__} lets compile switch off the check of gradients"
             raise ValueError(f"{problem}: set compile=False, or take torch 2.3 or newer")
         self._runner: Any = runner
-        runner.optim_wrapper.optimizer.register_step_pre_hook(self._check_gradients)
+        optimizer = getattr(runner.optim_wrapper, "optimizer", None)
+        if not isinstance(optimizer, torch.optim.Optimizer):  # several, or DeepSpeed's
+            problem = "the optimizer is not one of torch, which NonFiniteHook checks"
+            raise TypeError(f"{problem}: leave the hook out")
+        optimizer.register_step_pre_hook(self._check_gradients)
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         self._batch = data_batch
@@ -66,6 +70,9 @@ class NonFiniteHook(Hook):
         if not all_finite:
             paths = [sample.get("img_path") for sample in self._batch.get("data_samples", ())]
             source = f"{self._find_source()} at {preview(paths)}"
+            dtype = getattr(self._runner.optim_wrapper, "cast_dtype", torch.float32)
+            if dtype in (None, torch.float16):  # None is AmpOptimWrapper's float16
+                source += "; float16 ends at 65504: try optim_wrapper.dtype=bfloat16"
             raise FloatingPointError(f"iteration {self._runner.iter}: {source}")
 
     @torch.no_grad()

@@ -82,6 +82,12 @@ class ResumableCheckpointHook(CheckpointHook):
         for name, gradient in self._gradients.items():
             parameters[name].grad = gradient.to(parameters[name].device) * _loss_scale(runner)
 
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float]) -> None:
+        """Save the best checkpoint, but not by -1, which means that there is nothing to find."""
+        super().after_val_epoch(
+            runner, {name: None if score == -1 else score for name, score in metrics.items()}
+        )
+
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Add gradients that accumulate. Raise FloatingPointError if weights are not finite."""
         for name, value in checkpoint["state_dict"].items():

@@ -48,13 +48,13 @@ def cli_main(work: Callable[[], int | None], interrupted: str, verbose: bool = F
 
 def parse_cfg_options(options: Sequence[str]) -> dict[str, Any]:
     """Return the values of `--cfg-options KEY=VALUE ...` by dotted key, or raise ValueError."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--cfg-options", nargs="*", action=DictAction, default={})
+    parsed: Any = argparse.Namespace()
     try:
-        return parser.parse_args(["--cfg-options", *options]).cfg_options
+        DictAction([], "cfg_options")(None, parsed, options)
     except (ValueError, AssertionError):
         fix = "write KEY=VALUE and close each bracket"
         raise ValueError(f"--cfg-options {' '.join(options)}: {fix}") from None
+    return parsed.cfg_options
 
 
 def print_line(line: str) -> None:
