@@ -106,6 +106,19 @@ def test_command_continues_after_a_failure_and_exits_with_1(call):
     assert all(re.match(r"(ok {9}|(note|FAIL) (D\d{3}| {4})  )\S", line) for line in lines)
 
 
+def test_a_level_that_no_head_reads_is_named_for_several_processes(monkeypatch):
+    strides = "model.backbone.strides"
+    options = [f"{strides}=(4,8,16,32)", "model.neck.start_level=1", "auto_scale_lr.enable=True"]
+    options.append("model.neck.in_channels=[384,384,384,384]")
+    assert findings(RETINANET, *options, level="note") == []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (note,) = findings(RETINANET, *options, level="note")
+    assert note.text.startswith("1 parts of the backbone") and note.text.endswith(": fpn1")
+    assert f"{strides}=(4, 8, 16, 32)" in note.fix
+    options.append("find_unused_parameters=True")
+    assert findings(RETINANET, *options, level="note") == []
+
+
 PUBLISHED = "load_from=xcit://sem_fpn_xcit_tiny_12_p16"
 PIXELS = "model.data_preprocessor"
 CROP = "train_dataloader.dataset.pipeline.2"
@@ -140,6 +153,7 @@ def test_the_preprocessor_beside_the_model_counts():
     [
         (["--amp"], "--amp: write KEY=VALUE"),
         (["load_from=a.pth"], "no checkpoint at a.pth"),
+        (["model.decode_head.in_index=[0,1,2,4]"], "the neck gives 4 maps"),
         (["train_dataloader.dataset.type=Mistyped", "model.neck.in_channels=[9]"], "neck"),
     ],
 )

@@ -1,5 +1,6 @@
 """The checks of a run: the doctor prints what they find, and a failure stops the start of a run."""
 
+import os
 from collections.abc import Iterator, Sequence
 
 from mmengine.config import Config
@@ -42,13 +43,15 @@ def check_training(cfg: Config, names: Sequence[str] = ("train", "val")) -> Iter
     """
     model = CheckedModel(cfg)
     splits = [ConfiguredSplit(cfg, name) for name in names]
+    processes = int(os.environ.get("WORLD_SIZE") or 1)
+    may_leave_out = cfg.get("find_unused_parameters") or cfg.get("model_wrapper_cfg")
     yield from collect(
         model.failures,
         check_classes(splits, model.heads),
-        check_start(cfg),
+        check_start(cfg, processes),
         check_weights(cfg, model.module),
         check_sizes(cfg, model.module),
-        check_maps(model.module),
+        check_maps(model.module, processes > 1 and not may_leave_out),
         *(check_data(split, model.heads) for split in splits),
         *(check_overlap(splits[0], split) for split in splits[1:]),
     )

@@ -1,6 +1,5 @@
 """Checks of what a model gets: batches, the sizes and colours of images, and weights."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,9 +15,8 @@ from ..weights.reader import check_checkpoint
 from .findings import Finding, listed, note
 
 
-def check_start(cfg: Config) -> Iterator[Finding]:
+def check_start(cfg: Config, processes: int) -> Iterator[Finding]:
     """Check that the learning rate is for the images of a step, and files of weights are there."""
-    processes = int(os.environ.get("WORLD_SIZE") or 1)
     accumulated = (cfg.get("optim_wrapper") or {}).get("accumulative_counts", 1)
     scaling = cfg.get("auto_scale_lr") or {}
     batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes * accumulated

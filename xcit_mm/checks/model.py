@@ -1,18 +1,19 @@
 """Checks of the model: whether it can be built, and who reads its feature maps, at what stride."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from torch import nn
+from torch import Tensor, nn
 
 from ..models import Pyramid
 from ..models.build import model_config
 from ..utils.errors import reason
-from .findings import Finding, fail, ok
+from .findings import Finding, fail, listed, ok
 
 _SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of all strides
 _HEAD = re.compile(r".*(?<!rpn_)(?<!semantic_)head(\.\d+)?")  # with a number in a cascade
@@ -56,8 +57,10 @@ class CheckedModel:
         }
 
 
-def check_maps(model: Any) -> Iterator[Finding]:
-    """Check that the neck takes the feature maps of an image, and heads expect their strides."""
+def check_maps(model: Any, is_distributed: bool = False) -> Iterator[Finding]:
+    """Check that the neck takes the feature maps of an image, and that heads expect what it gives.
+    In a distributed training, heads need to read all that the backbone trains.
+    """
     if not isinstance(getattr(model, "backbone", None), Pyramid):
         return
     device = next(model.parameters()).device
@@ -74,12 +77,32 @@ def check_maps(model: Any) -> Iterator[Finding]:
         maps = model.neck(maps)
         source = "the neck"
     strides = [_SIDE / feature_map.shape[3] for feature_map in maps]
+    read: list[Tensor] = []
     for name, part in model.named_modules():
         wanted = _expected_strides(name, part)
         if wanted[: len(strides)] != strides[: len(wanted)]:
             problem = f"{name} expects maps of strides {wanted}, {source} gives {strides}"
             yield fail("D606", problem, f"these strides in {name}, or start_level=0 in the neck")
+        indices = np.ravel(getattr(part, "in_index", [])).astype(int)  # of mmseg's heads
+        if any(indices >= len(maps)):
+            yield fail("", f"{name}.in_index={part.in_index}: {source} gives {len(maps)} maps")
+            return
+        read += [maps[index] for index in indices]
     yield ok(f"{source} gives maps of the strides {strides}")
+    if is_distributed:
+        yield from _check_gradients(model.backbone, read or maps)
+
+
+def _check_gradients(backbone: Any, read: Sequence[Tensor]) -> Iterator[Finding]:
+    """Check that all trained parameters have gradients from the maps that heads read."""
+    trained = {name: value for name, value in backbone.named_parameters() if value.requires_grad}
+    total: Any = sum(feature_map.sum() for feature_map in read)
+    gradients = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
+    unused = [name for name, gradient in zip(trained, gradients, strict=True) if gradient is None]
+    parts = {name.partition(".")[0] for name in unused}
+    problem = "parts of the backbone train for no head, at which several processes stop"
+    fix = f"leave levels that no head reads out of model.backbone.strides={backbone.strides}"
+    yield from listed("note", "", sorted(parts), problem, fix)
 
 
 def _expected_strides(name: str, part: Any) -> list[float]:
