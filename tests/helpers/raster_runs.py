@@ -41,7 +41,7 @@ class RasterRun:
         predict_raster(self.raster, model, out or self.out, **dict(tile=96, overlap=24) | options)
         return model.seen
 
-    def die_after(self, tiles: int, die: Callable[[], object]) -> None:
+    def die_after(self, tiles: int, die: Callable[[], object], **options: Any) -> None:
         """Predict some tiles, then die."""
 
         class Dying(self.model):
@@ -50,20 +50,22 @@ class RasterRun:
                     die()
                 return super().__call__(images)
 
-        self.predict(Dying())
+        self.predict(Dying(), **options)
 
-    def interrupt(self) -> None:
+    def interrupt(self, **options: Any) -> None:
         """Predict the first rows, then stop as by Ctrl+C."""
-
-        def interrupt() -> None:
-            raise KeyboardInterrupt
-
         with pytest.raises(KeyboardInterrupt):
-            self.die_after(4, interrupt)
+            self.die_after(4, interrupt, **options)
 
     def assert_equals_an_undisturbed_run(self) -> None:
         assert _read(self.out) == _undisturbed(self.out.suffix)
-        assert list(self.out.parent.iterdir()) == [self.out]
+        names = self.out.with_name(f"{self.out.name}.aux.xml")  # of classes
+        files = [self.out, names] if self.model is PixelSegmentor else [self.out]
+        assert sorted(self.out.parent.iterdir()) == files
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _read(out: Path) -> object:

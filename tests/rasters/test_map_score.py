@@ -83,8 +83,38 @@ def test_what_counts_is_labelled_in_the_area_by_a_class_of_the_map(out, draw, tm
     assert "map.tif is scored over 2,900 of 3,200 pixels of the area" in lines
 
 
-def test_labels_without_a_pixel_of_the_map_are_one_line(out, draw):
-    labels = draw(["river"], (0, 0, 9, 9))
-    write_map(out, np.zeros((240, 300), np.uint8), ["road"], transform=ROTATED)
-    with pytest.raises(ValueError, match=r"l\.gpkg: none of 72,000 pixels of the area is labelled"):
+@pytest.mark.parametrize(
+    ("labelled", "predicted", "message"),
+    [
+        (["road"], ["road"], r"l\.gpkg: none of 72,000 pixels of the area is labelled"),
+        (
+            ["Road", None],
+            NAMES,
+            r"l\.gpkg has the classes \[Road\], and .*map\.tif none of them, but",
+        ),
+        ([None], NAMES, r"l\.gpkg has the classes \[\], and "),
+        (["road"], [], r"l\.gpkg has the classes \[road\], and .*map\.tif none of them, but \[\]"),
+    ],
+)
+def test_labels_without_a_class_or_pixel_of_the_map_are_one_line(
+    labelled, predicted, message, out, draw
+):
+    """Else the background alone would count, with a score of 1."""
+    labels = draw(labelled, *[(400, 0, 409, 9)] * len(labelled))
+    write_map(out, np.zeros((240, 300), np.uint8), predicted, transform=ROTATED)
+    with pytest.raises(ValueError, match=f"^[^\n]*{message}"):
         score_raster(out, labels)
+
+
+def test_classes_that_differ_by_case_or_spaces_are_one_line(out, draw, capsys):
+    labels = draw(["road", "Road", "ro ad ", "house"], *[(0, 0, 9, 9)] * 4)
+    score_raster(out, labels)
+    lines = capsys.readouterr().err
+    assert "l.gpkg: 3 classes are 'road', but for case or spaces\n" in lines
+    assert lines.count("but for case") == 1
+
+
+def test_a_map_of_another_program_is_one_line(tmp_path, classes, draw):
+    foreign = save(tmp_path / "foreign.tif", classes, **UTM)
+    with pytest.raises(ValueError, match=r"foreign\.tif none of them, but \[\]"):
+        score_raster(foreign, draw(["road"], (0, 0, 9, 9)))

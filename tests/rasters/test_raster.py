@@ -2,6 +2,7 @@
 or an error of one line.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ RPCS = RPC(0, 1, 50, 1, LINE, LINE, 3, 6, 10, 1, LINE, LINE, 5, 10)
 NINE = np.zeros((9, 4, 5), np.uint8)
 BANDS = np.array([[1], [10], [20]]) * np.arange(1, 1002).repeat(5)
 BANDS = BANDS.astype(np.uint16).reshape(3, 77, 65)
+COLLAR = np.pad(BANDS.astype(np.int16), ((0, 0), (9, 0), (0, 0)), constant_values=-9999)
+INFRARED = np.concatenate([NOISE[:3], NOISE[3:] * (NOISE[:1] > 99)])
 
 
 @pytest.fixture
@@ -139,33 +142,61 @@ class TestMask:
         note = "a.tif: no nodata, alpha or mask: if it has a collar, --nodata 0\n"
         assert (note in capsys.readouterr().err) == (sign == "none" and nodata is None)
 
-    @pytest.mark.parametrize("tiling", [dict(tiled=True, blockxsize=64, blockysize=64), {}])
-    def test_blocks_that_a_sparse_file_lacks_are_no_data_and_not_read(self, tiling, path):
+    def test_blocks_that_a_sparse_file_lacks_are_no_data(self, path):
         profile = dict(driver="GTiff", height=400, width=500, count=3, dtype="uint8", nodata=7)
-        rows = slice(64, 128)
-        columns = slice(64, 128) if tiling else slice(0, 500)
-        with rasterio.open(path, "w", **profile, SPARSE_OK=True, **tiling, **UTM) as file:
-            shape = 3, 64, columns.stop - columns.start
-            file.write(noise(*shape).clip(8, 255), window=(rows, columns))
+        profile |= dict(tiled=True, blockxsize=64, blockysize=64)
+        square = slice(64, 128), slice(64, 128)
+        with rasterio.open(path, "w", **profile, SPARSE_OK=True, **UTM) as file:
+            file.write(noise(3, 64, 64).clip(8, 255), window=square)
         expected = np.zeros((400, 500), bool)
-        expected[rows, columns] = True
+        expected[square] = True
         np.testing.assert_array_equal(read_raster(path)[1], expected)
-        raster = Raster(path)
-        for window in ((slice(120, 130), slice(0, 65)), (slice(0, 400), slice(0, 500))):
-            assert raster.stores(*window)
-        for window in ((slice(160, 400), slice(0, 500)), (slice(192, 193), slice(64, 128))):
-            assert not raster.stores(*window)
+
+    def test_an_alpha_band_with_soft_edges_is_a_mask(self, path):
+        opacity = np.full((70, 90), 255, np.uint8)
+        opacity[:10] = 0
+        opacity[10:12] = noise(2, 90)
+        save(path, np.concatenate([NOISE[:3], opacity[None]]))
+        np.testing.assert_array_equal(read_raster(path)[1], opacity > 0)
+
+    @pytest.mark.parametrize("nodata", [-3.4028235e38, -3.4e38])
+    def test_a_value_without_data_that_no_pixel_has_is_one_line(self, nodata, path, capsys):
+        values = np.full((1, 70, 90), np.finfo(np.float32).min)
+        values[:, 20:] = NOISE[0, 20:] / 4
+        _, valid = read_raster(save(path, values), nodata=nodata, bounds=(0, 64))
+        is_found = nodata == -3.4028235e38
+        assert valid.mean() == (50 / 70 if is_found else 1)
+        line = "no pixel has nodata=-3.4e+38: a sample has -3.4028234663852886e+38 to 63.75\n"
+        assert (line in capsys.readouterr().err) == (not is_found)
+
+
+def test_scale_and_offset_are_named_where_bounds_are_asked_for(path):
+    save(path, BANDS)
+    with rasterio.open(path, "r+") as file:
+        file.scales = (0.0001, 0.0001, 1)
+        file.offsets = (-0.1, -0.1, 0)
+    scaling = [[0.0001, -0.1], [0.0001, -0.1], [1.0, 0.0]]
+    with pytest.raises(ValueError, match=re.escape(f"stored with scale and offset {scaling}: say")):
+        Raster(path)
 
 
 class TestFiles:
     @pytest.mark.parametrize(
         ("bands", "profile", "options", "message"),
         [
-            (NINE, {}, {}, "it has 9 without alpha, .*: choose them by --bands; "),
+            (NINE, {}, {}, "it has 9 without alpha, .*: choose them by --bands$"),
             (NINE[:5], {}, dict(bands=[1, 2]), "bands 1 2 of .*, and the model takes 3"),
             # rasterio marks the fourth of four bands as alpha. Water has an infrared of 0.
-            (NOISE, {}, dict(bands=[4, 2, 1]), "`gdal_translate -colorinterp_4 undefined .*`$"),
-            (BANDS, {}, {}, "of uint16: .* `--bounds 21 981 210 9810 420 19620`, percentiles 2 98"),
+            (INFRARED, {}, dict(bands=[4, 2, 1]), "`gdal_translate -colorinterp_4 undefined .*`$"),
+            (
+                INFRARED,
+                {},
+                {},
+                "band 4, marked as alpha, has too many values for a mask: .*OUT.tif",
+            ),
+            (BANDS, {}, {}, "of uint16: .* `--bounds 22 980 220 9800 440 19600`, percentiles 2 98"),
+            (COLLAR, {}, {}, "of int16: .* `--bounds 17 980 170 9800 340 19600`, percentiles 2 98"),
+            (COLLAR.clip(0, 7), {}, {}, "few values in a sample: choose --bounds LOW HIGH"),
             (NOISE[:3], {}, dict(bounds=(5, 5)), "--bounds 5 5 for .*: give LOW HIGH of uint8"),
             (NOISE[:3], {}, dict(bounds=(0, 3000)), "--bounds 0 3000 for "),
             (NOISE[0], dict(gcps=POINTS, crs="EPSG:4326"), {}, "`gdalwarp -r bilinear .*a.tif OUT"),

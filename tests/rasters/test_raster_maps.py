@@ -4,10 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import rasterio
+import rasterio.shutil
 from helpers.pixel_segmentor import CLASSES, PALETTE, PixelSegmentor
 from helpers.raster_files import NORTH_UP, ROTATED, UTM, noise, read_map, save
 
@@ -40,18 +41,31 @@ def test_pixels_place_palette_and_classes_are_read_as_predicted(count, transform
         if count == 3:
             colors = [list(file.colormap(1)[number][:3]) for number in range(3)]
             assert colors == PALETTE
-    assert list(tmp_path.glob("map.tif*")) == [out]
+    assert sorted(tmp_path.glob("map.tif*")) == [out, tmp_path / "map.tif.aux.xml"]
+    rasterio.shutil.copy(out, tmp_path / "map.vrt", driver="VRT")
+    names = ElementTree.parse(tmp_path / "map.vrt").iter("Category")
+    assert [name.text for name in names] == segmentor.metainfo["classes"]  # QGIS's legend has them
 
 
 def test_bands_of_the_training_are_read_again_as_stored_and_no_place_is_made_up(out, tmp_path):
     bands = noise(3, 100, 120, high=9000, dtype=np.uint16)
     segmentor = PixelSegmentor(bands=2)
     segmentor.cfg.raster = dict(bands=[3, 1], tile=64, overlap=16)
-    predict_raster(save(tmp_path / "a.tif", bands), segmentor, out)
+    predict_raster(save(tmp_path / "a.tif", bands), segmentor, out, nodata=np.uint16(0))
     expected = segmentor.classes_of(bands[[2, 0]].transpose(1, 2, 0))
     np.testing.assert_array_equal(read_map(out), expected)
     with rasterio.open(out) as file:
         assert file.crs is None and file.transform.is_identity
+
+
+def test_bounds_may_be_an_array(out, tmp_path):
+    bands = noise(3, 100, 120, high=9000, dtype=np.uint16)
+    bounds = np.array([0, 9000], np.int32)
+    predict_raster(save(tmp_path / "a.tif", bands), PixelSegmentor(), out, bounds=bounds, tile=64)
+    colors = np.rint(bands / 9000 * 255).astype(np.uint8)
+    np.testing.assert_array_equal(
+        read_map(out), PixelSegmentor().classes_of(colors.transpose(1, 2, 0))
+    )
 
 
 PREDICT = """

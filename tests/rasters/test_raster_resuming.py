@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,25 @@ class TestFullDisk:
 
         assert exit_codes(predict) == [0]
         run.predict()
+        run.assert_equals_an_undisturbed_run()
+
+    def test_a_row_or_a_map_that_cannot_be_written_names_the_folder(self, tmp_path, monkeypatch):
+        """GDAL itself would print ten lines, and an error without the reason."""
+        run = RasterRun(tmp_path, "map.tif")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (900, limits[1]))
+        try:
+            with pytest.raises(OSError, match=r"File too large: '.*/map\.tif\.parts/row-0000000'$"):
+                run.predict()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with monkeypatch.context() as context:
+            context.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=9))
+            with pytest.raises(
+                OSError, match=r"^the disk of .*/map\.tif\.parts is full: the map ne"
+            ):
+                run.predict()
+        assert run.predict() == 0
         run.assert_equals_an_undisturbed_run()
 
     def test_a_map_that_gdal_writes_in_part_is_no_result(self, tmp_path, monkeypatch):

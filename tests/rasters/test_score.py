@@ -128,6 +128,14 @@ def test_one_of_several_layers_is_named_and_its_shapes_repaired(result, tmp_path
     assert "l.gpkg: 2 of 4 shapes are left out" in capsys.readouterr().err
 
 
+def test_the_extent_of_the_raster_counts_also_in_another_coordinate_system(result, tmp_path, draw):
+    raster = save(tmp_path / "a.tif", noise(3, 20, 50), **UTM)
+    table = geopandas.read_file(result, layer="objects").to_crs("EPSG:4326")
+    table.to_file(result, layer="objects")
+    scores = score_raster(result, draw(0, 20, 80), class_name="oak", raster=raster)
+    assert scores.loc["oak", "objects"] == 2 and scores.loc["oak", "matched"] == 1
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

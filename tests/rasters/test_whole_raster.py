@@ -45,7 +45,7 @@ def test_a_map_is_that_of_the_photo_also_in_an_area_and_beside_a_collar(tmp_path
     expected[330:] = 255
     expected[:, 250:] = 255
     assert np.array_equal(read_map(out), expected) and len(np.unique(expected)) > 2
-    assert list(tmp_path.glob("map.tif*")) == [out]
+    assert sorted(tmp_path.glob("map.tif*")) == [out, tmp_path / "map.tif.aux.xml"]
 
 
 @pytest.mark.parametrize(("scale", "tolerance"), [(128, 1e-6), (192, 0.2)])
@@ -103,6 +103,18 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(stop_after, tmp_pa
     assert np.array_equal(read_map(run(tmp_path / "map.tif")), expected)
     assert blocks[stop_after:] == list(range(stop_after - 1, 4))
     assert not (tmp_path / "map.tif.parts").exists()
+
+
+def test_options_that_change_nothing_for_a_whole_raster_are_one_line(tmp_path, capsys):
+    predictor, _ = predictors(semantic_fpn)
+    raster = save_image(tmp_path / "a.tif", synthetic_photo(150, 150))
+    line = "whole: batch_size, and an overlap below 256 pixels, change nothing\n"
+    for number, overlap in enumerate((None, 32)):
+        predict_raster(raster, predictor, tmp_path / f"{number}.tif", tile=128, overlap=overlap)
+        assert (line in capsys.readouterr().err) == (overlap == 32)
+    predictor.batch_size = 2
+    predict_raster(raster, predictor, tmp_path / "2.tif", tile=128)
+    assert line in capsys.readouterr().err
 
 
 def test_both_commands_take_whole(models, shapes, call, tmp_path):

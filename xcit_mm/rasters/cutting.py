@@ -14,10 +14,10 @@ from ..prediction.tiles import windows
 from ..utils.atomic import atomic_path
 from ..utils.cli import print_line, progress_bar
 from ..utils.errors import preview
-from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels
+from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels, note_similar
 from .polygons import area_in_pixels, in_pixels, to_map
 from .raster import Raster
-from .settings import READING
+from .settings import READING, SCALING
 from .tiles import Tile, write_images, write_maps, write_objects
 
 # What a folder of tiles may hold.
@@ -85,7 +85,9 @@ def cut_raster(
     raster = Raster(path, **options)
     area = area_in_pixels(aoi, raster)
     labels = _read_labels(source, raster, area, is_detector, model_classes)
+    statistics = _measure_bands(raster) if raster.raw else None
     parts = _divide(area, labels) if hold_out else {"train": area}
+    former = folder.with_name(f".{folder.name}-former")
     with atomic_path(folder) as unfinished:
         unfinished.mkdir()
         for split, part in parts.items():
@@ -99,14 +101,13 @@ def cut_raster(
         if "val" in parts:
             to_map([parts["val"]], raster).to_file(unfinished / "held_out.gpkg")
         if folder.exists():
-            shutil.rmtree(folder)
-    statistics = None
-    if raster.raw:
-        sample = raster.sample()
-        deviation = np.nanstd(sample, axis=1)
-        deviation[deviation == 0] = 1
-        statistics = (np.nanmean(sample, axis=1).tolist(), deviation.tolist())
-    return Tiles({name: reading[name] for name in READING if name in reading}, statistics)
+            shutil.rmtree(former, ignore_errors=True)
+            folder.rename(former)
+    shutil.rmtree(former, ignore_errors=True)
+    settings = {name: reading[name] for name in READING if name in reading}
+    if raster.scaling:
+        settings[SCALING] = raster.scaling
+    return Tiles(settings, statistics)
 
 
 def _read_labels(
@@ -122,6 +123,7 @@ def _read_labels(
     counts = f"{(~is_inside).sum()} outside of the area, {(~has_class).sum()} without a class"
     print_line(f"{source.path}: {len(polygons)} polygons, {counts}")
     names = sorted({*classes[has_class]})
+    note_similar({*names, *model_classes}, source.path)
     if not is_detector:
         names = [BACKGROUND, *(name for name in names if name != BACKGROUND)]
     if set(names) == set(model_classes):
@@ -129,6 +131,19 @@ def _read_labels(
     if len(names) > IGNORED:
         raise ValueError(f"{source.path} has {len(names)} classes: a map has at most {IGNORED}")
     return Labels(polygons[is_inside], raster, names)
+
+
+def _measure_bands(raster: Raster) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation of each band in a sample, or raise ValueError if it has no
+    data.
+    """
+    sample = raster.sample(raster.bands)
+    if not sample.size:
+        raise ValueError(f"{raster.path}: a sample has no data: cut it to what has data")
+    sample = np.where(np.isfinite(sample), sample, np.nan)
+    deviation = np.nanstd(sample, axis=1)
+    deviation[deviation == 0] = 1
+    return np.nanmean(sample, axis=1).tolist(), deviation.tolist()
 
 
 def _divide(area: Any, labels: Labels) -> dict[str, Any]:

@@ -1,12 +1,18 @@
-"""Files of a raster's result."""
+"""Files of a raster's result, and what the result says of its making."""
 
+import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from ..utils.atomic import atomic_path
+from .gdal import open_raster
 
 MADE_FROM = "MADE_FROM"
-"""Key of what a result was made from in the metadata of its file: a JSON for people to read."""
+"""Key of what a result was made from in the metadata of its file: a JSON."""
+LAYER = "objects"
+"""Name of the layer of a table."""
 
 
 def rows_folder(out: Path) -> Path:
@@ -19,3 +25,31 @@ def written_file(path: Path, folder: Path) -> AbstractContextManager[Path]:
     unfinished = folder / f"unfinished-{path.name}"
     unfinished.unlink(missing_ok=True)
     return atomic_path(path, unfinished)
+
+
+def check_finished(out: Path, settings: Mapping[str, Any]) -> None:
+    """Check that a finished result was made with these settings.
+
+    Raises:
+        ValueError: If it was made with others, or does not say with which. The message names the
+            first difference.
+    """
+    fix = "give another out, or overwrite it"
+    try:
+        made_from = json.loads(_read_metadata(out)[MADE_FROM])
+    except (OSError, RuntimeError, LookupError, ValueError):
+        problem = f"{out} exists and does not say what it was made from"
+        raise ValueError(f"{problem}: {fix}") from None
+    for name, value in json.loads(json.dumps(settings)).items():
+        former = made_from.get(name)
+        if former != value:
+            raise ValueError(f"{out} is of another run: {name} was {former}, is {value}: {fix}")
+
+
+def _read_metadata(out: Path) -> Mapping[str, str]:
+    if out.suffix.lower() != ".gpkg":
+        with open_raster(out) as file:
+            return file.tags()
+    import pyogrio
+
+    return pyogrio.read_info(out, layer=LAYER)["layer_metadata"] or {}

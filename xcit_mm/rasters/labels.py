@@ -1,12 +1,14 @@
 """A user's labels of a raster: polygons with classes."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import shapely
 
+from ..utils.cli import print_line
 from .gdal import open_raster
 from .polygons import burn, in_pixels, read_polygons, repair
 
@@ -57,6 +59,13 @@ class LabelFile(NamedTuple):
             names = polygons[column].convert_dtypes().astype("string")
             classes = names.fillna(NO_CLASS).astype(object)
         return polygons[["geometry"]].assign(**{"class": classes})
+
+
+def note_similar(names: Iterable[str], path: str | Path) -> None:
+    """Print a line if names of classes differ only by case or spaces."""
+    for name, count in Counter("".join(name.split()).casefold() for name in set(names)).items():
+        if count > 1:
+            print_line(f"{path}: {count} classes are {name!r}, but for case or spaces")
 
 
 class Labels:

@@ -2,9 +2,11 @@
 
 import io
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from .files import MADE_FROM, rows_folder, written_file
 from .gdal import gdal, open_raster
 from .raster import Raster
 
-NO_CLASS = np.uint8(255)
+NODATA = np.uint8(255)
 """Value of pixels without a class in a map's file."""
 
 
@@ -38,7 +40,7 @@ def join_maps(
     """Join the files of rows into a Cloud-Optimized GeoTIFF.
 
     Its band has the palette as color table. Its tag CLASSES is a JSON list of names, MADE_FROM a
-    JSON of `made_from`.
+    JSON of `made_from`. Programs take the names of the classes from PATH.aux.xml.
 
     Raises:
         OSError: If the disk is full.
@@ -47,7 +49,13 @@ def join_maps(
 
     classes: Sequence[str] = made_from["classes"]
     folder = rows_folder(path)
-    colors = {int(NO_CLASS): (0, 0, 0, 0)}
+    whole = folder / "unfinished-tiles"
+    whole.unlink(missing_ok=True)  # GDAL would read what a full disk has left of it
+    # All tiles, and overviews twice. GDAL itself says little of a full disk.
+    needed = 3 * sum(row.stat().st_size for row in rows)
+    if shutil.disk_usage(folder).free < needed:
+        raise OSError(f"the disk of {folder} is full: the map needs {needed / 1e6:,.0f} MB")
+    colors = {int(NODATA): (0, 0, 0, 0)}
     for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
         colors[number] = (red, green, blue, 255)
     compression = dict(compress="DEFLATE", BIGTIFF="IF_SAFER", SPARSE_OK=True)
@@ -58,7 +66,7 @@ def join_maps(
         width=raster.width,
         count=1,
         dtype="uint8",
-        nodata=int(NO_CLASS),
+        nodata=int(NODATA),
         crs=raster.crs,
         transform=raster.transform,
         photometric="palette",
@@ -66,8 +74,6 @@ def join_maps(
         blockxsize=512,
         blockysize=512,
     )
-    whole = folder / "unfinished-tiles"
-    whole.unlink(missing_ok=True)  # GDAL would read what a full disk has left of it
     with gdal(path), written_file(path, folder) as unfinished:
         with open_raster(whole, "w", **profile) as file:
             file.write_colormap(1, colors)
@@ -80,6 +86,10 @@ def join_maps(
                 # On a full disk, GDAL loses blocks in silence.
                 if not np.array_equal(file.read(1, window=window), labels):
                     raise OSError(f"{path} is not as it was written: see whether the disk is full")
+        names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
+        band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
+        with written_file(path.with_name(f"{path.name}.aux.xml"), folder) as file_of_names:
+            file_of_names.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
 
 
 def _iter_tiles(rows: Sequence[Path]) -> Iterator[tuple[Any, np.ndarray]]:

@@ -9,12 +9,9 @@ import numpy as np
 import shapely
 
 from ..prediction.seams import Objects, concatenate, merge_objects
-from .files import MADE_FROM, rows_folder, written_file
+from .files import LAYER, MADE_FROM, rows_folder, written_file
 from .polygons import to_map
 from .raster import Raster
-
-LAYER = "objects"
-"""Name of the layer of a table."""
 
 
 def encode_objects(tiles: Iterable[Objects]) -> bytes:

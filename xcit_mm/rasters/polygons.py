@@ -81,7 +81,8 @@ def area_in_pixels(path: str | Path | None, raster: Any) -> Any:
     polygons = read_polygons(path, raster.crs)
     area = shapely.union_all(in_pixels(polygons.geometry, raster)).intersection(whole)
     if area.area < 1:
-        raise ValueError(f"{path} covers no pixel of the raster: compare both in a GIS")
+        fix = "compare both in a GIS, and cut what is much larger than the raster"
+        raise ValueError(f"{path} covers no pixel of the raster: {fix}")
     return area
 
 

@@ -10,6 +10,7 @@ from datetime import date
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import shapely
@@ -23,10 +24,10 @@ from ..prediction.whole import WholeImage, check_whole, is_exact_whole
 from ..utils.cli import print_line, progress_bar
 from ..utils.folders import check_output, open_folder
 from . import maps, objects
-from .files import rows_folder, written_file
+from .files import check_finished, rows_folder, written_file
 from .polygons import area_in_pixels, covers
 from .raster import Raster
-from .settings import resolve_settings
+from .settings import READING, SCALING, resolve_settings
 
 
 def predict_raster(
@@ -46,12 +47,13 @@ def predict_raster(
 
     Args:
         raster: Path or URL of a file that GDAL reads.
-        out: `.tif` for a segmentor, `.gpkg` for a detector. A finished result stays, as a line
-            says.
+        out: `.tif` or `.tiff` for a segmentor, `.gpkg` for a detector. A finished result of the
+            same raster, model and options stays, as a line says.
         aoi: Vector file, whose polygons limit the prediction.
         whole: Whether the trunk sees the raster whole, and only neck and heads see tiles. Default:
             for a segmentor that is exact so, without `aoi`, in one process.
-        overwrite: Whether to replace the result of an earlier call.
+        overwrite: Whether to replace the result of an earlier call, which stays until the new one
+            is written.
         options: `tile` and `overlap` in pixels, and `bands`, `bounds` and `nodata` of `Raster`.
             Default: those of `raster = dict(...)` in the config.
 
@@ -59,8 +61,8 @@ def predict_raster(
         The path of the result, which exists when all processes have ended.
 
     Raises:
-        ValueError: If an option does not match the raster or the model, or rows were made by
-            another model or option.
+        ValueError: If an option does not match the raster or the model, or a result or its rows
+            were made from another raster, by another model or option. The message names it.
         OSError, RuntimeError: If a file cannot be read or written, or another process writes the
             same result.
     """
@@ -68,34 +70,41 @@ def predict_raster(
     check_output(out, [raster] if aoi is None else [raster, aoi])
     if predictor.tile is not None:
         raise ValueError(f"a Predictor with tile={predictor.tile}: give tile to predict_raster")
-    suffix = ".gpkg" if predictor.is_detector else ".tif"
-    if out.suffix != suffix:
-        raise ValueError(f"--out {out}: the result of this model is a {suffix}")
+    suffixes = [".gpkg"] if predictor.is_detector else [".tif", ".tiff"]
+    if out.suffix.lower() not in suffixes:
+        raise ValueError(f"--out {out}: the result of this model is a {suffixes[0]}")
     rank, size = rank_and_size()
     if whole and size > 1:
         raise ValueError("--whole runs in one process: start it without torchrun")
-    if out.exists() and not overwrite:
-        if rank == 0:
-            print_line(f"{out} exists: --overwrite predicts it again")
-            shutil.rmtree(rows_folder(out), ignore_errors=True)  # which a kill may have left
-        return out
+    is_default = whole is None
     if whole is None:
         # Measured in docs/benchmark.md, "Whole images".
         is_single = size == 1 and aoi is None and not predictor.is_detector
         whole = is_single and is_exact_whole(predictor.model)
-        if whole:
-            print_line("the backbone sees the raster whole; --no-whole predicts it in tiles")
     rows = _Rows(raster, predictor, out, aoi, whole, options)
-    earlier = [out, *rows_folder(out).glob("[!.]*")]
-    folder = open_folder(rows_folder(out), rows.settings, overwrite, lambda: earlier)
+    parts = rows_folder(out)
+    folder = open_folder(parts, rows.settings, overwrite, lambda: parts.glob("[!.]*"))
+    is_finished = out.exists() and not overwrite
+    if is_finished:
+        check_finished(out, rows.settings)
+        if rank == 0:
+            print_line(f"{out} exists: --overwrite predicts it again")
+        if not parts.exists():  # which a kill may have left
+            return out
+    elif whole:
+        if is_default:
+            print_line("the backbone sees the raster whole; --no-whole predicts it in tiles")
+        if predictor.batch_size > 1 or (options.get("overlap") or 256) < 256:
+            print_line("whole: batch_size, and an overlap below 256 pixels, change nothing")
     with nullcontext() if rank else folder:
         wait_for_ranks()
-        rows.predict()
-        wait_for_ranks()
-        if rank == 0:
-            rows.join()
+        if not is_finished:
+            rows.predict()
+            wait_for_ranks()
+            if rank == 0:
+                rows.join()
     if rank == 0:
-        shutil.rmtree(rows_folder(out))
+        shutil.rmtree(parts)
     return out
 
 
@@ -123,15 +132,25 @@ class _Rows:
         options: Mapping[str, Any],
     ) -> None:
         reading = resolve_settings(predictor.cfg, options)
-        settings = dict(reading, raster=Path(path).name, aoi=aoi and str(aoi), whole=whole)
+        settings = dict.fromkeys(READING) | reading
         tile = reading.pop("tile")
         overlap = reading.pop("overlap")
         classes = list(predictor.metainfo["classes"])
-        if not predictor.is_detector and len(classes) > maps.NO_CLASS:
-            raise ValueError(f"{len(classes)} classes: a map has at most {maps.NO_CLASS}")
+        if not predictor.is_detector and len(classes) > maps.NODATA:
+            raise ValueError(f"{len(classes)} classes: a map has at most {maps.NODATA}")
         raster = Raster(path, **reading)
         self._raster = raster
         self._area = area_in_pixels(aoi, raster)
+        polygons = f"{crc32(shapely.to_wkb(self._area)):08x}"
+        settings |= dict(bands=raster.bands, whole=whole, classes=classes, aoi_polygons=polygons)
+        self.settings = predictor.settings | settings | raster.fingerprint()
+        self._inputs = dict(raster=str(path), aoi=aoi and str(aoi))
+        trained = predictor.cfg.get("raster") or {SCALING: raster.scaling}
+        if trained.get(SCALING) != raster.scaling:
+            change = f"{trained.get(SCALING)} in the training, {raster.scaling} here"
+            print_line(
+                f"{path}: scale and offset of the bands differ, and are not applied: {change}"
+            )
         self._whole: WholeImage | None = None
         # A small raster is one tile: pipelines would enlarge it, and the model see another scale.
         self._rows = windows(max(raster.height, tile), tile, overlap)
@@ -149,8 +168,6 @@ class _Rows:
         self._row_files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
         self._predictor = predictor
         self._out = out
-        size = [raster.height, raster.width]
-        self.settings = predictor.settings | settings | dict(classes=classes, size=size)
 
     def predict(self) -> None:
         """Predict this process's rows that are not done."""
@@ -183,9 +200,9 @@ class _Rows:
             whole.run_trunk(read, rows_folder(self._out), progress)
 
     def _is_wanted(self, row: Window, column: Window) -> bool:
-        """Return whether a tile touches the area of interest, and the file stores its pixels."""
+        """Return whether a tile touches the area of interest."""
         box = shapely.box(column.start, row.start, column.stop, row.stop)
-        return self._seen_area.intersects(box) and self._raster.stores(row, column)
+        return self._seen_area.intersects(box)
 
     def _predict_row(self, row: Window, columns: Sequence[Window]) -> bytes:
         """Return the content of a row's file: objects or classes."""
@@ -199,7 +216,7 @@ class _Rows:
             return objects.encode_objects(reported)
         interiors = {}
         for tile, prediction in tiles:
-            labels = np.where(tile.in_area, prediction.segmentation, maps.NO_CLASS)
+            labels = np.where(tile.in_area, prediction.segmentation, maps.NODATA)
             (top, left), inside = interior(labels, row, tile.column, self._scale)
             inside = inside[: self._raster.height - top, : self._raster.width - left]
             interiors[top, left] = inside.astype(np.uint8)
@@ -226,7 +243,8 @@ class _Rows:
         """Join the files of all rows to the result, a map or a table of objects."""
         predictor = self._predictor
         checkpoint = (predictor.arguments or {}).get("checkpoint")
-        made_from = dict(self.settings, date=f"{date.today()}", checkpoint=checkpoint)
+        made_from = self.settings | self._inputs
+        made_from |= dict(date=f"{date.today()}", checkpoint=checkpoint)
         if predictor.is_detector:
             objects.join_objects(self._out, self._row_files, self._raster, self._area, made_from)
         else:

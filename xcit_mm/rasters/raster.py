@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -13,13 +14,16 @@ from .gdal import gdal, open_raster
 from .polygons import Span
 
 _COLORS = ("red", "green", "blue")
-_SAMPLE_BLOCKS = 50
+# A sample is of squares: how many there are along an axis, and their largest side in pixels.
+_SQUARES = 8
+_SQUARE = 64
 
 
 class Raster:
     """A file of GDAL, read by windows in the format of a model's input.
 
-    A line is printed if the file does not say which pixels have data.
+    A line is printed if the file does not say which pixels have data, or if no pixel of a sample
+    has the value `nodata`.
 
     Args:
         bands: Numbers of the bands, from 1: red, green and blue, one for all three, or as many as
@@ -28,6 +32,10 @@ class Raster:
         raw: Whether to read values as stored, as `LoadRasterFromFile`.
         bounds: Stored values that become 0 and 255: one pair for all bands, or one for each.
         nodata: A value without data, besides what the file declares.
+
+    Attributes:
+        scaling: Scale and offset of each band, or None if the file declares none. They are not
+            applied: values are read as stored.
 
     Raises:
         ValueError: If file, options and channels do not match.
@@ -48,23 +56,28 @@ class Raster:
         self.path = str(path)
         self._channels = channels
         self.raw = raw
-        self._nodata = nodata
+        self._nodata: float | None = None
         with gdal(path):
             self._file = open_raster(path)
-            self._check_file()
             self.height, self.width = self._file.shape
             self._size = self._file.shape  # in pixels as they are read
+            self._check_file()
             self.transform = self._file.transform
             crs = self._file.crs
             # Engineering systems have no place on the earth.
             self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
-            self.bands = self._choose_bands(bands)
-            self._dtype = np.result_type(*(self._file.dtypes[n - 1] for n in self.bands)).name
-            flags = self._file.mask_flag_enums[0]
-            # GDAL reads the blocks that a sparse file lacks as nodata.
-            self._may_lack_blocks = self._file.driver == "GTiff" and MaskFlags.nodata in flags
-            if nodata is None and MaskFlags.all_valid in flags:
+            colors = [color.name for color in self._file.colorinterp]
+            if "alpha" in colors:
+                self._check_mask(colors.index("alpha") + 1)
+            self.bands = self._choose_bands(bands, colors)
+            self._dtype = self._type_of(self.bands)
+            scaling = [[self._file.scales[n - 1], self._file.offsets[n - 1]] for n in self.bands]
+            self.scaling = scaling if any(pair != [1, 0] for pair in scaling) else None
+            if nodata is not None:
+                self._check_nodata(nodata)
+            elif MaskFlags.all_valid in self._file.mask_flag_enums[0]:
                 print_line(f"{path}: no nodata, alpha or mask: if it has a collar, --nodata 0")
+            self._nodata = nodata
             self._bounds = self._find_bounds(bounds)
 
     def _check_file(self) -> None:
@@ -87,8 +100,10 @@ class Raster:
             return
         raise ValueError(f"{self.path} {problem}: convert it by `{command} OUT.tif`")
 
-    def _choose_bands(self, bands: Sequence[int] | None) -> list[int]:
-        colors = [color.name for color in self._file.colorinterp]
+    def _type_of(self, bands: Sequence[int]) -> str:
+        return np.result_type(*(self._file.dtypes[band - 1] for band in bands)).name
+
+    def _choose_bands(self, bands: Sequence[int] | None, colors: Sequence[str]) -> list[int]:
         images = [number for number, color in enumerate(colors, 1) if color != "alpha"]
         is_color = self._channels == 3 and not self.raw
         chosen = list(bands or images)
@@ -97,20 +112,36 @@ class Raster:
         is_matching = len(chosen) == self._channels or (is_color and len(chosen) == 1)
         if not is_matching or not set(chosen) <= set(images):
             problem = f"it has {len(images)} without alpha, and the model takes {self._channels}"
-            # Programs mark the infrared of four bands as alpha.
-            command = f"gdal_translate -colorinterp_4 undefined {self.path} OUT.tif"
-            fix = f"choose them by --bands; an alpha becomes a band by `{command}`"
-            raise ValueError(f"bands {_join(chosen)} of {self.path}: {problem}: {fix}")
+            raise ValueError(f"bands {_join(chosen)} of {self.path}: {problem}: choose them by --bands")
         return chosen
+
+    def _check_mask(self, alpha: int) -> None:
+        """Raise ValueError if an alpha band does not have one value nearly everywhere where it is
+        not 0: then it is infrared, which programs mark as alpha.
+        """
+        counts = np.unique(self.sample([alpha]), return_counts=True)[1]
+        if counts.max(initial=0) < 0.9 * counts.sum():
+            problem = f"band {alpha}, marked as alpha, has too many values for a mask"
+            command = f"gdal_translate -colorinterp_{alpha} undefined {self.path} OUT.tif"
+            raise ValueError(f"{self.path}: {problem}: make it a band by `{command}`")
+
+    def _check_nodata(self, nodata: float) -> None:
+        """Print a line if no pixel of a sample has the value."""
+        sample = self.sample(self.bands)
+        if sample.size and not (sample == nodata).all(axis=0).any():
+            values = f"a sample has {np.nanmin(sample)} to {np.nanmax(sample)}"
+            print_line(f"{self.path}: no pixel has {nodata=}: {values}")
 
     def _find_bounds(self, bounds: Sequence[float] | None) -> np.ndarray | None:
         if bounds is None:
             if self.raw or self._dtype == "uint8":
                 return None
-            percentiles = np.nanpercentile(self.sample(), (2, 98), axis=1).T.ravel()
-            problem = f"{self.path} has values of {self._dtype}: say which become 0 and 255"
-            command = f"--bounds {_join(percentiles)}"
-            raise ValueError(f"{problem}, such as `{command}`, percentiles 2 98 of a sample")
+            problem = f"{self.path} has values of {self._dtype}"
+            if self.scaling:
+                problem += f", stored with scale and offset {self.scaling}"
+            command = f"--bounds {self._suggest_bounds()}"
+            fix = f"say which become 0 and 255, such as `{command}`, percentiles 2 98 of a sample"
+            raise ValueError(f"{problem}: {fix}")
         count = len(self.bands)
         pairs = np.resize(np.array(bounds, np.float64), (count, 2))
         is_beyond = self._dtype == "uint8" and pairs.max() > 255
@@ -119,42 +150,50 @@ class Raster:
             raise ValueError(f"--bounds {_join(bounds)} for {self.path}: {fix}")
         return pairs
 
-    def sample(self) -> np.ndarray:
-        """Return stored values of the pixels with data in some of the file's blocks, (bands, n),
-        with NaN in place of infinity.
-
-        Raises:
-            ValueError: If none of these pixels has data.
+    def _suggest_bounds(self) -> str:
+        """Return the percentiles 2 and 98 of each band in a sample. They leave out its lowest and
+        its highest value, which may be that of a collar.
         """
+        bounds = []
+        for band in self.sample(self.bands):
+            values = band[np.isfinite(band)]
+            inside = values[np.isin(values, np.unique(values)[1:-1])]
+            ends = np.quantile(inside, (0.02, 0.98), method="nearest") if len(inside) else [0, 0]
+            if ends[0] == ends[1]:
+                raise ValueError(
+                    f"{self.path} has few values in a sample: choose --bounds LOW HIGH"
+                )
+            bounds += map(str, ends)
+        return " ".join(bounds)
+
+    def sample(self, bands: Sequence[int]) -> np.ndarray:
+        """Return stored values of the pixels with data in squares of a grid, (bands, n)."""
+        axes = []
+        for length in self._file.shape:
+            side = min(_SQUARE, math.ceil(length / _SQUARES))
+            starts = np.linspace(0, length - side, _SQUARES).astype(int).tolist()
+            axes.append([slice(start, start + side) for start in starts])
         with gdal(self.path):
-            windows = [window for _, window in self._file.block_windows(1)]
-            stored = [window for window in windows if self.stores(*window.toslices())]
-            step = len(stored) // _SAMPLE_BLOCKS + 1
-            blocks = [self._read(*window.toslices()) for window in stored[::step]]
-        sample = np.concatenate([pixels[:, valid] for pixels, valid in blocks], axis=1)
-        if not sample.size:
-            fix = "cut it to what has data" if self.raw else "give --bounds LOW HIGH"
-            raise ValueError(f"{self.path}: a sample has no data, {fix}")
-        return np.where(np.isfinite(sample), sample, np.nan)
+            squares = [self._read(*place, bands) for place in product(*axes)]
+        return np.concatenate([pixels[:, valid] for pixels, valid in squares], axis=1)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what tells a raster from others, wherever it is, as plain values. `raster_pixels`
+        is a checksum of a sample.
+        """
+        return dict(
+            raster_size=[self.height, self.width],
+            raster_type=self._dtype,
+            raster_transform=list(self.transform),
+            raster_crs=self.crs and self.crs.to_string(),
+            raster_nodata=str(self._file.nodata),
+            raster_scaling=self.scaling,
+            raster_pixels=f"{crc32(self.sample(self.bands).tobytes()):08x}",
+        )
 
     def resample(self, height: int, width: int) -> None:
         """Let GDAL resample what is read from now on to a size, in whose pixels windows are."""
         self._size = height, width
-
-    def stores(self, rows: Span, columns: Span) -> bool:
-        """Return whether the file stores a pixel of a window. A sparse GeoTIFF leaves out blocks of
-        nodata.
-        """
-        if not self._may_lack_blocks:
-            return True
-        height, width = self._file.block_shapes[0]
-        (top, bottom), (left, right) = self._window(rows, columns).toranges()
-        y = range(int(top // height), math.ceil(bottom / height))
-        x = range(int(left // width), math.ceil(right / width))
-        return any(
-            self._file.get_tag_item(f"BLOCK_OFFSET_{column}_{row}", "TIFF", bidx=band)
-            for row, column, band in product(y, x, self._file.indexes)
-        )
 
     def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """Read a window, and which of its pixels have data: by GDAL's mask of the file, with a
@@ -167,7 +206,7 @@ class Raster:
             Whether pixels have data, (h, w), bool.
         """
         with gdal(self.path):
-            pixels, valid = self._read(rows, columns)
+            pixels, valid = self._read(rows, columns, self.bands)
         if self._bounds is not None:
             low, high = self._bounds.T[..., None, None]
             has_value = valid & np.isfinite(pixels)
@@ -180,12 +219,15 @@ class Raster:
         image = np.broadcast_to(pixels.transpose(1, 2, 0), (*valid.shape, self._channels))
         return image.copy(), valid
 
-    def _read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
+    def _read(
+        self, rows: Span, columns: Span, bands: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values (n, h, w), and which pixels have data (h, w)."""
         from rasterio.enums import Resampling
 
         size = rows.stop - rows.start, columns.stop - columns.start
-        pixels = np.zeros((len(self.bands), *size), self._dtype)
+        dtype = self._type_of(bands)
+        pixels = np.zeros((len(bands), *size), dtype)
         valid = np.zeros(size, bool)
         height = min(rows.stop, self._size[0]) - rows.start
         width = min(columns.stop, self._size[1]) - columns.start
@@ -193,9 +235,9 @@ class Raster:
         valid[:height, :width] = self._file.dataset_mask(window=window, out_shape=(height, width))
         if not valid.any():
             return pixels, valid
-        options = dict(out_dtype=self._dtype, resampling=Resampling.bilinear)
-        shape = len(self.bands), height, width
-        stored = self._file.read(self.bands, window=window, out_shape=shape, **options)
+        options = dict(out_dtype=dtype, resampling=Resampling.bilinear)
+        shape = len(bands), height, width
+        stored = self._file.read(bands, window=window, out_shape=shape, **options)
         pixels[:, :height, :width] = stored
         valid &= np.isfinite(pixels).any(axis=0)
         if self._nodata is not None:

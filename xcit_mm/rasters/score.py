@@ -11,9 +11,9 @@ import shapely
 from ..utils.atomic import atomic_path
 from ..utils.cli import print_line
 from ..utils.errors import preview
+from .files import LAYER
 from .gdal import gdal, open_raster
-from .labels import NO_CLASS, LabelFile, Labels
-from .objects import LAYER
+from .labels import NO_CLASS, LabelFile, Labels, note_similar
 from .polygons import area_in_pixels, covers, read_polygons, repair, to_map
 
 MIN_IOU = 0.5
@@ -54,7 +54,7 @@ def score_raster(
     """
     out = Path(out)
     source = LabelFile(labels, class_column, class_name, layer)
-    if out.suffix == ".gpkg":
+    if out.suffix.lower() == ".gpkg":
         return _score_objects(out, source, aoi, raster)
     return _score_map(out, source, aoi)
 
@@ -63,9 +63,14 @@ def _score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
     import pandas
 
     with gdal(out), open_raster(out) as file:
-        names = json.loads(file.tags()["CLASSES"])
+        names = json.loads(file.tags().get("CLASSES", "[]"))
         polygons = source.read(file.crs)
-        unknown = sorted(set(polygons["class"]) - {NO_CLASS, *names})
+        drawn = {*polygons["class"]} - {NO_CLASS}
+        note_similar({*names, *drawn}, source.path)
+        if drawn.isdisjoint(names):
+            problem = f"{source.path} has the classes [{preview(sorted(drawn))}]"
+            raise ValueError(f"{problem}, and {out} none of them, but [{preview(names)}]")
+        unknown = sorted(drawn - {*names})
         if unknown:
             print_line(f"{source.path}: the map lacks {preview(unknown)}, which do not count")
         labels = Labels(polygons, file, names)
@@ -106,13 +111,15 @@ def _score_objects(
 
     table = geopandas.read_file(out, layer=LAYER)
     drawn = source.read(table.crs)
+    note_similar({*table["class"], *drawn["class"]}, source.path)
     has_class = drawn["class"] != NO_CLASS
     labels = drawn[has_class]
     objects = table.sort_values("score", ascending=False, kind="stable")
     area = None
     if raster is not None:
         with open_raster(raster) as file:
-            area = to_map([area_in_pixels(aoi, file)], file).union_all()
+            area = to_map([area_in_pixels(aoi, file)], file)
+            area = (area.to_crs(table.crs) if table.crs else area).union_all()
     elif aoi is not None:
         area = read_polygons(aoi, table.crs).union_all()
     if area is not None:

@@ -3,22 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from mmengine.config import Config
 
 from ..prediction.tiles import overlap_of_tiles
 from ..utils.configs import ModelInput
+from ..utils.errors import preview
 
 READING = ("bands", "bounds", "nodata", "tile", "overlap")
 """Options by which a user, or `raster = dict(...)` of a config, says how a raster is read."""
-
-
-def trained_settings(cfg: Config) -> dict[str, Any]:
-    """Return how the raster was read on which a model was trained, as far as its config says: its
-    `raster = dict(...)`, or else the bands of the step that loads rasters.
-    """
-    step = ModelInput(cfg).raster_step or {}
-    bands = dict(bands=step["bands"]) if step.get("bands") else {}
-    return bands | dict(cfg.get("raster") or {})
+SCALING = "scaling"
+"""Key of a config's `raster` for `Raster.scaling` in training, which a user does not choose."""
 
 
 def resolve_settings(
@@ -29,22 +24,30 @@ def resolve_settings(
     `Raster`.
 
     Args:
-        command: Values of READING that a user gave. None stands for no value.
+        command: Values of READING that a user gave, also as arrays. None stands for no value.
         trains: Whether tiles to train on are read, for which the model may change its bands.
 
     Raises:
-        ValueError: If an option does not match the model, or nothing states the tile.
+        ValueError: If an option is unknown or does not match the model, or nothing states the tile.
     """
-    chosen = {name: value for name, value in command.items() if value is not None}
-    settings = trained_settings(cfg)
-    if "tile" in chosen:
+    model_input = ModelInput(cfg)
+    settings = dict(cfg.get("raster") or {})
+    settings.pop(SCALING, None)
+    step = model_input.raster_step or {}
+    if step.get("bands"):
+        settings.setdefault("bands", step["bands"])
+    if command.get("tile") is not None:
         settings.pop("overlap", None)
-    settings |= chosen
+    for name, value in command.items():
+        if value is not None:
+            settings[name] = np.asarray(value).tolist()
+    unknown = settings.keys() - {*READING}
+    if unknown:
+        raise ValueError(f"{preview(unknown)}: no option of a raster, as {', '.join(READING)} are")
     if "tile" not in settings:
         fix = "give --tile PIXELS, the size of the images that the model was trained on"
         raise ValueError(f"the config has no raster = dict(tile=...): {fix}")
     settings["overlap"] = overlap_of_tiles(settings["tile"], settings.get("overlap"))
-    model_input = ModelInput(cfg)
     # Three bands become colors, and one becomes gray. Other bands keep their values.
     count = len(settings.get("bands", (1, 2, 3)))
     raw = model_input.raster_step is not None or (trains and count not in (1, 3))

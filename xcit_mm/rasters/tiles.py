@@ -33,9 +33,11 @@ Images = Iterable[tuple[Tile, Path, np.ndarray]]
 
 
 def write_images(raster: Raster, tiles: Iterable[Tile], folder: Path) -> Images:
-    """Write and yield the images of the tiles that have data in their area: PNGs, or GeoTIFFs of a
-    raster that is read as stored. Pixels outside of the area are 0.
+    """Write and yield the images of the tiles that have data in their area: PNGs, or GeoTIFFs in
+    their place of a raster that is read as stored. Pixels outside of the area are 0.
     """
+    from rasterio.windows import Window, transform
+
     folder.mkdir(parents=True)
     stem = Path(raster.path).stem
     for tile in tiles:
@@ -51,7 +53,9 @@ def write_images(raster: Raster, tiles: Iterable[Tile], folder: Path) -> Images:
             bands = image.transpose(2, 0, 1)
             shape = dict(zip(("count", "height", "width"), bands.shape, strict=True))
             profile = dict(driver="GTiff", compress="deflate", dtype=bands.dtype.name)
-            with open_raster(path, "w", **profile, **shape) as file:
+            window = Window.from_slices(tile.rows, tile.columns)
+            place = dict(crs=raster.crs, transform=transform(window, raster.transform))
+            with open_raster(path, "w", **profile, **shape, **place) as file:
                 file.write(bands)
         else:
             _write_png(path, image)
