@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--workers", type=int, metavar="N", help="processes that read (default: 2, on a CPU 0)")
     add("--ray", metavar="ADDRESS", help="of a Ray cluster, or auto, or local (default: no Ray)")
     add("--retry-failed", action="store_true", help="predict failures again")
-    add("--overwrite", action="store_true", help="remove earlier results first")
+    add("--overwrite", action="store_true", help="replace earlier results")
     args = parser.parse_args(argv)
     return cli_main(lambda: predict(args), "start the same command again to go on", args.verbose)
 

@@ -17,9 +17,11 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.structures import BaseDataElement
 from torch import nn
 
+from ..models import MIN_SIZE, Pyramid
 from ..models.build import load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
+from ..utils.cli import print_line
 from ..utils.compat import can_autocast
 from ..utils.configs import ModelInput, read_config, tested_metainfo
 from ..version import __version__
@@ -107,6 +109,11 @@ class Predictor:
             prepare_for_autocast(self.model)
         if whole:
             check_whole(self.model)
+        elif isinstance(getattr(self.model, "backbone", None), Pyramid) and not self.is_detector:
+            padding = ModelInput(cfg).preprocessor.get("test_cfg") or {}
+            if (padding.get("size_divisor") or 1) % MIN_SIZE:
+                fix = "give the config model.data_preprocessor.test_cfg=dict(size_divisor=32)"
+                print_line(f"a map is misplaced if a side is no multiple of 32 pixels: {fix}")
 
     @classmethod
     def from_pretrained(
