@@ -134,6 +134,12 @@ SILENT = [
 ]
 
 
+def test_mask2former_in_slide_mode_is_a_failure_before_its_first_validation():
+    config = CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py"
+    slide = ["model.test_cfg.mode=slide", "model.test_cfg.crop_size=(512,512)"]
+    assert_named(failures(config, *slide), [("D607", "Mask2FormerHead")])
+
+
 @pytest.mark.parametrize("code, options, named", SILENT)
 def test_a_segmentor_that_is_wrong_in_silence_is_a_note(code, options, named):
     """Its maps are misplaced, or pixels or labels are not those of its weights or scores."""

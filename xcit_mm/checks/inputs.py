@@ -12,7 +12,7 @@ from ..models import MIN_SIZE, Pyramid
 from ..utils.configs import ModelInput, data_sets, find_step, part_class
 from ..weights import StrictLoadHook
 from ..weights.reader import check_checkpoint
-from .findings import Finding, listed, note
+from .findings import Finding, fail, listed, note
 
 
 def check_start(cfg: Config, processes: int) -> Iterator[Finding]:
@@ -39,10 +39,16 @@ def check_sizes(cfg: Config, model: Any) -> Iterator[Finding]:
     if not (hasattr(model, "decode_head") and isinstance(model.backbone, Pyramid)):
         return
     options = vars(model.data_preprocessor)
-    if ((options.get("test_cfg") or {}).get("size_divisor") or 1) % MIN_SIZE:
+    padding = options.get("test_cfg") or {}
+    if (padding.get("size_divisor") or 1) % MIN_SIZE:
         problem = "a map is misplaced if a side of its image is no multiple of 32"
         yield note("D607", problem, "model.data_preprocessor.test_cfg=dict(size_divisor=32)")
-    sizes = [(model.test_cfg or {}).get("crop_size", MIN_SIZE)]
+    sizes = []
+    if model.test_cfg and model.test_cfg.get("mode") == "slide":
+        sizes.append(model.test_cfg["crop_size"])
+        if padding and "Mask2FormerHead" in [type(part).__name__ for part in model.modules()]:
+            problem = "Mask2FormerHead enlarges each crop to the padded image, and mmseg stops"
+            yield fail("D607", problem, "model.test_cfg.mode=whole")
     for dataset in data_sets(cfg, "train"):
         crop = find_step(dataset.get("pipeline", []), "RandomCrop") or {}
         if options.get("size"):  # to which smaller crops are padded
