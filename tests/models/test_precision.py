@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from xcit_mm.models import XCiT
 from xcit_mm.models.precision import fast_dtype, prepare_for_autocast
 from xcit_mm.ops import is_compiled
 
@@ -16,6 +17,18 @@ def test_bfloat16_is_fast_where_the_processor_multiplies_in_it(flag, expected, m
     capabilities = {"avx512_bf16": False, "amx_bf16": False, flag: True}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert fast_dtype("cpu") == expected
+
+
+@pytest.mark.parametrize("size", [64, 320])  # by each implementation of the attention
+def test_autocast_leaves_a_model_in_float64_alone(size):
+    arch = dict(embed_dim=32, depth=2, num_heads=4, eta=1.0)
+    model = XCiT(arch, out_indices=(0, 1), norm_cfg=dict(type="BN")).double().eval()
+    image = torch.randn(1, 3, size, size, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model(image)
+        with torch.autocast("cpu", torch.bfloat16):
+            actual = model(image)
+    torch.testing.assert_close(actual, expected)
 
 
 class RoIAlign(nn.Module):

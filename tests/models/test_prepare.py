@@ -12,6 +12,7 @@ from helpers.small_models import TRUNK, build, synthetic_images
 from torch import Tensor, nn
 
 from xcit_mm.models import XCiT, XCiTClassifier, prepare_for_inference, products
+from xcit_mm.models.xcit import MLP
 
 SHAPE = (2, 96, 161)
 
@@ -75,6 +76,25 @@ def test_a_backbone_alone_and_a_classifier_give_the_same(network, options, is_sl
         assert len(prepare_for_inference(model)(images[:0])[0]) == 0
     assert_close(actual, expected)
     assert all(level.is_contiguous() for level in actual)
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("bias", lambda bias: torch.stack((bias, -bias), dim=1)[:, 0]),
+        ("bias", lambda bias: bias[:1].expand(len(bias))),
+        ("weight", Tensor.to_sparse_csr),
+    ],
+)
+def test_parameters_of_other_strides_and_layouts_give_the_same_by_onednn(name, change, monkeypatch):
+    mlp = fill(MLP(16))
+    setattr(mlp.fc1, name, nn.Parameter(change(getattr(mlp.fc1, name).detach())))
+    x = torch.randn(5, 16)
+    with torch.no_grad():
+        monkeypatch.setattr(products, "has_slow_mkl", lambda: False)
+        expected = mlp(x)
+        monkeypatch.setattr(products, "has_slow_mkl", lambda: True)
+        assert_close([mlp(x)], [expected])
 
 
 def test_prepared_model_cannot_be_trained():

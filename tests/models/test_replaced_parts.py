@@ -37,6 +37,24 @@ def test_peft_trains_every_adapter_as_the_page_shows():
     torch.testing.assert_close(namespace["model"].backbone(x), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("size", [64, 320])
+def test_vmap_over_images_and_over_models_gives_the_maps_of_each(size):
+    models = [XCiT(TINY, out_indices=(0, 1), norm_cfg=BN).eval() for _ in range(2)]
+    images = torch.randn(2, 1, 3, size, size)
+    expected = [[model(x) for x in images] for model in models]
+    over_images = torch.vmap(models[0])(images)
+    for level, *maps in zip(over_images, *expected[0], strict=True):
+        torch.testing.assert_close(level, torch.stack(maps))
+    weights, buffers = torch.func.stack_module_state(models)
+
+    def run(*state: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return torch.func.functional_call(models[0], state, (images[0],))
+
+    over_models = torch.vmap(run)(weights, buffers)
+    for level, *maps in zip(over_models, *(maps for maps, _ in expected), strict=True):
+        torch.testing.assert_close(level, torch.stack(maps))
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_layer_of_the_attention_has_the_same_effect_on_large_images(change):
     torch.manual_seed(0)

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import BatchNorm, has_hooks
+from ..utils.compat import BatchNorm, has_hooks, holds_at_all_sizes
 from .base import keep_valid
-from .products import FastLinear, is_traced, linear_by_image, product_dtype
+from .products import FastLinear, is_exported, is_traced, linear_by_image, product_dtype
 
 IMPLEMENTATIONS = ("auto", "plain", "covariance")  # of the attention
 # Tokens per channel from which the covariance is faster, measured on CPUs by MKL and by oneDNN, C
@@ -63,7 +63,8 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
 
     It saves multiplications in proportion to N C^2 and adds some in proportion to C^3, so the ratio
     N / C decides, and on a GPU also the size. Its sums over the tokens overflow float16, and a GPU
-    multiplies in half precision too fast for the part in float32.
+    multiplies in half precision too fast for the part in float32. A graph of torch.export has it
+    unless it is slower at all sizes of the graph.
     """
     dtype = product_dtype(x)
     half = dtype.itemsize < 4
@@ -71,10 +72,32 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
         return False
     if half and (dtype, x.device.type) != (torch.bfloat16, "cpu"):
         return False
-    pays = x.shape[1] >= (BFLOAT16_RATIO if half else FLOAT32_RATIO) * x.shape[2]
-    if x.device.type != "cpu":
-        pays = pays and x.numel() >= GPU_VALUES
-    return (pays or attention.implementation == "covariance") and is_unmodified(attention)
+    if attention.implementation == "auto":
+        ratio = BFLOAT16_RATIO if half else FLOAT32_RATIO
+        if holds_at_all_sizes(x.shape[1] < ratio * x.shape[2]):
+            return False
+        if x.device.type != "cpu" and holds_at_all_sizes(x.numel() < GPU_VALUES):
+            return False
+    return is_unmodified(attention)
+
+
+def normalise(x: Tensor) -> Tensor:
+    """Scale queries or keys (B, heads, d, N) to length 1 over the tokens, as F.normalize does."""
+    if not is_exported():
+        return F.normalize(x, dim=3)
+    x = x * inverse_root(x.shape[3])
+    squares = x.unsqueeze(3) @ x.unsqueeze(4)
+    return x * squares.flatten(3).clamp_min(1e-24).rsqrt()
+
+
+def inverse_root(tokens: int) -> float:
+    """Return 1 / sqrt(N) in an exported model, by which it scales N tokens before each sum.
+
+    In float16 a sum of 20,000 squares is infinite. The cosines of XCA do not change by a factor.
+    Such a sum is written as a product, for which runtimes add up in float32.
+    """
+    # In parts: N may be above 65504, which is infinite in float16.
+    return (tokens // 256 + tokens % 256 / 256) ** -0.5 / 16
 
 
 class Moments(NamedTuple):
@@ -119,6 +142,12 @@ def centre(x: Tensor, dtype: torch.dtype, valid: Tensor | None = None) -> tuple[
     """Compute y of tokens (B, N, C) in `dtype`, and the moments of the valid tokens."""
     wide = torch.promote_types(dtype, torch.float32)
     tokens: int | Tensor = x.shape[1]
+    if valid is None and is_exported():
+        root = inverse_root(x.shape[1])
+        mean = x.new_full((1, x.shape[1]), root, dtype=wide) @ (x.to(wide) * root)
+        y = (x - mean).to(dtype)
+        counted = y * root
+        return y, Moments(1, mean, (counted.transpose(1, 2) @ counted).to(wide))
     if valid is None:
         mean = x.mean(dim=1, keepdim=True, dtype=wide)
     else:
@@ -153,12 +182,12 @@ def attention_matrix(attention: Any, moments: Moments) -> tuple[Tensor, Tensor]:
     dots = q_mapped @ k_weight.transpose(1, 2) + tokens * q_mean @ k_mean.transpose(2, 3)
     q_squares = (q_mapped * q_weight).sum(dim=3, keepdim=True) + tokens * q_mean.square()
     k_squares = (k_mapped * k_weight).sum(dim=3, keepdim=True) + tokens * k_mean.square()
-    # As in F.normalize, a norm counts as at least 1e-12. Rounding can bring a cosine slightly
-    # out of its range.
+    # As in F.normalize, a norm counts as at least 1e-12. The product of both scales could overflow
+    # float16. Rounding can bring a cosine slightly out of its range.
     q_scale = q_squares.clamp_min(1e-24).rsqrt()
     k_scale = k_squares.clamp_min(1e-24).rsqrt()
-    scale = q_scale * k_scale.transpose(2, 3)
-    attn = (attention.temperature * (dots * scale).clamp(-1, 1)).softmax(dim=-1)
+    cosines = (dots * q_scale * k_scale.transpose(2, 3)).clamp(-1, 1)
+    attn = (attention.temperature * cosines).softmax(dim=-1)
     attn = attention.attn_drop(attn)  # A, (B, heads, d, d)
 
     mixed = (attn @ v_weight).flatten(1, 2)  # A Wv, (B, C, C)
@@ -173,8 +202,9 @@ def upsample(conv: Any, x: Tensor) -> Tensor:
     Without gradients it computes a few rows at a time, so that the values before their ordering by
     place take little memory.
     """
-    is_channels_last = conv.weight.is_contiguous(memory_format=torch.channels_last)
-    if is_traced() or is_channels_last or not is_unmodified(conv):
+    if is_traced() or not is_unmodified(conv):
+        return nn.ConvTranspose2d.forward(conv, x)
+    if conv.weight.is_contiguous(memory_format=torch.channels_last):
         return nn.ConvTranspose2d.forward(conv, x)
     dtype = product_dtype(x)
     x = x.to(dtype)

@@ -11,18 +11,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import autocast_dtype, is_compiling, onednn_linear
+from ..utils.compat import (
+    autocast_dtype,
+    is_compiling,
+    is_exporting,
+    is_transformed,
+    onednn_linear,
+)
 
 
 def is_traced() -> bool:
-    """Return whether torch compiles, exports or traces: the graph must serve other sizes too."""
-    return is_compiling() or torch.jit.is_tracing()
+    """Return whether torch compiles, exports or traces, so that the graph must serve other sizes
+    too, or transforms by torch.func, where an image has further dimensions.
+    """
+    return is_compiling() or torch.jit.is_tracing() or is_transformed()
+
+
+def is_exported() -> bool:
+    """Return whether torch exports or traces: the graph may run elsewhere, and in float16."""
+    return is_exporting() or torch.jit.is_tracing()
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the type in which torch multiplies a tensor by a weight, which autocast may lower."""
+    """Return the type in which torch multiplies a tensor by a weight.
+
+    Autocast may lower it, but leaves float64 alone.
+    """
     device = x.device.type
-    return x.dtype if device == "meta" else autocast_dtype(device) or x.dtype
+    if device == "meta" or x.dtype == torch.float64:
+        return x.dtype
+    return autocast_dtype(device) or x.dtype
 
 
 @cache
@@ -35,18 +53,30 @@ def has_slow_mkl() -> bool:
     return is_amd and bool(capabilities.get("avx512_f"))
 
 
-def uses_onednn(x: Tensor) -> bool:
-    """Return whether to multiply a tensor by oneDNN: float32 in inference where MKL is slow."""
+def uses_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Return whether to multiply by oneDNN: float32 in inference where MKL is slow."""
     if torch.is_grad_enabled() or is_traced() or not x.is_cpu or x.numel() == 0:
         return False
-    return x.dtype == product_dtype(x) == torch.float32 and has_slow_mkl()
+    if not x.dtype == weight.dtype == product_dtype(x) == torch.float32:
+        return False
+    # A quantized or sparse weight is a tensor of another class or layout.
+    is_plain = type(weight) in (Tensor, nn.Parameter) and weight.layout == torch.strided
+    return is_plain and has_slow_mkl()
 
 
 class FastLinear(nn.Linear):
-    """`nn.Linear`, by oneDNN where MKL is slow."""
+    """`nn.Linear`, by oneDNN where MKL is slow.
+
+    What looks for layers of the class `nn.Linear` alone, such as torch's `quantize_dynamic`, passes
+    it by. Give the class back first:
+
+        for layer in model.modules():
+            if type(layer) is FastLinear:
+                layer.__class__ = nn.Linear
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        if uses_onednn(input) and self.weight.dtype == torch.float32:
+        if uses_onednn(input, self.weight):
             return onednn_linear(input, self.weight, self.bias)
         return F.linear(input, self.weight, self.bias)
 
@@ -57,7 +87,7 @@ def linear_by_image(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     Args:
         x: (B, N, C), or (N, C) for all images.
     """
-    if uses_onednn(x) and len(weight):  # len() fixes the batch of a trace
+    if uses_onednn(x, weight) and len(weight):  # len() fixes the batch of a trace
         products = []
         for image in range(len(weight)):
             tokens = x if x.ndim == 2 else x[image]

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..archs import check_patch_size, default_out_indices, resolve_arch
+from ..utils.compat import is_transformed
 from . import fast
 from .base import MIN_SIZE, Backbone, cells_with_data, keep_valid, mask_option, to_increasing
 from .products import FastLinear
@@ -64,7 +65,8 @@ class ConvPatchEmbed(nn.Module):
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         # In this layout a map is a contiguous list of tokens.
-        x = x.contiguous(memory_format=torch.channels_last)
+        if not is_transformed():  # vmap does not know the layout
+            x = x.contiguous(memory_format=torch.channels_last)
         if valid is None:
             return self.proj(x)
         for layer in self.proj:
@@ -179,7 +181,7 @@ class XCA(nn.Module):
         q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 4, 1)
         if valid is not None:  # A is a sum over the tokens
             q, k = (keep_valid(part, valid.flatten(2).unsqueeze(1)) for part in (q, k))
-        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        q, k = fast.normalise(q), fast.normalise(k)
         attn = (self.temperature * (q @ k.transpose(-2, -1))).softmax(dim=-1)
         x = (self.attn_drop(attn) @ v).flatten(1, 2).transpose(1, 2)
         return self.proj_drop(self.proj(x))

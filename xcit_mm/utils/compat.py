@@ -33,6 +33,31 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
+def is_transformed() -> bool:
+    """Return whether torch.func transforms a function, as by vmap. torch (2.13) has no public
+    function for this.
+    """
+    return not is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_exporting() -> bool:
+    """Return whether torch.export makes a graph. torch has a function from 2.7 on, which there
+    means torch.compile too.
+    """
+    return TORCH >= (2, 8) and torch.compiler.is_exporting()
+
+
+def holds_at_all_sizes(condition: bool) -> bool:
+    """Return whether a condition on sizes holds, in torch.export at all sizes that the graph
+    serves. An `if` alone would fix the sizes of the graph, and torch (2.13) documents no function.
+    """
+    if not is_exporting():
+        return condition
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(condition)
+
+
 def autocast_dtype(device: str) -> torch.dtype | None:
     """Return the type of autocast on a type of device, or None where it is off. Functions of torch
     take the device from 2.4 on.
@@ -83,6 +108,7 @@ def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     """Compute `F.linear` of float32 on a CPU by oneDNN, without a gradient. torch (2.13) takes MKL,
     which has half the speed on AMD's processors with AVX512, and has no option for it.
     """
+    bias = None if bias is None else bias.contiguous()  # its strides are not read
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "none")
 
 
