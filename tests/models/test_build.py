@@ -11,6 +11,7 @@ from helpers.small_models import semantic_fpn
 from helpers.weight_files import MINI
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmseg.structures import SegDataSample
 from torch import Tensor
 
 import xcit_mm
@@ -78,10 +79,12 @@ def test_preprocessing_is_that_of_training_wherever_the_config_has_it(checkpoint
     beside.data_preprocessor = beside.model.pop("data_preprocessor")
     before = deepcopy(beside.to_dict())
     image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8)
+    samples = [SegDataSample(metainfo=dict(img_shape=(32, 48)))]
 
     def preprocess(cfg: Config) -> Tensor:
         warnings.simplefilter("error", UserWarning)  # of the library, on losses
-        return load_model(cfg, checkpoint).data_preprocessor(dict(inputs=[image]))["inputs"]
+        batch = dict(inputs=[image], data_samples=samples)
+        return load_model(cfg, checkpoint).data_preprocessor(batch)["inputs"]
 
     expected = preprocess(small())
     assert expected.mean().abs() < 2
@@ -130,6 +133,54 @@ def test_the_backbone_of_a_trained_model_has_its_pyramid(models, tmp_path, image
     maps = xcit_mm.backbone(tmp_path)(image)
     assert [m.shape[-1] for m in maps] == [24, 12, 6, 3]
     assert all(torch.equal(*pair) for pair in zip(maps, expected, strict=True))
+
+
+def save_segmentor(path: Path, config: str | None, **options) -> None:
+    """Save a segmentor whose backbone has some options, with the text of a config."""
+    backbone = XCiT(MINI, norm_cfg=dict(type="BN"), **options).state_dict()
+    state = {f"backbone.{key}": value for key, value in backbone.items()}
+    state["decode_head.conv_seg.weight"] = torch.ones(1)
+    torch.save(dict(state_dict=state, meta=dict(cfg=config)), path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(out_indices=(0, 2, 3, 5)),
+        dict(out_indices=(1, 5)),  # for strides 4 and 8
+        dict(strides=(16, 32)),  # levels without tensors
+        {},
+    ],
+)
+def test_a_trained_file_is_tapped_where_its_config_says(options, tmp_path, capsys):
+    file = tmp_path / "trained.pth"
+    config = Config(dict(lr=0.1, model=dict(backbone=dict(arch=MINI, **options))))
+    save_segmentor(file, config.pretty_text, **options)
+    trained = XCiT(MINI, **options)
+    loaded = xcit_mm.backbone(file)
+    assert (loaded.out_indices, loaded.strides) == (trained.out_indices, trained.strides)
+    assert capsys.readouterr().err == ""
+    chosen = xcit_mm.backbone(file, out_indices=(2, 4), strides=(16, 32))
+    assert (chosen.out_indices, chosen.strides) == ((2, 4), (16, 32))
+
+
+@pytest.mark.parametrize("config", [None, "model = dict(backbone=dict(strides=print('run')))"])
+def test_a_line_names_the_taps_that_no_config_says(config, tmp_path, capsys):
+    file = tmp_path / "trained.pth"
+    save_segmentor(file, config)
+    xcit_mm.backbone(file)
+    out, err = capsys.readouterr()
+    assert "blocks (1, 2, 3, 5) are tapped for strides (4, 8, 16, 32); out_indices and" in err
+    assert "run" not in out
+    xcit_mm.backbone(file, out_indices=(0, 1, 2, 3))
+    xcit_mm.backbone(file.rename(tmp_path / "sem_fpn_xcit_tiny_12_p16.pth"))
+    assert capsys.readouterr().err == ""
+
+
+def test_weights_for_a_backbone_without_memory_are_refused(tmp_path):
+    save_segmentor(tmp_path / "file.pth", None)
+    with torch.device("meta"), pytest.raises(ValueError, match="on the meta device"):
+        xcit_mm.backbone(tmp_path / "file.pth")
 
 
 @pytest.mark.parametrize(

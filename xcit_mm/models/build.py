@@ -1,5 +1,6 @@
 """Models with their weights: a backbone by its name, a model of a config."""
 
+import ast
 import copy
 import warnings
 from pathlib import Path
@@ -10,12 +11,14 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
+from ..utils.cli import print_line
 from ..utils.configs import backbone_class, read_config
 from ..utils.errors import reason
 from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model
 from ..weights.published import PUBLISHED, published_name
+from ..weights.reader import meta_of
 from ..weights.zoo import find_config, find_model, find_weights, load_checkpoint, shipped_models
 from .xcit import STRIDES, Pyramid, Trunk, XCiT
 
@@ -27,6 +30,10 @@ def backbone(
 
     The heads of the weights are left out. Images are RGB, minus `MEAN`, divided by `STD` of
     `xcit_mm.archs`.
+
+    The tensors in a file do not tell which blocks feed which level of a pyramid. The text of a
+    config in the file tells it, which is parsed but never run. Without one, as in safetensors, the
+    published blocks are tapped, and a line on stderr names them.
 
     Args:
         name: Published weights, such as 'xcit_small_12_p16_224_dist', or timm's name of these; the
@@ -126,21 +133,49 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
         ValueError: If the file has no complete XCiT, or its tensors do not fit the options.
     """
     try:
-        weights = parse_checkpoint(load_checkpoint(path), prefix=prefix)
+        saved = load_checkpoint(path)
+        weights = parse_checkpoint(saved, prefix=prefix)
         arguments = backbone_options(weights.trunk)
-        levels = {key.partition(".")[0] for key in weights.trunk if key.startswith("fpn")}
-        if levels:  # those from the patch size on may need no tensors
-            arguments["strides"] = tuple(
+        trained = _taps_of_training(saved)
+        if weights.needs_pyramid:
+            likely = [
                 stride
                 for number, stride in enumerate(STRIDES, start=1)
-                if stride >= arguments["patch_size"] or f"fpn{number}" in levels
-            )
+                # Levels from the patch size on have no tensors.
+                if stride >= arguments["patch_size"] or f"fpn{number}.0.weight" in weights.trunk
+            ]
+            arguments["strides"] = likely if trained is None else None
+        arguments |= (trained or {}) | options
         # The file is checked before memory is taken for the sizes that it claims.
         with torch.device("meta"):
-            _build_trunk(arguments | options).match_weights(weights)
+            _build_trunk(arguments).match_weights(weights)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return _build_trunk(arguments | options)
+    model = _build_trunk(arguments)
+    is_dense = weights.needs_pyramid or weights.heads
+    is_known = trained is not None or "out_indices" in options or Path(path).stem in PUBLISHED
+    if is_dense and not is_known:
+        strides = getattr(model, "strides", (model.patch_size,))
+        taps = f"blocks {model.out_indices} are tapped for strides {strides}"
+        print_line(f"{path} has no config: {taps}; out_indices and strides choose others")
+    return model
+
+
+def _taps_of_training(checkpoint: Any) -> dict[str, Any] | None:
+    """Return `out_indices` and `strides` of the backbone in the text of a config, as far as it
+    gives them, or None if a checkpoint has no such text, or if they are not literals.
+    """
+    meta = meta_of(checkpoint)
+    try:
+        config: Any = ast.parse(meta.get("cfg") or meta["config"])  # of mmengine, or mmcv 1
+        model = next(line.value for line in config.body if ast.unparse(line.targets[0]) == "model")
+        backbone = next(part.value for part in model.keywords if part.arg == "backbone")
+        said = [part for part in backbone.keywords if part.arg in ("out_indices", "strides")]
+        taps = {part.arg: ast.literal_eval(part.value) for part in said}
+        # A file ends with the last tap, and so do negative numbers.
+        return None if taps.get("out_indices", [0])[-1] < -1 else taps
+    except Exception:  # a text may be anything
+        return None
 
 
 def _build_trunk(arguments: dict[str, Any]) -> Trunk:
