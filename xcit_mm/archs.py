@@ -1,8 +1,9 @@
 """The XCiT family as data. No other module repeats these numbers."""
 
+import math
 from collections.abc import Mapping
-from numbers import Integral
-from typing import NamedTuple
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 PATCH_SIZES = (16, 8)
 
@@ -44,7 +45,7 @@ ARCHS: dict[str, Arch] = {
 }
 
 
-def resolve_arch(arch: str | Mapping) -> Arch:
+def resolve_arch(arch: str | Mapping | None) -> Arch:
     """Return a published architecture by its name, or check a user's own architecture.
 
     Args:
@@ -52,35 +53,34 @@ def resolve_arch(arch: str | Mapping) -> Arch:
             `tokens_norm` is the value of the published architecture of this shape, or else True.
 
     Raises:
-        ValueError: If the name is unknown, a field is missing, unknown or of a wrong value, or
-            `num_heads` does not divide `embed_dim`.
+        ValueError: If the name is missing or unknown, a field is missing, unknown or of a wrong
+            value, or `num_heads` does not divide `embed_dim`.
     """
-    if isinstance(arch, str):
-        if arch not in ARCHS:
-            raise ValueError(
-                f"unknown arch {arch!r}: choose one of {', '.join(ARCHS)}, or pass a dict"
-            )
+    if isinstance(arch, str) and arch in ARCHS:
         return ARCHS[arch]
     required = [field for field in Arch._fields if field not in Arch._field_defaults]
     if not isinstance(arch, Mapping) or not set(required) <= set(arch) <= set(Arch._fields):
         fields = f"{', '.join(required)} and, if need be, {', '.join(Arch._field_defaults)}"
-        raise ValueError(f"arch {arch!r} must be a name or a dict of {fields}")
+        choices = f"one of {', '.join(ARCHS)}, or a dict of {fields}"
+        raise ValueError(f"{arch=}: give {choices}, see docs/backbone.md")
     shape = Arch(**arch)
     published = ARCHS.get(arch_name(*shape[:3]))
     if published and "tokens_norm" not in arch:
         shape = shape._replace(tokens_norm=published.tokens_norm)
     _check_fields(shape)
-    return shape._replace(eta=float(shape.eta))
+    embed_dim, depth, num_heads = map(int, shape[:3])
+    return Arch(embed_dim, depth, num_heads, float(shape.eta), shape.tokens_norm)
 
 
 def _check_fields(arch: Arch) -> None:
     if not isinstance(arch.tokens_norm, bool):
         raise ValueError(f"arch tokens_norm={arch.tokens_norm!r}: must be True or False")
-    types = dict(embed_dim=int, depth=int, num_heads=int, eta=int | float)
+    types = dict(embed_dim=Integral, depth=Integral, num_heads=Integral, eta=Real)
     for field, field_type in types.items():
-        value = getattr(arch, field)
-        if not isinstance(value, field_type) or isinstance(value, bool) or value <= 0:
-            required = "integer" if field_type is int else "number"
+        value: Any = getattr(arch, field)
+        is_number = isinstance(value, field_type) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
+            required = "integer" if field_type is Integral else "number"
             raise ValueError(f"arch {field}={value!r}: must be a positive {required}")
     if arch.embed_dim % arch.num_heads:
         raise ValueError(

@@ -118,7 +118,7 @@ class XCiTClassifier(Trunk):
 
     def __init__(
         self,
-        arch: str | Mapping,
+        arch: str | Mapping | None = None,
         patch_size: int = 16,
         num_classes: int = 1000,
         as_tuple: bool = False,

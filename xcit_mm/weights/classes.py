@@ -11,6 +11,8 @@ from ..utils.configs import data_sets, metainfo
 from ..utils.errors import preview
 from .reader import meta_of
 
+KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
+
 
 def learned_classes(checkpoint: Any) -> tuple[str, ...] | None:
     """Return the names of the classes that the content of a file was trained on, or None if the
@@ -59,4 +61,4 @@ def check_same_classes(
         problem = "other classes than the config: "
         problem += f"{lacking or 'no others'} instead of {unknown or 'no others'}"
     fix = "take the config that it was trained with, or a checkpoint of this config"
-    raise ValueError(f"{checkpoint} has learned {problem}; {fix}")
+    raise ValueError(f"{checkpoint} has learned {problem}; {fix}; {KEEP_HINT}")

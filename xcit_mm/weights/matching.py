@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from ..utils.cli import log_line
 from ..utils.errors import preview
 from .bands import with_stem_for_bands
+from .classes import KEEP_HINT
 from .layouts import CLASSIFIER_PREFIXES, PYRAMID_PREFIXES, Weights, describe, parse_checkpoint
 from .zoo import load_checkpoint
 
 _MASK_HEAD_PREFIX = "roi_head.mask_head."  # of mmdet
-_KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
 
 
 def load_pretrained(
@@ -23,7 +23,7 @@ def load_pretrained(
     strict_heads: bool = True,
     fill_stem: bool = False,
     prefix: str | None = None,
-) -> list[str]:
+) -> None:
     """Fill a backbone or a classifier from a checkpoint in any layout: all of it, or nothing.
 
     A file may lack the pyramid, but not a part of it. What the model lacks, such as class attention
@@ -38,14 +38,14 @@ def load_pretrained(
         fill_stem: Make the stem of a backbone of other bands from a file for RGB, as
             `bands.stem_for_bands` does.
 
-    Returns:
-        Names of the tensors of the pyramid or the head that keep their initial values.
-
     Raises:
         FileNotFoundError: If the file does not exist.
         ConnectionError: If it cannot be downloaded.
-        ValueError: If it does not fit the backbone, which is left as it was.
+        ValueError: If it does not fit the backbone, which is left as it was, or if the backbone is
+            on the meta device, where torch drops weights without an error.
     """
+    if any(parameter.is_meta for parameter in backbone.parameters()):
+        raise ValueError("the backbone is on the meta device: build it on one that holds weights")
     loaded = load_checkpoint(checkpoint)
     try:
         weights = parse_checkpoint(loaded, use_ema, prefix)
@@ -59,7 +59,6 @@ def load_pretrained(
         part = "head" if "head.weight" in initial else "pyramid"
         message += f"; {len(initial)} of the {part} keep their initial values"
     log_line(message)
-    return initial
 
 
 def match_model(
@@ -169,7 +168,7 @@ def _match_heads(
     try:
         return check_coverage(expected, heads)
     except ValueError as error:
-        hint = f"other classes? take the config that it was trained with; {_KEEP_HINT}"
+        hint = f"other classes? take the config that it was trained with; {KEEP_HINT}"
         raise ValueError(f"{error} ({hint})") from None
 
 
