@@ -73,10 +73,19 @@ def test_the_four_taps_are_the_intermediates_of_timm_with_the_weights_of_a_file(
     indices = [depth * twelfths // 12 - 1 for twelfths in (4, 6, 8, 12)]
     assert list(backbone.out_indices) == indices
     image = torch.randn(2, 3, 83, 50)
+    options = dict(norm="dinov3" in model, intermediates_only=True)
     with torch.no_grad():
-        expected = original.forward_intermediates(image, indices, intermediates_only=True)
+        expected = original.forward_intermediates(image, indices, **options)
     for tap, intermediate in zip(taps_of(backbone, image), expected, strict=True):
         assert torch.equal(tap, intermediate)
+
+
+def test_taps_are_normed_by_choice_and_the_norm_trains_as_the_last_block():
+    for frozen_stages, trains in [(5, True), (6, False)]:
+        backbone = build(final_norm=True, frozen_stages=frozen_stages)
+        assert backbone.timm_model.norm.weight.requires_grad == trains
+        for tap in taps_of(backbone, torch.randn(1, 3, 64, 64)):
+            assert tap.mean(dim=1).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -96,6 +105,7 @@ def test_images_of_any_size_have_a_map_of_each_stride(height, width, sizes):
     [
         (dict(model="vit_smal_patch16_224"), "vit_smal_patch.*take one such as vit_small_patch16"),
         (dict(model="swin_tiny_patch4_window7_224"), "swin_tiny.*is not a plain"),
+        (dict(model="test_vit2", final_norm=True), "test_vit2.*give final_norm=False"),
         (dict(pretrained=True, init_cfg=dict(type="Pretrained", checkpoint="x")), "leave one out"),
     ],
 )

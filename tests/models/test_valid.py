@@ -69,6 +69,14 @@ def test_the_maximum_of_a_cell_of_stride_32_is_that_of_its_tokens_with_data():
     torch.testing.assert_close(coarse, F.pad(expected, (0, 1)))
 
 
+def test_a_level_that_counts_pixels_without_data_is_refused():
+    model = build()
+    model.fpn4[0] = torch.nn.AvgPool2d(2)
+    refused = pytest.raises(ValueError, match=r"pools by AvgPool2d: .*MaxPool2d")
+    with torch.no_grad(), model.valid(torch.zeros(1, 64, 64)), refused:
+        model(image(64, 64).float())
+
+
 def test_an_image_without_data_has_maps_of_zeros_and_a_full_one_those_without_masks():
     model = build(8)
     images = image(75, 101, batch=2).float()

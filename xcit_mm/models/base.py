@@ -20,13 +20,15 @@ from ..weights.layouts import Weights, describe
 from ..weights.matching import load_pretrained, match_trunk
 
 MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
+DELETE_HINT = "_delete_=True if a base config's backbone has it"
 
 InitCfg = dict | list[dict] | None
 
 
 def to_increasing(name: str, values: object, choices: Sequence[int]) -> tuple[int, ...]:
-    """Return increasing integers, out of some choices, as a tuple, or raise ValueError. Of a range,
-    negative integers count from its end.
+    """Return increasing integers, out of some choices, as a tuple, or raise ValueError.
+
+    In a range, negative integers count from its end.
     """
     wanted = list(values) if isinstance(values, Iterable) else []
     shown = ", ".join(map(str, choices))
@@ -36,7 +38,8 @@ def to_increasing(name: str, values: object, choices: Sequence[int]) -> tuple[in
         shown = f"{choices[0]} to {choices[-1]}"
     increasing = [choice for choice in choices if choice in wanted]
     if not increasing or increasing != wanted:
-        raise ValueError(f"{name}={values!r}: must be increasing numbers, out of {shown}")
+        fix = f"give increasing numbers out of {shown}, or {DELETE_HINT}"
+        raise ValueError(f"{name}={values!r}: {fix}")
     return tuple(increasing)
 
 
@@ -80,7 +83,9 @@ class Backbone(BaseModule):
 
     def __init__(self, init_cfg: InitCfg = None, **unknown: object) -> None:
         if unknown:
-            fix = "remove it, or give _delete_=True if a base config's backbone has it"
+            fix = f"remove it, or give {DELETE_HINT}"
+            if list(unknown) == ["pretrained"]:  # mmseg gives the backbone that of the model
+                fix = "give model=dict(pretrained=None, ...), and the backbone an init_cfg"
             raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {fix}")
         super().__init__(init_cfg)
         self._split_init_cfg()  # raises now what would otherwise be raised after the data is read
@@ -130,6 +135,10 @@ class Backbone(BaseModule):
             with model.backbone.valid(masks), torch.no_grad():
                 model.predict(...)
 
+        Sides below 32 pixels are padded with zeros, which count as data without a mask, but not
+        with one. So a mask that is True everywhere changes the maps of such an image, by some per
+        cent. The recipes of mmdet and mmseg pad images before, so this concerns calls by hand.
+
         Args:
             masks: For each image of the batch (h, w), True where it has data. What an image has to
                 the right of its mask and below is padding without data.
@@ -172,6 +181,16 @@ class Backbone(BaseModule):
             raise ValueError(
                 f"image of shape {tuple(x.shape)}: give {expected}, or set in_channels"
             )
+
+    def check_type(self, x: Tensor) -> None:
+        """Raise TypeError if images have another type than the weights.
+
+        Only what torch has refused is checked: autocast, FSDP and layers of a user convert types.
+        """
+        expected = next(self.parameters()).dtype
+        if x.dtype != expected:
+            fix = f"give normalised pixels, converted by .to({expected})"
+            raise TypeError(f"image of {x.dtype}, but weights of {expected}: {fix}")
 
     def match_weights(
         self, weights: Weights, strict_heads: bool = True, fill_stem: bool = False

@@ -12,12 +12,12 @@ from ..utils.errors import reason
 from ..weights.bands import LINEAR_STEM, with_stem_for_bands
 from ..weights.layouts import TIMM_PREFIX, Weights
 from ..weights.matching import match_backbone
-from .xcit import STRIDES, Pyramid, taps_and_strides
+from .xcit import STRIDES, Pyramid, pad_small_sides, taps_and_strides
 
 # timm's modules of transformers whose blocks all have the stride of their patches.
 MODULES = ("vision_transformer", "deit", "eva")
-# What stands behind the blocks, with which timm classifies.
-_AFTER_BLOCKS = ("norm.", "fc_norm.", "head.", "head_dist.", "attn_pool.")
+# What stands behind the final norm, with which timm classifies.
+_AFTER_NORM = ("fc_norm.", "head.", "head_dist.", "attn_pool.")
 
 
 def create_model(name: str, **options: Any) -> Any:
@@ -45,7 +45,7 @@ class TimmPyramid(Pyramid):
     """A plain vision transformer of timm with the feature pyramid of XCiT.
 
     The maps of a ViT have one stride, that of its patches. Those after four of its blocks, without
-    class and register tokens and without the final norm, become a pyramid, as in `XCiT`.
+    class and register tokens, become a pyramid, as in `XCiT`.
 
     Shape: (B, in_channels, H, W), H and W any sizes -> a feature map of the model's width for each
     of `strides`. Images are padded with zeros to whole patches and at least 32 pixels a side, and
@@ -59,9 +59,13 @@ class TimmPyramid(Pyramid):
         out_indices, strides, in_channels, norm_cfg, norm_eval, with_cp: See `XCiT`. BatchNorm is
             only in the pyramid.
         frozen_stages: -1: train all; 0: freeze what precedes the blocks; n: also the first n
-            blocks.
+            blocks. The final norm is frozen with the last block.
         drop_path_rate: Rate of stochastic depth of the last block. As usual for a ViT, the rate
             grows from zero with the depth.
+        final_norm: Whether the model's final norm follows each of the blocks that are tapped.
+            Default: True for DINOv3 and False for other models. The authors of DINOv3 do so in
+            segmentation, detection and depth, since the values between its blocks grow very large.
+            Detectors and segmentors with DeiT and other ViT take the blocks as they are.
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=FILE)` fills the trunk from a
             file of timm, or raises.
 
@@ -82,6 +86,7 @@ class TimmPyramid(Pyramid):
         norm_eval: bool = False,
         frozen_stages: int = -1,
         with_cp: bool = False,
+        final_norm: bool | None = None,
         **base: Any,
     ) -> None:
         super().__init__(**base)
@@ -93,6 +98,9 @@ class TimmPyramid(Pyramid):
         if patch_size not in STRIDES:
             fix = "take a model whose patches have 8, 16 or 32"
             raise ValueError(f"{model=} has patches of {patch_size} pixels: {fix}")
+        self.final_norm = "dinov3" in model if final_norm is None else final_norm
+        if self.final_norm and isinstance(like_published.norm, nn.Identity):
+            raise ValueError(f"{model=} has no norm after its blocks: give final_norm=False")
         self.model_name = model
         self.pretrained = pretrained
         self.norm_eval = norm_eval
@@ -111,7 +119,7 @@ class TimmPyramid(Pyramid):
         """Create the model of timm up to the last tap."""
         model = create_model(self.model_name, **self.options, **options)
         # Distributed training would stop at a parameter that no map depends on.
-        model.prune_intermediate_layers(self.out_indices, prune_norm=True)
+        model.prune_intermediate_layers(self.out_indices, prune_norm=not self.final_norm)
         return model
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -120,18 +128,21 @@ class TimmPyramid(Pyramid):
         Raises:
             ValueError: If the image has other channels than `in_channels`.
         """
-        padded = self.pad_small_sides(x)
-        self.check_image(padded)
+        self.check_image(x)
         taps = self.timm_model.forward_intermediates(
-            padded, self.out_indices, intermediates_only=True
+            pad_small_sides(x), self.out_indices, norm=self.final_norm, intermediates_only=True
         )
-        return self.crop_levels(self.apply_levels(taps), x)
+        return self.apply_levels(taps, images=x)
 
     def stages(self) -> list[list[nn.Module]]:
-        """Return the modules before the blocks, tokens included, then those of each block."""
+        """Return the modules before the blocks, tokens included, then those of each block. The last
+        block has the final norm.
+        """
+        parts: dict[str, Any] = dict(self.timm_model.named_children())
+        blocks = [[block] for block in parts.pop("blocks")]
+        blocks[-1].append(parts.pop("norm"))
         tokens = nn.ParameterList(self.timm_model.parameters(recurse=False))
-        stem = [module for name, module in self.timm_model.named_children() if name != "blocks"]
-        return [[tokens, *stem], *([block] for block in self.timm_model.blocks)]
+        return [[tokens, *parts.values()], *blocks]
 
     def init_weights(self) -> None:
         """Initialise once: by `init_cfg`, or the trunk with timm's weights if `pretrained`."""
@@ -163,7 +174,8 @@ class TimmPyramid(Pyramid):
         if not weights.needs_pyramid:
             trunk = self._convert_by_timm(trunk)
         weights = replace(weights, trunk=trunk)
-        return match_backbone(self, weights, self.depth, _AFTER_BLOCKS, TIMM_PREFIX)
+        unused = _AFTER_NORM if self.final_norm else ("norm.", *_AFTER_NORM)
+        return match_backbone(self, weights, self.depth, unused, TIMM_PREFIX)
 
     def _convert_by_timm(self, trunk: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert the tensors of a file by timm to those of the model."""

@@ -300,7 +300,7 @@ class Trunk(Backbone):
 
     def __init__(
         self,
-        arch: str | Mapping,
+        arch: str | Mapping | None = None,
         patch_size: int = 16,
         out_indices: Sequence[int] | None = None,
         in_channels: int = 3,
@@ -349,10 +349,15 @@ class Trunk(Backbone):
 
         Raises:
             ValueError: If the image has other channels than `in_channels`.
+            TypeError: If it has another type than the weights.
         """
         self.check_image(x)
         valid = self.valid_cells(x, self.patch_size)
-        x = self.patch_embed(x, **mask_option(self.valid_cells(x, 1)))
+        try:
+            x = self.patch_embed(x, **mask_option(self.valid_cells(x, 1)))
+        except RuntimeError:
+            self.check_type(x)
+            raise
         batch, channels, height, width = x.shape
         code = 0 if self.pos_embeder is None else self.pos_embeder(x)
         x = self.pos_drop(x.flatten(2).transpose(1, 2) + code)
@@ -430,6 +435,24 @@ def taps_and_strides(
     return taps, strides
 
 
+@torch.jit.script_if_tracing  # a trace serves images on both sides of the condition
+def pad_small_sides(x: Tensor, least: int = MIN_SIZE) -> Tensor:
+    """Pad images (B, C, H, W) with zeros at right and bottom to sides of at least 32 pixels."""
+    height, width = x.shape[2], x.shape[3]
+    if height >= least and width >= least:
+        return x[:]  # a trace tells the padded image from `x` only if it is another tensor
+    return F.pad(x, (0, max(least - width, 0), 0, max(least - height, 0)))
+
+
+@torch.jit.script_if_tracing
+def crop_padded_sides(x: Tensor, images: Tensor, stride: int, least: int = MIN_SIZE) -> Tensor:
+    """Crop a feature map at the sides at which `pad_small_sides` pads images."""
+    for side in (2, 3):
+        if images.shape[side] < least:
+            x = x.narrow(side, 0, (images.shape[side] + stride - 1) // stride)
+    return x
+
+
 class Pyramid(Backbone):
     """A backbone whose maps of one stride become feature maps of several strides."""
 
@@ -448,41 +471,34 @@ class Pyramid(Backbone):
         """Return the modules of the pyramid, finest level first."""
         return [getattr(self, f"fpn{1 + STRIDES.index(stride)}") for stride in self.strides]
 
-    def pad_small_sides(self, x: Tensor) -> Tensor:
-        """Pad images (B, C, H, W) with zeros at right and bottom to sides of at least 32 pixels."""
-        height, width = x.shape[-2:]
-        if min(height, width) >= MIN_SIZE:
-            return x
-        return F.pad(x, (0, max(MIN_SIZE - width, 0), 0, max(MIN_SIZE - height, 0)))
-
-    def crop_levels(self, maps: Sequence[Tensor], x: Tensor) -> tuple[Tensor, ...]:
-        """Crop the feature maps of padded images to the images `x` before `pad_small_sides`."""
-        height, width = x.shape[2:]
-        if min(height, width) >= MIN_SIZE:
-            return tuple(maps)
-        cropped = [
-            feature_map[:, :, : math.ceil(height / stride), : math.ceil(width / stride)]
-            for feature_map, stride in zip(maps, self.strides, strict=True)
-        ]
-        return tuple(tensor.contiguous(memory_format=self.memory_format) for tensor in cropped)
-
     def apply_levels(
-        self, taps: Sequence[Tensor], valid: Tensor | None = None
+        self,
+        taps: Sequence[Tensor],
+        valid: Tensor | None = None,
+        images: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Compute the feature maps, finest map first, from maps of one stride.
 
         Args:
             taps: (B, C, h, w) each.
             valid: Which tokens have data, (B, 1, h, w).
+            images: The images before `pad_small_sides`, whose sides the feature maps get.
         """
-        maps = [
-            _apply_level(level, tap, valid) for level, tap in zip(self.levels(), taps, strict=True)
-        ]
-        return tuple(tensor.contiguous(memory_format=self.memory_format) for tensor in maps)
+        maps = []
+        for level, tap, stride in zip(self.levels(), taps, self.strides, strict=True):
+            x = _apply_level(level, tap, valid)
+            if images is not None:
+                x = crop_padded_sides(x, images, stride)
+            maps.append(x.contiguous(memory_format=self.memory_format))
+        return tuple(maps)
 
 
 def _apply_level(level: nn.Sequential, tap: Tensor, valid: Tensor | None) -> Tensor:
-    """Compute a feature map of the valid tokens, zero elsewhere."""
+    """Compute a feature map of the valid tokens, zero elsewhere.
+
+    Raises:
+        ValueError: If other tokens would count, as in a level that pools by means.
+    """
     if valid is None:
         return level(tap)
     if len(level) and isinstance(level[0], nn.MaxPool2d):
@@ -490,6 +506,9 @@ def _apply_level(level: nn.Sequential, tap: Tensor, valid: Tensor | None) -> Ten
         return maxima.masked_fill(maxima.isneginf(), 0)
     x = level(tap)
     scale = x.shape[-1] // tap.shape[-1]
+    if scale == 0:
+        fix = "with masks, only nn.MaxPool2d leaves pixels out"
+        raise ValueError(f"the pyramid pools by {type(level[0]).__name__}: {fix}")
     return keep_valid(x, valid.repeat_interleave(scale, 2).repeat_interleave(scale, 3))
 
 
@@ -499,7 +518,7 @@ class XCiT(Trunk, Pyramid):
 
     Shape: (B, in_channels, H, W), H and W any sizes -> a feature map of `embed_dim` channels for
     each of `strides`, computed from the block of the same position in `out_indices`. Sides below 32
-    pixels are padded with zeros, and the maps are cropped again.
+    pixels are padded with zeros, and the maps are cropped again at these sides.
 
     Args:
         arch: 'n12', 't12', 't24', 's12', 's24', 'm24' or 'l24', or a dict of `embed_dim`, `depth`,
@@ -538,7 +557,7 @@ class XCiT(Trunk, Pyramid):
 
     def __init__(
         self,
-        arch: str | Mapping,
+        arch: str | Mapping | None = None,
         patch_size: int = 16,
         out_indices: Sequence[int] | None = None,
         strides: Sequence[int] | None = None,
@@ -555,7 +574,7 @@ class XCiT(Trunk, Pyramid):
         Raises:
             ValueError: If the image has other channels than `in_channels`.
         """
-        padded = self.pad_small_sides(x)
+        self.check_image(x)
+        padded = pad_small_sides(x)
         taps = super().forward(padded)
-        maps = self.apply_levels(taps, self.valid_cells(padded, self.patch_size))
-        return self.crop_levels(maps, x)
+        return self.apply_levels(taps, self.valid_cells(padded, self.patch_size), x)
