@@ -63,9 +63,8 @@ class TimmPyramid(Pyramid):
         drop_path_rate: Rate of stochastic depth of the last block. As usual for a ViT, the rate
             grows from zero with the depth.
         final_norm: Whether the model's final norm follows each of the blocks that are tapped.
-            Default: True for DINOv3 and False for other models. The authors of DINOv3 do so in
-            segmentation, detection and depth, since the values between its blocks grow very large.
-            Detectors and segmentors with DeiT and other ViT take the blocks as they are.
+            Default: True for DINOv3, as its authors do in segmentation, detection and depth, and
+            False for other models, whose blocks detectors and segmentors take as they are.
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=FILE)` fills the trunk from a
             file of timm, or raises.
 
