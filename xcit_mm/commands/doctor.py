@@ -26,9 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> int:
         findings = diagnose(args.config, args.cfg_options) if args.config else ()
         has_failed = False
-        for line in map(str, chain(check_stack(), findings)):
-            print(line, flush=True)
-            has_failed |= line.startswith("FAIL")
+        for finding in chain(check_stack(), findings):
+            print(finding, flush=True)
+            has_failed |= finding.level == "FAIL"
         return 1 if has_failed else 0
 
     return cli_main(work, "the checks are not complete")

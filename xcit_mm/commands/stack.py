@@ -1,4 +1,4 @@
-"""Lines about the installed stack, with fixes."""
+"""Findings about the installed stack."""
 
 import importlib
 import importlib.util
@@ -10,7 +10,9 @@ import torch
 from mmengine.device import get_device
 from mmengine.utils import digit_version
 
+from ..checks.findings import Finding, fail, ok
 from ..ops import is_compiled
+from ..utils.errors import reason
 from ..version import __version__
 
 # Modules of the stack, and the versions that xcit_mm needs; those that may lack.
@@ -19,19 +21,16 @@ OPTIONAL = ("mmdet", "mmseg")
 FIX = "install one stack in an environment of its own, see docs/install.md"
 
 
-def check_stack() -> Iterator[str]:
-    """Yield a line for each part of the stack and for the device of trainings: 'ok', or 'FAIL' with
-    the error and the fix.
-    """
+def check_stack() -> Iterator[Finding]:
+    """Check each part of the stack, and the device of trainings."""
     checks: list[Callable[[], str]] = [check_one_stack]
     checks += [partial(check_version, name) for name in NEEDED]
     checks += [check_package, check_device]
     for check in checks:
         try:
-            yield f"{'ok':<11}{check()}"
+            yield ok(check())
         except Exception as error:  # the doctor reports every failure
-            message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            yield f"FAIL D101  {message} -- fix: {FIX}"
+            yield fail("D101", reason(error), FIX)
 
 
 def check_one_stack() -> str:
