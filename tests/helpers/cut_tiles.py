@@ -1,6 +1,7 @@
 """Tiles that tests cut from a labelled raster, read from their files."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ def cut(
 ) -> tuple[Path, Tiles]:
     """Cut tiles, and return their folder."""
     folder = labels.with_name("tiles")
+    shutil.rmtree(folder, ignore_errors=True)
     reading = dict(tile=tile, overlap=overlap, channels=3, raw=False) | (reading or {})
     options = dict(is_detector=is_detector, hold_out=False) | options
     return folder, cut_raster(raster, LabelFile(labels), folder, reading, **options)

@@ -82,6 +82,19 @@ def test_corrected_labels_are_cut_again_by_overwrite(trained, scene, start, refu
     assert (folder / "scene-tiles" / "train.json").read_bytes() != before
 
 
+def test_tiles_without_overwrite_and_files_of_the_user_stay(trained, scene, start, refused, folder):
+    options = "--from", trained, *labelled(scene)
+    start(*options)
+    (folder / "scene.py").unlink()
+    before = contents(folder / "scene-tiles")
+    assert "scene-tiles exists: --overwrite cuts the tiles again" in refused(*options)
+    (folder / "scene-tiles" / "notes.txt").touch()
+    message = refused(*options, "--overwrite")
+    assert "holds notes.txt, which are not of tiles: move them" in message
+    (folder / "scene-tiles" / "notes.txt").unlink()
+    assert contents(folder / "scene-tiles") == before
+
+
 def contents(folder: Path) -> dict[Path, bytes]:
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
     return {path: path.read_bytes() for path in paths}

@@ -1,8 +1,5 @@
 """A labelled raster as tiles: each label in its place, each value as stored."""
 
-import shutil
-from pathlib import Path
-
 import geopandas
 import numpy as np
 import pytest
@@ -57,7 +54,7 @@ class TestObjects:
         ((*_, annotation),) = read_objects(cut(raster, write_labels(tmp_path, box), tile=200)[0])
         assert annotation["segmentation"] == [] and annotation["bbox"][2:] == [30, 40]
         ring = shapely.Point(75, 100).buffer(60).difference(shapely.Point(75, 100).buffer(30))
-        tiles, _ = cut(raster, write_labels(tmp_path, ring), tile=200, overwrite=True)
+        tiles, _ = cut(raster, write_labels(tmp_path, ring), tile=200)
         ((*_, annotation),) = read_objects(tiles)
         assert rle.decode(annotation["segmentation"]).sum() == pytest.approx(ring.area, rel=0.01)
         assert annotation["area"] == pytest.approx(ring.area, rel=0.01)
@@ -142,41 +139,6 @@ class TestArea:
             seen = pixels.any(axis=2) if is_detector else pixels != 255
             tile = shapely.box(column, row, column + 100, row + 100)
             assert seen.sum() == tile.intersection(area).area
-
-
-def test_tiles_are_cut_again_by_overwrite_alone(raster, tmp_path):
-    labels = write_labels(tmp_path, *discs(490))
-    tiles, _ = cut(raster, labels)
-    before = len(read_objects(tiles))
-    write_labels(tmp_path, *discs(200))
-    with pytest.raises(FileExistsError, match="tiles exists: --overwrite cuts the tiles again"):
-        cut(raster, labels)
-    assert len(read_objects(tiles)) == before
-    cut(raster, labels, overwrite=True)
-    assert len(read_objects(tiles)) < before
-    (tiles / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"holds notes\.txt, which are not of tiles"):
-        cut(raster, labels, overwrite=True)
-
-
-def test_old_tiles_that_cannot_be_removed_cost_no_new_ones(raster, tmp_path, monkeypatch):
-    labels = write_labels(tmp_path, *discs(490))
-    tiles, _ = cut(raster, labels)
-    before = len(read_objects(tiles))
-    rmtree = shutil.rmtree
-
-    def interrupt(folder: Path, **options: bool) -> None:
-        """Remove some files, then stop as by Ctrl+C."""
-        if folder.exists():
-            (folder / "train.json").unlink(missing_ok=True)
-            monkeypatch.setattr(shutil, "rmtree", rmtree)
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(shutil, "rmtree", interrupt)
-    write_labels(tmp_path, *discs(200))
-    with pytest.raises(KeyboardInterrupt):
-        cut(raster, labels, overwrite=True)
-    assert 0 < len(read_objects(tiles)) < before
 
 
 def test_classes_that_differ_by_case_or_spaces_are_one_line(raster, tmp_path, capsys):

@@ -14,7 +14,7 @@ from ..utils.configs import check_keys
 from ..weights.classes import configured_classes
 from .config import write_config
 from .model import adapt, read_model
-from .rasters import adapt_to_tiles, cut
+from .rasters import adapt_to_tiles, cut, tiles_folder
 from .run import INTERRUPTED, run_training
 
 
@@ -35,7 +35,7 @@ def finetune(options: argparse.Namespace) -> int:
         stem = config.resolve().with_suffix("")
         written = [config, stem.with_name(f"{stem.name}-coco")]
         if options.labels is not None:
-            written.append(stem.with_name(f"{stem.name}-tiles"))
+            written.append(tiles_folder(stem, options.overwrite))
         run_training(options, written, lambda: _write(options, config))
 
     return cli_main(work, INTERRUPTED, options.verbose)

@@ -20,6 +20,17 @@ _LOADING = ("LoadImageFromFile", "LoadRasterFromFile")
 _IGNORED_OVERLAP = 0.5
 
 
+def tiles_folder(stem: Path, overwrite: bool | None) -> Path:
+    """Return the folder of the tiles of a config, given without its suffix. Raise as `check_folder`
+    if it may not be written, which must be known before a former one is put aside.
+    """
+    from ..rasters.cutting import check_folder  # needs the extra `raster`
+
+    folder = stem.with_name(f"{stem.name}-tiles")
+    check_folder(folder, bool(overwrite))
+    return folder
+
+
 def cut(options: argparse.Namespace, folder: Path, cfg: Config) -> "tuple[Source, Tiles]":
     """Cut a labelled raster into a folder of tiles for the model of a config. Return its files as
     those of a user, and what a config says of tiles. Raise as `cut_raster`.
@@ -38,7 +49,6 @@ def cut(options: argparse.Namespace, folder: Path, cfg: Config) -> "tuple[Source
         is_detector=is_detector,
         aoi=options.aoi,
         hold_out=not options.no_val,
-        overwrite=bool(options.overwrite),
         model_classes=configured_classes(cfg) or (),
     )
     if not is_detector:

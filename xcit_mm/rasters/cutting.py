@@ -1,6 +1,5 @@
 """A labelled raster as tiles to train on: which tiles are written, and which are left out."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -46,6 +45,20 @@ class Tiles(NamedTuple):
     statistics: tuple[list[float], list[float]] | None
 
 
+def check_folder(folder: Path, overwrite: bool) -> None:
+    """Check that a folder is new, or has tiles that may be overwritten, and nothing else.
+
+    Raises:
+        FileExistsError: If it exists, without `overwrite`.
+        ValueError: If it has files of the user.
+    """
+    if folder.exists() and not overwrite:
+        raise FileExistsError(f"{folder} exists: --overwrite cuts the tiles again")
+    others = [path.name for path in folder.glob("*") if path.name not in _WRITTEN]
+    if others:
+        raise ValueError(f"{folder} holds {preview(others)}, which are not of tiles: move them")
+
+
 def cut_raster(
     path: str | Path,
     source: LabelFile,
@@ -55,10 +68,9 @@ def cut_raster(
     is_detector: bool,
     aoi: str | Path | None = None,
     hold_out: bool = True,
-    overwrite: bool = False,
     model_classes: Sequence[str] = (),
 ) -> Tiles:
-    """Cut a labelled raster into a folder of tiles to train on: for a detector `train.json`,
+    """Cut a labelled raster into a new folder of tiles to train on: for a detector `train.json`,
     `val.json` and their images, for a segmentor `images`, `masks` and `classes.txt`.
 
     With `hold_out`, no training tile shares a pixel with the area in `held_out.gpkg`.
@@ -66,19 +78,11 @@ def cut_raster(
     Args:
         reading: As of `resolve_settings`.
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
-        overwrite: Whether to replace the folder of an earlier call.
         model_classes: Classes of a model, whose order the labels take if they have the same.
 
     Raises:
-        FileExistsError: If the folder exists, without `overwrite`.
-        ValueError: If no label lies in the area, labels and raster do not match, or the folder has
-            files of the user.
+        ValueError: If no label lies in the area, or labels and raster do not match.
     """
-    if folder.exists() and not overwrite:
-        raise FileExistsError(f"{folder} exists: --overwrite cuts the tiles again")
-    others = [path.name for path in folder.glob("*") if path.name not in _WRITTEN]
-    if others:
-        raise ValueError(f"{folder} holds {preview(others)}, which are not of tiles: move them")
     options = dict(reading)
     tile = options.pop("tile")
     overlap = options.pop("overlap")
@@ -87,7 +91,6 @@ def cut_raster(
     labels = _read_labels(source, raster, area, is_detector, model_classes)
     statistics = _measure_bands(raster) if raster.raw else None
     parts = _divide(area, labels) if hold_out else {"train": area}
-    former = folder.with_name(f".{folder.name}-former")
     with atomic_path(folder) as unfinished:
         unfinished.mkdir()
         for split, part in parts.items():
@@ -100,10 +103,6 @@ def cut_raster(
             print_line(f"{split}: {count} tiles; {len(tiles) - count} without data are left out")
         if "val" in parts:
             to_map([parts["val"]], raster).to_file(unfinished / "held_out.gpkg")
-        if folder.exists():
-            shutil.rmtree(former, ignore_errors=True)
-            folder.rename(former)
-    shutil.rmtree(former, ignore_errors=True)
     settings = {name: reading[name] for name in READING if name in reading}
     if raster.scaling:
         settings[SCALING] = raster.scaling

@@ -112,7 +112,8 @@ class Raster:
         is_matching = len(chosen) == self._channels or (is_color and len(chosen) == 1)
         if not is_matching or not set(chosen) <= set(images):
             problem = f"it has {len(images)} without alpha, and the model takes {self._channels}"
-            raise ValueError(f"bands {_join(chosen)} of {self.path}: {problem}: choose them by --bands")
+            fix = "choose them by --bands"
+            raise ValueError(f"bands {_join(chosen)} of {self.path}: {problem}: {fix}")
         return chosen
 
     def _check_mask(self, alpha: int) -> None:
@@ -174,7 +175,7 @@ class Raster:
             starts = np.linspace(0, length - side, _SQUARES).astype(int).tolist()
             axes.append([slice(start, start + side) for start in starts])
         with gdal(self.path):
-            squares = [self._read(*place, bands) for place in product(*axes)]
+            squares = [self._read(*square, bands) for square in product(*axes)]
         return np.concatenate([pixels[:, valid] for pixels, valid in squares], axis=1)
 
     def fingerprint(self) -> dict[str, Any]:
