@@ -13,7 +13,6 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.device import get_device
-from mmengine.model import revert_sync_batchnorm
 from mmengine.structures import BaseDataElement
 from torch import nn
 
@@ -102,7 +101,7 @@ class Predictor:
             fix = "give bfloat16, or take torch 2.2 or newer"
             raise ValueError(f"{dtype=}: torch {torch.__version__} has none on a CPU: {fix}")
         self._checksum = _checksum(model)  # of the weights before they are folded
-        own_model = revert_sync_batchnorm(copy_sharing_weights(model)).eval().to(self.device)
+        own_model = copy_sharing_weights(model).eval().to(self.device)
         self.model: Any = prepare_for_inference(own_model)
         return_crops(self.model)
         if self.dtype != torch.float32:
