@@ -38,15 +38,19 @@ class Features(nn.Module):
         return self.model.forward_features(x)
 
 
-class Bands(Trunk):
+class Bands(nn.Module):
     """The trunk over the whole image by bands of rows, with its maps in files."""
+
+    def __init__(self, arch: str, patch_size: int) -> None:
+        super().__init__()
+        self.trunk = Trunk(arch, patch_size)
 
     def forward(self, x: Tensor) -> None:
         def read(start: int, stop: int) -> tuple[Tensor, None]:
             return x[0, :, start:stop], None
 
         with tempfile.TemporaryDirectory() as folder:
-            large_taps(self.eval(), read, *x.shape[2:], Path(folder), memory=0)
+            large_taps(self.trunk.eval(), read, *x.shape[2:], Path(folder), memory=0)
 
 
 class Tiles(Trunk):

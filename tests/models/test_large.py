@@ -1,5 +1,6 @@
 """The trunk over bands of rows of an image has the results of the trunk in memory."""
 
+import re
 import shutil
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,8 @@ from helpers.golden import assert_close, fill, image
 from helpers.layer_changes import CHANGES
 from helpers.small_models import TRUNK
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from xcit_mm.models import Trunk, XCiT, large, prepare_for_inference
 from xcit_mm.models.large import large_taps, pyramid_of
@@ -87,6 +90,26 @@ def test_a_trunk_without_convolutions_and_position_has_the_taps_in_memory(device
     assert_close(taps.crop(ALL, ALL)[0], scene.in_memory(model))
 
 
+class WithoutFloat64(TorchDispatchMode):
+    """A GPU that has no float64, as those of Apple."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        tensors = [tensor for tensor in tree_flatten(out)[0] if isinstance(tensor, Tensor)]
+        assert not any(tensor.is_cuda and tensor.dtype == torch.float64 for tensor in tensors)
+        return out
+
+
+@pytest.mark.gpu
+def test_a_device_without_float64_has_the_taps_in_memory(monkeypatch):
+    monkeypatch.setattr(large, "FLOAT64_DEVICES", ("cpu",))
+    model = build().to("cuda")
+    scene = Scene(300, 200, gaps=True)
+    with WithoutFloat64():
+        taps = large_taps(model, scene.read, *scene.size)
+    assert_close(taps.crop(ALL, ALL)[0], scene.in_memory(model))
+
+
 @on_each_device
 def test_half_precision_is_as_exact_as_in_memory(device):
     model = build("n12").to(device)
@@ -112,6 +135,9 @@ def test_windows_have_their_part_of_the_pyramid(patch_size, tmp_path):
             for level, n in zip(maps, model.strides, strict=True)
         ]
         assert_close(pyramid_of(model, taps, rows, columns), expected)
+    for side in (slice(16, 128), slice(0, 120), slice(192, 352), slice(64, 64), slice(None)):
+        with pytest.raises(ValueError, match="give multiples of 32 from 0 to 320"):
+            pyramid_of(model, taps, side, slice(0, 32))
 
 
 @pytest.mark.parametrize("stop_after", [1, 3])  # passes: the stem, the second tap
@@ -140,25 +166,64 @@ def test_a_later_call_continues_after_the_last_finished_tap(stop_after, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"tap0", "tap1", "tap3"}
 
 
+class OwnTrunk(XCiT):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(2 * level for level in super().forward(x))
+
+
+class OwnNorm(nn.LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(dim=1, keepdim=True))
+
+
+class OwnEncoding(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.new_zeros(1, x.shape[2] * x.shape[3], x.shape[1])
+
+
+def become(own: type) -> Any:
+    return lambda layer: setattr(layer, "__class__", own)
+
+
 @pytest.mark.parametrize(
     "name, change",
     [
-        ("blocks.1.attn.proj", CHANGES["parametrized"]),
+        ("blocks.1.attn", lambda attn: CHANGES["parametrized"](attn.proj)),
+        ("blocks.1.attn", lambda attn: CHANGES["no bias"](attn.qkv)),
         ("blocks.1.local_mp.conv1", lambda conv: setattr(conv, "dilation", (2, 2))),
+        ("blocks.1.norm1", become(OwnNorm)),
+        ("blocks.1.drop_path", become(OwnEncoding)),
+        ("pos_embeder", become(OwnEncoding)),
+        ("patch_embed", become(OwnEncoding)),
+        ("patch_embed.proj.0.0", lambda conv: setattr(conv, "padding_mode", "reflect")),
+        ("fpn1.0", become(OwnEncoding)),
     ],
 )
 def test_changed_layers_are_refused(name, change):
     model = build()
     change(model.get_submodule(name))
-    with pytest.raises(ValueError, match=r"^blocks\.1 has hooks, adapters"):
+    with pytest.raises(ValueError, match="^" + re.escape(f"{name} has hooks, adapters")):
         large_taps(model, lambda first, last: None, 300, 200)
 
 
 def test_other_networks_and_trainings_are_refused():
-    with pytest.raises(ValueError, match="Identity sees only whole images"):
-        large_taps(nn.Identity(), lambda first, last: None, 300, 200)
-    with pytest.raises(ValueError, match="call eval"):
-        large_taps(build().train(), lambda first, last: None, 300, 200)
+    own_class = build()
+    own_class.__class__ = OwnTrunk
+    training_norm = build()
+    training_norm.patch_embed.proj[0][1].train()
+    for network, problem in (
+        (nn.Identity(), "Identity is no class of XCiT's own"),
+        (own_class, "OwnTrunk is no class of XCiT's own"),
+        (build().train(), "XCiT is in training mode: call eval"),
+        (training_norm, "patch_embed.proj.0.1 is in training mode: call eval"),
+    ):
+        with pytest.raises(ValueError, match="^" + re.escape(problem)):
+            large_taps(network, lambda first, last: None, 300, 200)
+    for change in ("hook", "pre-hook", "wrapped"):
+        model = build()
+        CHANGES[change](model)
+        with pytest.raises(ValueError, match=r"^XCiT has hooks, adapters"):
+            large_taps(model, lambda first, last: None, 300, 200)
 
 
 def test_space_that_lacks_is_named_before_the_image_is_read(tmp_path, monkeypatch):

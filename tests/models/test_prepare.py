@@ -9,10 +9,12 @@ from helpers import small_models
 from helpers.golden import assert_close, fill
 from helpers.layer_changes import CHANGES
 from helpers.small_models import TRUNK, build, synthetic_images
+from mmcv.cnn import ConvModule
 from torch import Tensor, nn
 
 from xcit_mm.models import XCiT, XCiTClassifier, prepare_for_inference, products
 from xcit_mm.models.xcit import MLP
+from xcit_mm.prediction import Predictor
 
 SHAPE = (2, 96, 161)
 
@@ -118,6 +120,34 @@ class OwnAttention(nn.Module):
         return x - x.mean(dim=1, keepdim=True)
 
 
+class OwnNorm(nn.BatchNorm2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+class OwnSyncNorm(nn.SyncBatchNorm):
+    process_group = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+class OwnLevel(nn.Sequential):
+    """A level without a BatchNorm between its first and its third layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self[3](self[2](self[0](x)))
+
+
+class OwnConvModule(ConvModule):
+    def forward(self, x: Tensor, *options: bool) -> Tensor:
+        return self.conv(x)
+
+
+def become(own: type) -> Any:
+    return lambda layer: setattr(layer, "__class__", own)
+
+
 def remove_statistics(norm: nn.BatchNorm2d) -> None:
     norm.track_running_stats = False
     norm.running_mean = None
@@ -129,6 +159,14 @@ def remove_statistics(norm: nn.BatchNorm2d) -> None:
     [
         ("backbone.fpn1.1", CHANGES["hook"]),  # the BatchNorm between two layers
         ("backbone.fpn1.1", remove_statistics),
+        ("backbone.fpn1.1", become(OwnNorm)),
+        ("backbone.fpn1.1", become(OwnSyncNorm)),
+        ("backbone.fpn1", become(OwnLevel)),
+        (
+            "backbone.fpn1",
+            lambda level: setattr(level, "forward", partial(OwnLevel.forward, level)),
+        ),
+        ("decode_head.scale_heads.0.0", become(OwnConvModule)),
         ("backbone.fpn1.2", CHANGES["hook"]),  # the GELU between them
         ("backbone.fpn1.0", CHANGES["pruned"]),
         ("backbone.blocks.1", lambda block: setattr(block, "attn", OwnAttention())),
@@ -139,3 +177,11 @@ def test_a_changed_layer_acts_as_before(name, change):
     model = build(small_models.semantic_fpn())
     change(model.get_submodule(name))
     assert_prepared_gives_the_same(model)
+
+
+def test_a_predictor_keeps_a_synchronised_norm_of_the_user_s_own():
+    cfg = small_models.semantic_fpn()
+    model = build(cfg)
+    become(OwnSyncNorm)(model.backbone.fpn1[1])
+    expected = outputs(model)
+    assert_close(outputs(Predictor(model, cfg).model), expected)

@@ -6,6 +6,7 @@ from helpers.layer_changes import CHANGES
 from helpers.pages import blocks
 from helpers.paths import ROOT
 from torch import nn
+from torch.nn.modules.module import register_module_full_backward_hook
 
 from xcit_mm import XCiT
 from xcit_mm.models import XCA
@@ -35,6 +36,17 @@ def test_peft_trains_every_adapter_as_the_page_shows():
     exec(merge, namespace)
     assert type(namespace["model"].backbone.blocks[0].attn.qkv) is nn.Linear
     torch.testing.assert_close(namespace["model"].backbone(x), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_backward_hook_on_all_modules_sees_each_layer_on_large_images():
+    attention = XCA(32, 4)
+    seen = []
+    handle = register_module_full_backward_hook(lambda layer, *gradients: seen.append(layer))
+    try:
+        attention(torch.randn(2, 500, 32, requires_grad=True)).sum().backward()
+    finally:
+        handle.remove()
+    assert attention.qkv in seen
 
 
 @pytest.mark.parametrize("size", [64, 320])

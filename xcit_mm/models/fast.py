@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import BatchNorm, has_hooks, holds_at_all_sizes
+from ..utils.compat import has_hooks, holds_at_all_sizes
 from .base import keep_valid
 from .products import FastLinear, is_exported, is_traced, linear_by_image, product_dtype
 
@@ -29,24 +29,18 @@ GPU_VALUES = 5_000_000
 # Positions of a map that `upsample` computes at a time.
 CPU_POSITIONS = 512
 GPU_POSITIONS = 32768
-PLAIN_TYPES = (nn.Linear, FastLinear, nn.Conv2d, nn.GELU, nn.Dropout)
+PLAIN_TYPES = (nn.Linear, FastLinear, nn.Dropout)
 
 
 def is_unmodified(layer: nn.Module) -> bool:
-    """Return whether a layer is unmodified: its parameters alone determine its results.
+    """Return whether XCA or a transposed convolution is unmodified: its parameters alone determine
+    its results.
 
     Adapters such as LoRA, quantized and parametrized layers are of other classes. Pruning is a
     hook.
     """
-    for part in layer.children():
-        if not isinstance(part, BatchNorm) and type(part) not in PLAIN_TYPES:
-            return False
-        if type(part) is nn.GELU and part.approximate != "none":
-            return False
-        if type(part) is nn.Conv2d:  # `large` reads two rows to each side of LPI
-            options = part.kernel_size, part.dilation, part.padding, part.padding_mode
-            if options != ((3, 3), (1, 1), (1, 1), "zeros"):
-                return False
+    if any(type(part) not in PLAIN_TYPES for part in layer.children()):
+        return False
     lacks_bias = any(hasattr(part, "bias") and part.bias is None for part in layer.modules())
     return not lacks_bias and has_own_parameters(layer)
 
@@ -129,6 +123,9 @@ def covariance_attention(attention: Any, x: Tensor, valid: Tensor | None = None)
     y is the only N x C tensor that the backward pass needs. Without subtracting the mean, the
     rounding error would grow with the mean. In bfloat16 only the two products with all tokens are
     in half precision.
+
+    Rounding errors grow where the terms of a query or key nearly cancel. If it is r times smaller
+    than its terms, those of its cosines grow by r^2, and by r in the plain attention.
     """
     dtype = product_dtype(x)
     with torch.autocast("cpu", enabled=False):
@@ -162,14 +159,17 @@ def centre(x: Tensor, dtype: torch.dtype, valid: Tensor | None = None) -> tuple[
 
 
 def attention_matrix(attention: Any, moments: Moments) -> tuple[Tensor, Tensor]:
-    """Compute M (B, C, C) and o (B, C) of XCA, in the type of the moments."""
+    """Compute M (B, C, C) and o (B, C) of XCA, on the device and in the type of the moments."""
     heads = attention.num_heads
     tokens, mean, products = moments
-    wide = mean.dtype
-    weight = attention.qkv.weight.to(wide)
-    bias = attention.qkv.bias.to(wide)
-    out_weight = attention.proj.weight.to(wide)
-    out_bias = attention.proj.bias.to(wide)
+    qkv = attention.qkv
+    proj = attention.proj
+    parameters = qkv.weight, qkv.bias, proj.weight, proj.bias, attention.temperature
+    weight, bias, out_weight, out_bias, temperature = (
+        # Moved first: the device of the parameters may lack the type.
+        parameter.to(mean.device).to(mean.dtype)
+        for parameter in parameters
+    )
     q_weight, k_weight, v_weight = weight.unflatten(0, (3, heads, -1))  # (heads, d, C) each
     # q(m), k(m) and v(m), each (B, heads, d, 1).
     q_mean, k_mean, v_mean = (
@@ -187,7 +187,7 @@ def attention_matrix(attention: Any, moments: Moments) -> tuple[Tensor, Tensor]:
     q_scale = q_squares.clamp_min(1e-24).rsqrt()
     k_scale = k_squares.clamp_min(1e-24).rsqrt()
     cosines = (dots * q_scale * k_scale.transpose(2, 3)).clamp(-1, 1)
-    attn = (attention.temperature * cosines).softmax(dim=-1)
+    attn = (temperature * cosines).softmax(dim=-1)
     attn = attention.attn_drop(attn)  # A, (B, heads, d, d)
 
     mixed = (attn @ v_weight).flatten(1, 2)  # A Wv, (B, C, C)

@@ -24,18 +24,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import has_hooks
+from ..utils.compat import BATCH_NORMS, is_hooked
 from . import fast
 from .base import cells_with_data, keep_valid
-from .products import linear_by_image
+from .prepare import refuse_training
+from .products import FastLinear, linear_by_image
 from .tokens import TokensInFile, TokensInMemory
-from .xcit import LPI, MLP, STEMS, STRIDES, XCA, Block, Trunk, XCiT
+from .xcit import STRIDES, XCA, LinearPatchEmbed, Trunk, XCiT
 
 # Tokens of a band. Of a wide image it has 8 rows: LPI computes 4 more.
 CPU_TOKENS = 8192
 GPU_TOKENS = 65536
 MIN_ROWS = 8
 HALO = 2  # rows of tokens that LPI reads to each side
+# Types of devices that have float64. The moments of others are on the CPU.
+FLOAT64_DEVICES = ("cpu", "cuda")
 
 # Returns rows of an image, from the first up to the last, normalised (in_channels, rows, width),
 # and which pixels have data (rows, width), or None if all have.
@@ -67,7 +70,17 @@ def pyramid_of(backbone: XCiT, taps: Taps, rows: slice, columns: slice) -> tuple
 
     Args:
         rows, columns: The window in pixels: multiples of 32 inside the padded image.
+
+    Raises:
+        ValueError: If the window is another.
     """
+    for name, side, cells in zip(
+        ("rows", "columns"), (rows, columns), taps.valid.shape, strict=True
+    ):
+        ends = range(0, cells * backbone.patch_size + 1, STRIDES[-1])
+        if side.start not in ends or side.stop not in ends or side.start >= side.stop:
+            fix = f"give multiples of {ends.step} from 0 to {ends[-1]}"
+            raise ValueError(f"{name}={side.start}:{side.stop} of a window: {fix}")
     patch_size = backbone.patch_size
     window = (slice(side.start // patch_size, side.stop // patch_size) for side in (rows, columns))
     maps, valid = taps.crop(*window)
@@ -130,30 +143,51 @@ def large_taps(
     return Taps(list(stores.values()), image.valid)
 
 
-def check_trunk(trunk: nn.Module) -> None:
-    """Raise ValueError unless a trunk is XCiT's, in inference and without changed layers."""
-    name = type(trunk).__name__
-    if not isinstance(trunk, Trunk):
-        raise ValueError(f"{name} sees only whole images: predict a large image in tiles")
-    if trunk.training:
-        raise ValueError(f"{name} is in training mode: call eval()")
-    is_plain = {"patch_embed": type(trunk.patch_embed) in STEMS.values()}
-    for number, block in enumerate(trunk.blocks):
-        is_plain[f"blocks.{number}"] = _is_of_the_paper(block)
-    for part, plain in is_plain.items():
-        if not plain or has_hooks(trunk.get_submodule(part)):
-            problem = "has hooks, adapters, dropout or other layers than the paper's"
-            raise ValueError(f"{part} {problem}: merge or remove them, or predict in tiles")
+def check_trunk(trunk: Any) -> None:
+    """Raise ValueError unless a trunk is XCiT's, in inference and without changed layers.
+
+    Bands know what the paper's layers see, so each layer is compared with that of a new trunk.
+    """
+    network = type(trunk).__name__
+    if type(trunk) not in (Trunk, XCiT):
+        problem = f"{network} is no class of XCiT's own, and sees only whole images"
+        raise ValueError(f"{problem}: predict a large image in tiles")
+    layers = dict(trunk.named_modules())
+    for name, new in _build_again(trunk).named_modules():
+        own: Any = layers.get(name)
+        is_same = _form(own) == _form(new) and not is_hooked(own, (refuse_training,))
+        if not is_same or (type(own) is XCA and not fast.is_unmodified(own)):
+            problem = f"{name or network} has hooks, adapters or layers other than the paper's"
+            raise ValueError(f"{problem}: merge or remove them, or predict in tiles")
+        if own.training:
+            raise ValueError(f"{name or network} is in training mode: call eval()")
 
 
-def _is_of_the_paper(block: Any) -> bool:
-    """Return whether a token of a block depends on moments and on two rows to each side alone."""
-    branches = [block.attn, block.local_mp, block.mlp]
-    has_own_types = [type(part) for part in (block, *branches)] == [Block, XCA, LPI, MLP]
-    if not has_own_types or any(layer.training for layer in block.modules()):
-        return False
-    # Without running statistics, BatchNorm sees all rows.
-    return all(map(fast.is_unmodified, branches)) and block.local_mp.bn.running_mean is not None
+def _build_again(trunk: Any) -> Trunk:
+    """Build a trunk, with its pyramid if it has one, and without weights."""
+    options: dict[str, Any] = dict(
+        arch=trunk.arch._asdict(),
+        patch_size=trunk.patch_size,
+        out_indices=trunk.out_indices,
+        in_channels=trunk.in_channels,
+        patch_embed="linear" if type(trunk.patch_embed) is LinearPatchEmbed else "conv",
+        use_pos=trunk.pos_embeder is not None,
+    )
+    with torch.device("meta"):
+        if type(trunk) is XCiT:
+            return XCiT(strides=trunk.strides, **options)
+        return Trunk(**options)
+
+
+def _form(layer: Any) -> tuple:
+    """Return what determines which neighbours a layer sees: its class and sizes."""
+    kind = type(layer)
+    # A BatchNorm that was folded is an Identity. One without statistics sees all places.
+    if kind is nn.Identity or (kind in BATCH_NORMS and layer.running_mean is not None):
+        return ("norm",)
+    sizes = "kernel_size", "stride", "padding", "dilation", "padding_mode", "normalized_shape"
+    kind = nn.Linear if kind is FastLinear else kind
+    return kind, *(getattr(layer, size, None) for size in sizes)
 
 
 class _Image:
@@ -202,7 +236,8 @@ class _Image:
 
     def forget_moments(self) -> None:
         channels = self.trunk.arch.embed_dim
-        zeros = torch.zeros(1, channels, channels, dtype=torch.float64, device=self.device)
+        device = self.device if self.device.type in FLOAT64_DEVICES else "cpu"
+        zeros = torch.zeros(1, channels, channels, dtype=torch.float64, device=device)
         self.moments = fast.Moments(0, zeros[:, :1], zeros)
 
     def finish_band(self, number: int, x: Tensor, rows: slice, target: Any) -> None:
@@ -223,9 +258,11 @@ class _Image:
             return
         before, mean, products = self.moments
         count = before + added
-        shift = band.mean - mean  # in float64, as the sums
+        # Moved first: the device may lack float64.
+        band_mean, band_products = (sums.to(mean.device).double() for sums in band[1:])
+        shift = band_mean - mean
         mean = mean + shift * (added / count)
-        products = products + band.products
+        products = products + band_products
         products += shift.transpose(1, 2) @ shift * (before * added / count)
         self.moments = fast.Moments(count, mean, products)
 
@@ -260,10 +297,8 @@ class _Image:
     def run_block(self, number: int, source: Any, target: Any) -> None:
         """Run a block from the tokens in `source` to those in `target`, which may be the same."""
         block = self.trunk.blocks[number]
-        mean = self.moments.mean.float()
-        matrix, offset = fast.attention_matrix(block.attn, self.moments)
-        matrix = matrix.float()
-        offset = offset.float()
+        matrices = self.moments.mean, *fast.attention_matrix(block.attn, self.moments)
+        mean, matrix, offset = (part.float().to(self.device) for part in matrices)
         self.forget_moments()
         attended = mean[:, :0]  # tokens after attention, of the rows `start` to `done`
         start = 0

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from mmcv.cnn import ConvModule
+from mmengine.model import Sequential
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..ops import is_compiled
-from ..utils.compat import BatchNorm, has_hooks
+from ..utils.compat import BATCH_NORMS, has_hooks
 from .fast import has_own_parameters
 from .products import FastLinear
 from .xcit import Pyramid, Upsample2x
@@ -25,13 +26,13 @@ def prepare_for_inference(model: Any) -> Any:
 
     The results stay the same to rounding. BatchNorm is folded into the convolution before it. On a
     CPU, necks and heads compute with channels last and linear layers by oneDNN where this is
-    faster. Layers with adapters, hooks or parametrized weights stay, and so do those of the user. A
-    prepared model cannot load a checkpoint.
+    faster. Layers with adapters, hooks or parametrized weights stay, and so do those of a class of
+    the user's own, such as a subclass of BatchNorm. A prepared model cannot load a checkpoint.
 
     Raises:
         RuntimeError: If the model is in training mode, now or when it is called.
     """
-    _refuse_training(model)
+    refuse_training(model)
     for module in model.modules():
         _fold_batch_norm(module)
         if type(module) is nn.Linear and has_own_parameters(module):
@@ -39,7 +40,7 @@ def prepare_for_inference(model: Any) -> Any:
     backbone = getattr(model, "backbone", None)
     if isinstance(backbone, Pyramid) and not has_hooks(backbone):
         _use_channels_last(model, backbone)
-    model.requires_grad_(False).register_forward_pre_hook(_refuse_training)
+    model.requires_grad_(False).register_forward_pre_hook(refuse_training)
     return model
 
 
@@ -57,24 +58,27 @@ def copy_sharing_weights(model: nn.Module) -> Any:
     return deepcopy(model, shared)
 
 
-def _refuse_training(model: nn.Module, inputs: object = None) -> None:
+def refuse_training(model: nn.Module, inputs: object = None) -> None:
+    """Raise RuntimeError if a prepared model is in training mode. It is a hook of the model."""
     if model.training:
         raise RuntimeError("prepared for inference: call eval(); to train, build the model again")
 
 
-def _fold_batch_norm(module: nn.Module) -> None:
+def _fold_batch_norm(module: Any) -> None:
     """Fold each BatchNorm of a Sequential or ConvModule into the convolution before it."""
-    is_conv_module = isinstance(module, ConvModule) and module.order[:2] == ("conv", "norm")
+    is_conv_module = type(module) is ConvModule and module.order[:2] == ("conv", "norm")
     # LPI is neither. Its BatchNorm stays: it follows a GELU and precedes a padded convolution.
-    if not (is_conv_module or isinstance(module, nn.Sequential)):
+    if not (is_conv_module or type(module) in (nn.Sequential, Sequential)):
+        return
+    if "forward" in vars(module):  # replaced by the user
         return
     children: list[tuple[str, Any]] = list(module.named_children())
     for (conv_name, conv), (norm_name, norm) in pairwise(children):
         is_conv = type(conv) in (nn.Conv2d, nn.ConvTranspose2d, Upsample2x)
-        is_norm = isinstance(norm, BatchNorm) and not norm.training and norm.track_running_stats
+        is_norm = type(norm) in BATCH_NORMS and not norm.training and norm.track_running_stats
         if is_conv and is_norm and has_own_parameters(conv) and has_own_parameters(norm):
             setattr(module, conv_name, fuse_conv_bn_eval(conv, norm, conv.transposed))
-            setattr(module, norm_name, nn.Identity())
+            setattr(module, norm_name, nn.Identity().eval())
 
 
 def _use_channels_last(model: nn.Module, backbone: Pyramid) -> None:

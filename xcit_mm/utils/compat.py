@@ -11,13 +11,18 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
+from mmengine.model.utils import _BatchNormXd
 from mmengine.runner import BaseLoop, CheckpointLoader, Runner, checkpoint
 from mmengine.utils import digit_version
+from mmengine.utils.dl_utils.parrots_wrapper import SyncBatchNorm
 from torch import nn
 from torch.nn.modules import module as _all_modules
 
 # torch 2.13 has no public base class of BatchNorm layers and SyncBatchNorm.
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm
+# Those of torch and mmengine (0.10.7), and what mmengine makes of a SyncBatchNorm. A subclass may
+# compute anything.
+BATCH_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, SyncBatchNorm, _BatchNormXd)
 
 # mmcv 2.1: the module of the compiled operators, which xcit_mm.ops replaces.
 MMCV_OPERATORS = "mmcv._ext"
@@ -95,13 +100,22 @@ def import_in_spawned_processes(function: Callable[[], None]) -> None:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether hooks act on a module or submodule, or whether a `forward` is replaced. torch
-    (2.13) has no public function that lists hooks.
+    """Return whether hooks act on a module or submodule, or whether a `forward` is replaced."""
+    return any(map(is_hooked, module.modules()))
+
+
+def is_hooked(module: nn.Module, harmless: tuple = ()) -> bool:
+    """Return whether hooks act on a module itself, other than some harmless ones before it, or
+    whether its `forward` is replaced. torch (2.13) has no public function that lists hooks.
     """
     everywhere = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
-    forward = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
-    hooked = everywhere or forward or module._backward_hooks or module._backward_pre_hooks
-    return bool(hooked) or any(map(has_hooks, module.children()))
+    backward_everywhere = (
+        _all_modules._global_backward_hooks or _all_modules._global_backward_pre_hooks
+    )
+    before = [hook for hook in module._forward_pre_hooks.values() if hook not in harmless]
+    forward = before or module._forward_hooks or "forward" in module.__dict__
+    backward = module._backward_hooks or module._backward_pre_hooks
+    return bool(everywhere or backward_everywhere or forward or backward)
 
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
