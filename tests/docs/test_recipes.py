@@ -67,7 +67,8 @@ def started(command: str, model: Path = DETECTOR) -> Config:
     """Return the config with which a `train` of the page, of a model, starts mmengine."""
     program, *arguments = command.replace("MODEL", str(model)).split()
     assert program == "xcit-mm"
-    with patch.object(Runner, "from_cfg", side_effect=KeyboardInterrupt) as from_cfg:
+    with patch.object(Runner, "from_cfg") as from_cfg:
+        from_cfg.return_value.train.side_effect = KeyboardInterrupt
         assert main(arguments) == 130
     return from_cfg.call_args.args[0]
 
