@@ -97,6 +97,14 @@ def test_stored_bands_keep_their_values(bands, tmp_path):
     np.testing.assert_allclose(result.statistics[1], values.std(axis=(1, 2)), rtol=0.05)
 
 
+def test_scale_and_offset_of_the_bands_go_into_the_config(raster, tmp_path):
+    labels = write_labels(tmp_path, DISC)
+    assert "scaling" not in cut(raster, labels)[1].settings
+    with rasterio.open(raster, "r+") as file:
+        file.offsets = (-1000, -1000, 0)
+    assert cut(raster, labels)[1].settings["scaling"] == [[1, -1000], [1, -1000], [1, 0]]
+
+
 @pytest.mark.parametrize("is_detector", [True, False])
 class TestArea:
     def test_no_pixel_is_in_both_splits_and_maps_are_the_polygons(self, is_detector, scene):

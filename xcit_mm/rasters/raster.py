@@ -155,7 +155,7 @@ class Raster:
         """Return the percentiles 2 and 98 of each band in a sample. They leave out its lowest and
         its highest value, which may be that of a collar.
         """
-        bounds = []
+        bounds: list[str] = []
         for band in self.sample(self.bands):
             values = band[np.isfinite(band)]
             inside = values[np.isin(values, np.unique(values)[1:-1])]
@@ -175,7 +175,7 @@ class Raster:
             starts = np.linspace(0, length - side, _SQUARES).astype(int).tolist()
             axes.append([slice(start, start + side) for start in starts])
         with gdal(self.path):
-            squares = [self._read(*square, bands) for square in product(*axes)]
+            squares = [self._read(rows, columns, bands) for rows, columns in product(*axes)]
         return np.concatenate([pixels[:, valid] for pixels, valid in squares], axis=1)
 
     def fingerprint(self) -> dict[str, Any]:
