@@ -54,6 +54,10 @@ class RasterRun:
 
     def interrupt(self, **options: Any) -> None:
         """Predict the first rows, then stop as by Ctrl+C."""
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
         with pytest.raises(KeyboardInterrupt):
             self.die_after(4, interrupt, **options)
 
@@ -62,10 +66,6 @@ class RasterRun:
         names = self.out.with_name(f"{self.out.name}.aux.xml")  # of classes
         files = [self.out, names] if self.model is PixelSegmentor else [self.out]
         assert sorted(self.out.parent.iterdir()) == files
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 def _read(out: Path) -> object:

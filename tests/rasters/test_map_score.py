@@ -112,9 +112,3 @@ def test_classes_that_differ_by_case_or_spaces_are_one_line(out, draw, capsys):
     lines = capsys.readouterr().err
     assert "l.gpkg: 3 classes are 'road', but for case or spaces\n" in lines
     assert lines.count("but for case") == 1
-
-
-def test_a_map_of_another_program_is_one_line(tmp_path, classes, draw):
-    foreign = save(tmp_path / "foreign.tif", classes, **UTM)
-    with pytest.raises(ValueError, match=r"foreign\.tif none of them, but \[\]"):
-        score_raster(foreign, draw(["road"], (0, 0, 9, 9)))

@@ -58,16 +58,6 @@ def test_bands_of_the_training_are_read_again_as_stored_and_no_place_is_made_up(
         assert file.crs is None and file.transform.is_identity
 
 
-def test_bounds_may_be_an_array(out, tmp_path):
-    bands = noise(3, 100, 120, high=9000, dtype=np.uint16)
-    bounds = np.array([0, 9000], np.int32)
-    predict_raster(save(tmp_path / "a.tif", bands), PixelSegmentor(), out, bounds=bounds, tile=64)
-    colors = np.rint(bands / 9000 * 255).astype(np.uint8)
-    np.testing.assert_array_equal(
-        read_map(out), PixelSegmentor().classes_of(colors.transpose(1, 2, 0))
-    )
-
-
 PREDICT = """
 import resource, sys
 raster, out, *sys.path[:0] = sys.argv[1:]

@@ -3,10 +3,8 @@ another run is mixed in.
 """
 
 import json
-import os
 from pathlib import Path
 
-import numpy as np
 import pyogrio
 import pytest
 import rasterio
@@ -14,7 +12,7 @@ import shapely
 from helpers.perfect_detector import PerfectDetector
 from helpers.pixel_segmentor import PixelSegmentor
 from helpers.raster_files import ROTATED, UTM, in_pixels, noise, save, write_shapes
-from helpers.raster_runs import TILES, RasterRun, interrupt
+from helpers.raster_runs import TILES, RasterRun
 
 AREA = [shapely.box(-9, -9, 300, 300)]
 IN_TILES = PerfectDetector()
@@ -42,68 +40,44 @@ def test_rows_of_other_options_are_refused_by_name(table, monkeypatch):
     assert table.out.exists() and not table.rows
 
 
-def other_pixels(bands: np.ndarray, profile: dict) -> tuple[np.ndarray, dict]:
-    return bands[:, ::-1], profile
-
-
-def other_place(bands: np.ndarray, profile: dict) -> tuple[np.ndarray, dict]:
-    return bands, profile | dict(transform=ROTATED)
-
-
-def other_nodata(bands: np.ndarray, profile: dict) -> tuple[np.ndarray, dict]:
-    return bands, profile | dict(nodata=255)
-
-
-class TestAnotherRaster:
-    """Two rasters have one name and one size, as two dates of an area have."""
-
-    @pytest.mark.parametrize(
-        ("change", "name"),
-        [
-            (other_pixels, "raster_pixels"),
-            (other_place, "raster_transform"),
-            (other_nodata, "raster_nodata"),
-        ],
+@pytest.mark.parametrize(
+    ("step", "place", "name"), [(-1, {}, "pixels"), (1, dict(transform=ROTATED), "transform")]
+)
+def test_another_raster_of_the_same_name_and_size_is_refused(step, place, name, run, tmp_path):
+    with rasterio.open(run.raster) as file:
+        bands = file.read()[:, ::step]
+        profile = file.profile | place
+    raster = run.raster
+    other = save(tmp_path / "other.tif", bands, **profile).rename(
+        tmp_path / "results" / raster.name
     )
-    def test_its_rows_and_its_result_are_refused_by_name(self, change, name, run):
-        with rasterio.open(run.raster) as file:
-            bands, profile = change(file.read(), file.profile)
-        run.interrupt()
-        before = run.raster.read_bytes()
-        save(run.raster, bands, **profile)
-        with pytest.raises(ValueError, match=f"results of another run: {name} was .*, is .*; give"):
-            run.predict()
-        run.raster.write_bytes(before)
-        assert 0 < run.predict() < TILES
-        run.assert_equals_an_undisturbed_run()
-        result = run.out.read_bytes()
-        save(run.raster, bands, **profile)
-        with pytest.raises(
-            ValueError, match=f"is of another run: {name} was .*, is .*: give anoth"
-        ):
-            run.predict()
-        assert run.out.read_bytes() == result
+    run.interrupt()
+    run.raster = other
+    with pytest.raises(
+        ValueError, match=f"results of another run: raster_{name} was .*, is .*; gi"
+    ):
+        run.predict()
+    run.raster = raster.rename(tmp_path / "renamed.tif")  # which changes nothing
+    assert 0 < run.predict() < TILES and run.predict() == 0
+    before = run.out.read_bytes()
+    run.raster = other
+    with pytest.raises(
+        ValueError, match=f"is of another run: raster_{name} was .*, is .*: give ano"
+    ):
+        run.predict()
+    other.unlink()
+    run.assert_equals_an_undisturbed_run()
+    assert run.out.read_bytes() == before
 
-    def test_the_same_raster_at_another_path_is_resumed(self, run, tmp_path):
-        run.interrupt()
-        (tmp_path / "mount").mkdir()
-        run.raster = run.raster.rename(tmp_path / "mount" / "other.tif")
-        os.utime(run.raster, (0, 0))
-        assert 0 < run.predict() < TILES
-        assert run.predict() == 0
-        run.assert_equals_an_undisturbed_run()
 
-    def test_areas_are_compared_by_their_polygons(self, table, tmp_path):
-        """The path of an area is that of another, or another path that of the same."""
-        area = write_shapes(tmp_path / "area.gpkg", [shapely.box(0, 0, 300, 300)])
-        with pytest.raises(KeyboardInterrupt):
-            table.die_after(4, interrupt, aoi=area)
-        area.rename(tmp_path / "same.gpkg")
-        write_shapes(area, [shapely.box(0, 0, 100, 300)])
-        with pytest.raises(ValueError, match="results of another run: aoi_polygons was "):
-            table.predict(aoi=area)
-        table.predict(aoi=tmp_path / "same.gpkg")
-        assert made_from(table.out)["aoi"] == str(tmp_path / "same.gpkg")
+def test_areas_are_compared_by_their_polygons(table, tmp_path):
+    area = write_shapes(tmp_path / "area.gpkg", AREA)
+    table.interrupt(aoi=area)
+    area.rename(tmp_path / "same.gpkg")
+    write_shapes(area, [shapely.box(0, 0, 100, 300)])
+    with pytest.raises(ValueError, match="results of another run: aoi_polygons was "):
+        table.predict(aoi=area)
+    assert 0 < table.predict(aoi=tmp_path / "same.gpkg") < TILES
 
 
 def test_no_input_is_replaced_by_the_result(models, refusal, tmp_path):
@@ -117,116 +91,89 @@ def test_no_input_is_replaced_by_the_result(models, refusal, tmp_path):
     assert raster.exists() and labels.exists()
 
 
-def test_a_finished_result_is_one_line_and_is_overwritten_on_request(run, capsys):
-    assert run.predict() == TILES
-    before = run.out.stat().st_mtime_ns
-    model = run.model()
-    model.batch_size = 1
-    model.arguments = dict(checkpoint="moved.pth")
-    assert run.predict(model) == 0 and run.out.stat().st_mtime_ns == before
-    assert f"{run.out} exists: --overwrite predicts it again\n" in capsys.readouterr().err
-    assert run.predict(overwrite=True) == TILES
-    assert run.out.stat().st_mtime_ns > before
-    run.assert_equals_an_undisturbed_run()
+class TestFinished:
+    def test_a_result_of_the_same_inputs_stays_and_is_overwritten_on_request(self, run, capsys):
+        assert run.predict() == TILES
+        before = run.out.stat().st_mtime_ns
+        model = run.model()
+        model.batch_size = 1
+        model.arguments = dict(checkpoint="moved.pth")
+        assert run.predict(model) == 0 and run.out.stat().st_mtime_ns == before
+        assert f"{run.out} exists: --overwrite predicts it again\n" in capsys.readouterr().err
+        assert run.predict(overwrite=True) == TILES
+        assert run.out.stat().st_mtime_ns > before
+        run.assert_equals_an_undisturbed_run()
 
-
-def test_a_finished_result_of_another_model_or_option_is_one_line(run, monkeypatch):
-    run.predict()
-    before = run.out.read_bytes()
-    with pytest.raises(
-        ValueError, match=r"is of another run: tile was 96, is 64: give another out"
-    ):
-        run.predict(tile=64, overlap=24)
-    monkeypatch.setattr(run.model, "settings", dict(weights="epoch_12.pth"))
-    with pytest.raises(ValueError, match=r"is of another run: weights was None, is epoch_12\.pth"):
+    def test_a_result_of_another_model_or_option_is_one_line(self, run, monkeypatch):
         run.predict()
-    assert run.out.read_bytes() == before and not run.rows
+        before = run.out.read_bytes()
+        with pytest.raises(ValueError, match="is of another run: tile was 96, is 64: give another"):
+            run.predict(tile=64)
+        monkeypatch.setattr(run.model, "settings", dict(weights="epoch_12.pth"))
+        with pytest.raises(
+            ValueError, match=r"another run: weights was None, is epoch_12\.pth: gi"
+        ):
+            run.predict()
+        assert run.out.read_bytes() == before and not run.rows
 
+    def test_a_file_of_another_program_is_one_line(self, run):
+        if run.out.suffix == ".tif":
+            save(run.out, noise(1, 9, 9), **UTM)
+        else:
+            in_pixels([shapely.Point(1, 2)]).to_file(run.out, layer="objects")
+        message = r"^[^\n]* exists and does not say what it was made from: give another out, or"
+        with pytest.raises(ValueError, match=message):
+            run.predict()
 
-@pytest.mark.parametrize("content", ["objects", "points", None])
-def test_a_result_that_does_not_say_its_origin_is_one_line(content, run):
-    """A file of another program, or no file of this kind."""
-    if content is None:
-        run.out.write_text("no result")
-    elif run.out.suffix == ".tif":
-        save(run.out, noise(1, 9, 9), **UTM)
-    else:
-        in_pixels([shapely.Point(1, 2)]).to_file(run.out, layer=content)
-    message = r"^[^\n]* exists and does not say what it was made from: give another out, or"
-    with pytest.raises(ValueError, match=message):
-        run.predict()
-    assert run.predict(overwrite=True) == TILES
-    run.assert_equals_an_undisturbed_run()
-
-
-class TestOverwriting:
-    def test_the_old_result_stays_until_the_new_one_is_written(self, run):
+    def test_overwriting_keeps_the_result_until_the_new_one_is_written(self, run):
         run.predict()
         before = run.out.read_bytes()
         raster = run.raster.read_bytes()
         run.raster.write_bytes(raster[: len(raster) // 2])
         with pytest.raises(OSError, match=r"^[^\n]+$"):
             run.predict(overwrite=True)
-        assert run.out.read_bytes() == before
         run.raster.write_bytes(raster)
-        run.interrupt(overwrite=True)
-        assert run.out.read_bytes() == before
-        assert 0 < run.predict(overwrite=True) < TILES  # which goes on
-        run.assert_equals_an_undisturbed_run()
-
-    def test_what_another_run_has_begun_is_not_lost(self, run):
-        run.predict()
         run.interrupt(overwrite=True, bands=[3, 2, 1])
-        with pytest.raises(
-            ValueError, match=r"results of another run: bands was \[3, 2, 1\], is \[1"
-        ):
+        rows = run.rows
+        with pytest.raises(ValueError, match=r"results of another run: bands was \[3, 2, 1\], is"):
             run.predict()
-        assert run.rows
+        assert run.out.read_bytes() == before and run.rows == rows
+        assert 0 < run.predict(overwrite=True, bands=[3, 2, 1]) < TILES  # which goes on
 
-
-def made_from(out: Path) -> dict:
-    if out.suffix == ".tif":
-        with rasterio.open(out) as file:
-            metadata = file.tags()
-    else:
-        metadata = pyogrio.read_info(out, layer="objects")["layer_metadata"]
-    return json.loads(metadata["MADE_FROM"])
+    @pytest.mark.parametrize("name", ["map.TIFF", "objects.GPKG"])
+    def test_suffixes_may_be_of_any_case(self, name, models, call, tmp_path):
+        raster = save(tmp_path / "a.tif", noise(3, 96, 96), **UTM)
+        labels = write_shapes(tmp_path / "labels.gpkg", [shapely.box(9, 9, 40, 40)])
+        model = models["det" if "objects" in name else "seg"]
+        options = "--tile", 96, "--labels", labels, "--class", "circle"
+        command = "raster", raster, *model, "--out", tmp_path / name, *options
+        assert [call(*command)[0], call(*command)[0]] == [0, 0]
 
 
 def test_a_result_states_what_it_was_made_from(run, monkeypatch):
     monkeypatch.setattr(run.model, "settings", dict(weights="epoch_12.pth"))
     with rasterio.open(run.raster, "r+") as file:
-        file.offsets = (-1000, -1000, -1000)
+        file.offsets = (-1000, -1000, 0)
     run.predict()
-    stated = made_from(run.out)
-    assert stated["weights"] == "epoch_12.pth" and stated["raster"] == str(run.raster)
-    assert stated["tile"] == 96 and stated["date"].startswith("20")
-    assert stated["raster_scaling"] == [[1, -1000]] * 3
+    if run.out.suffix == ".tif":
+        with rasterio.open(run.out) as file:
+            metadata = file.tags()
+    else:
+        metadata = pyogrio.read_info(run.out)["layer_metadata"]
+    made_from = json.loads(metadata["MADE_FROM"])
+    assert made_from["weights"] == "epoch_12.pth" and made_from["raster"] == str(run.raster)
+    assert made_from["tile"] == 96 and made_from["date"].startswith("20")
+    assert made_from["raster_scaling"] == [[1, -1000], [1, -1000], [1, 0]]
 
 
 def test_scale_and_offset_that_differ_from_the_training_are_one_line(table, capsys):
     model = table.model()
-    model.cfg.raster = dict(scaling=[[1, 0], [1, 0], [1, -1000]])
-    table.predict(model)
-    change = "[[1, 0], [1, 0], [1, -1000]] in the training, None here"
-    assert f"scale and offset of the bands differ, and are not applied: {change}" in (
-        capsys.readouterr().err
-    )
-    del model.cfg.raster["scaling"]
-    table.predict(model)
-    assert "scale and offset" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["map.TIFF", "map.TIF", "objects.GPKG"])
-def test_results_have_suffixes_of_any_case(name, models, call, tmp_path):
-    raster = save(tmp_path / "a.tif", noise(3, 96, 96), **UTM)
-    labels = write_shapes(tmp_path / "labels.gpkg", [shapely.box(9, 9, 40, 40)], kind=["circle"])
-    model = models["det" if "objects" in name else "seg"]
-    out = tmp_path / "out" / name
-    command = "raster", raster, *model, "--out", out, "--tile", 96, "--labels", labels
-    command += "--class-column", "kind"
-    assert call(*command)[0] == 0 and call(*command)[0] == 0
-    assert f"{out}\n" in call(*command)[1]
+    model.cfg.raster = dict(scaling=[[1, -1000]] * 3)
+    line = "scale and offset of the bands differ, and are not applied: [[1, -1000], [1, -1000], "
+    for _ in range(2):
+        table.predict(model)
+        assert (line in capsys.readouterr().err) == ("scaling" in model.cfg.raster)
+        model.cfg.raster = {}
 
 
 @pytest.mark.parametrize(
