@@ -141,13 +141,19 @@ class TestFinished:
         assert 0 < run.predict(overwrite=True, bands=[3, 2, 1]) < TILES  # which goes on
 
     @pytest.mark.parametrize("name", ["map.TIFF", "objects.GPKG"])
-    def test_suffixes_may_be_of_any_case(self, name, models, call, tmp_path):
+    def test_other_folders_in_the_config_and_a_suffix_of_any_case_are_the_same(
+        self, name, models, call, tmp_path
+    ):
         raster = save(tmp_path / "a.tif", noise(3, 96, 96), **UTM)
         labels = write_shapes(tmp_path / "labels.gpkg", [shapely.box(9, 9, 40, 40)])
-        model = models["det" if "objects" in name else "seg"]
-        options = "--tile", 96, "--labels", labels, "--class", "circle"
-        command = "raster", raster, *model, "--out", tmp_path / name, *options
-        assert [call(*command)[0], call(*command)[0]] == [0, 0]
+        config, checkpoint = models["det" if "objects" in name else "seg"]
+        moved = tmp_path / Path(config).name
+        moved.write_text(
+            f"_base_ = {config!r}\nwork_dir = '.'\ntrain_dataloader = dict(batch_size=9)"
+        )
+        options = "--out", tmp_path / name, "--tile", 96, "--labels", labels, "--class", "circle"
+        codes = [call("raster", raster, path, checkpoint, *options)[0] for path in (config, moved)]
+        assert codes == [0, 0]
 
 
 def test_a_result_states_what_it_was_made_from(run, monkeypatch):

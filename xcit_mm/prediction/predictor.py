@@ -143,7 +143,10 @@ class Predictor:
     @property
     def settings(self) -> dict[str, Any]:
         """What determines the predictions, except for rounding, as plain values."""
-        config = crc32(repr(self.cfg.to_dict()).encode())
+        model_input = ModelInput(self.cfg)
+        # Folders, batch sizes and the schedule of a training change no prediction.
+        parts = [self.cfg.model, model_input.preprocessor, model_input.pipeline, self.metainfo]
+        config = crc32(repr(parts).encode())
         return dict(
             config=f"{Path(self.cfg.filename or '').name} ({config:08x})".strip(),
             weights=f"{self._checksum:08x}",
