@@ -81,9 +81,9 @@ def test_a_test_scores_the_map_where_it_lies(script, odd_photos, models, call, m
 
 def test_a_model_that_does_not_pad_is_named(capsys, predictor):
     assert "a map is misplaced" not in capsys.readouterr().err
-    predictor.cfg.model.data_preprocessor.test_cfg = None
+    predictor.model.data_preprocessor.test_cfg = None
     Predictor(predictor.model, predictor.cfg)
-    assert "is no multiple of 32 pixels: give the config" in capsys.readouterr().err
+    assert "test_cfg=dict(size_divisor=32)" in capsys.readouterr().err
 
 
 def test_a_finetuning_pads_whatever_its_base_does(maps, models, start, tmp_path):

@@ -81,7 +81,7 @@ UNREADABLE = {
     "bands.tif": (opencv(".tif", np.dstack([PIXELS, PIXELS[..., 0]])), "4 bands, .*docs/bands"),
     "grey.tif": (as_grey(encoded("TIFF")), "it has 3 bands"),
     "big.tif": (encoded("TIFF", "RGBA", big_tiff=True), "it has 4 bands"),
-    "pages.tif": (pages(), "it has 2 pages, and only the first would be read"),
+    "pages.tif": (pages(), "it has several pages, and only the first would be read"),
     "huge.png": (huge(), "it has more than 2.30 pixels, .* `xcit-mm raster` reads it by rows"),
     "renamed.jpg": (b"\0\0\0\x18ftypheic" + b"\0" * 99, "HEIC or AVIF: .*docs/recipes"),
 }

@@ -16,7 +16,7 @@ from mmengine.device import get_device
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from ..models import MIN_SIZE, Pyramid
+from ..checks.inputs import check_sizes
 from ..models.build import load_model
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
@@ -108,11 +108,9 @@ class Predictor:
             prepare_for_autocast(self.model)
         if whole:
             check_whole(self.model)
-        elif isinstance(getattr(self.model, "backbone", None), Pyramid) and not self.is_detector:
-            padding = ModelInput(cfg).preprocessor.get("test_cfg") or {}
-            if (padding.get("size_divisor") or 1) % MIN_SIZE:
-                fix = "give the config model.data_preprocessor.test_cfg=dict(size_divisor=32)"
-                print_line(f"a map is misplaced if a side is no multiple of 32 pixels: {fix}")
+        else:
+            for finding in check_sizes(cfg, self.model):
+                print_line(str(finding))
 
     @classmethod
     def from_pretrained(

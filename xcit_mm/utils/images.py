@@ -3,7 +3,7 @@
 import struct
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import cv2
 import mmcv
@@ -64,39 +64,28 @@ def find_dropped(file: BinaryIO, keeps_bands: bool = False) -> str:
         keeps_bands: Whether the bands are read as they are.
 
     Returns:
-        Such as '4 bands, ...' or '3 pages, ...', or '' for a photo.
+        Such as '4 bands, ...' or 'several pages, ...', or '' for a photo. A broken file is one,
+        which the decoder reports.
     """
-    pages = _read_pages(file)
-    if len(pages) > 1:
-        fix = "write each page into a file of its own, as `tiffsplit` does"
-        return f"{len(pages)} pages, and only the first would be read: {fix}"
-    for tags in pages:
-        bands = tags.get(ExifTags.Base.SamplesPerPixel, 1)
-        interpretation = tags.get(ExifTags.Base.PhotometricInterpretation, 0)
-        if bands != _PHOTO_BANDS.get(interpretation, 1) and not keeps_bands:
-            fix = "`xcit-mm raster` reads them, or a config as in docs/bands.md"
-            return f"{bands} bands, which are not those of a photo: {fix}"
-    return ""
-
-
-def _read_pages(file: BinaryIO) -> list[dict[int, Any]]:
-    """Return the tags of each image of a TIFF, without overviews, thumbnails and masks.
-
-    Other formats have none, nor has a broken file, which the decoder reports.
-    """
-    pages: list[dict[int, Any]] = []
     header = file.read(16)
     if header[:4] not in _HEADER_LENGTHS:
-        return pages
+        return ""
     try:
         tags = ImageFileDirectory_v2(header[: _HEADER_LENGTHS[header[:4]]])
-        positions: set[int] = set()
-        while tags.next and tags.next not in positions:
-            positions.add(tags.next)
+        pages = []
+        while tags.next and len(pages) < 2:
             file.seek(tags.next)
             tags.load(file)
             if not tags.get(ExifTags.Base.NewSubfileType, 0) & _NO_PAGE:
                 pages.append(dict(tags))
     except (SyntaxError, struct.error, OSError):
-        return []
-    return pages
+        return ""
+    if len(pages) > 1:
+        return "several pages, and only the first would be read: split it, for example by tiffsplit"
+    for page in pages:
+        bands = page.get(ExifTags.Base.SamplesPerPixel, 1)
+        interpretation = page.get(ExifTags.Base.PhotometricInterpretation, 0)
+        if bands != _PHOTO_BANDS.get(interpretation, 1) and not keeps_bands:
+            fix = "`xcit-mm raster` reads them, or a config as in docs/bands.md"
+            return f"{bands} bands, which are not those of a photo: {fix}"
+    return ""
