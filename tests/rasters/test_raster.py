@@ -168,6 +168,8 @@ class TestMask:
         assert valid.mean() == (50 / 70 if is_found else 1)
         line = "no pixel has nodata=-3.4e+38: a sample has -3.4028234663852886e+38 to 63.75\n"
         assert (line in capsys.readouterr().err) == (not is_found)
+        read_raster(save(path, values, nodata=7), nodata=7, bounds=(0, 64))
+        assert capsys.readouterr().err == ""
 
 
 def test_scale_and_offset_are_named_where_bounds_are_asked_for(path):

@@ -54,7 +54,7 @@ def join_maps(
     # All tiles, and overviews twice. GDAL itself says little of a full disk.
     needed = 3 * sum(row.stat().st_size for row in rows)
     if shutil.disk_usage(folder).free < needed:
-        raise OSError(f"the disk of {folder} is full: the map needs {needed / 1e6:,.0f} MB")
+        raise OSError(f"the disk of {folder} is full: the map needs {needed / 1e6:,.1f} MB")
     colors = {int(NODATA): (0, 0, 0, 0)}
     for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
         colors[number] = (red, green, blue, 255)

@@ -144,7 +144,8 @@ class _Rows:
         polygons = f"{crc32(shapely.to_wkb(self._area)):08x}"
         settings |= dict(bands=raster.bands, whole=whole, classes=classes, aoi_polygons=polygons)
         self.settings = predictor.settings | settings | raster.fingerprint()
-        self._inputs = dict(raster=str(path), aoi=aoi and str(aoi))
+        # The rest of a URL may be a password.
+        self._inputs = dict(raster=str(path).partition("?")[0], aoi=aoi and str(aoi))
         trained = predictor.cfg.get("raster") or {SCALING: raster.scaling}
         if trained.get(SCALING) != raster.scaling:
             change = f"{trained.get(SCALING)} in the training, {raster.scaling} here"

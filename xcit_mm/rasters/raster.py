@@ -127,9 +127,10 @@ class Raster:
             raise ValueError(f"{self.path}: {problem}: make it a band by `{command}`")
 
     def _check_nodata(self, nodata: float) -> None:
-        """Print a line if no pixel of a sample has the value."""
+        """Print a line if no pixel of a sample has a value that the file does not declare."""
         sample = self.sample(self.bands)
-        if sample.size and not (sample == nodata).all(axis=0).any():
+        is_found = (sample == nodata).all(axis=0).any() or nodata in self._file.nodatavals
+        if sample.size and not is_found:
             values = f"a sample has {np.nanmin(sample)} to {np.nanmax(sample)}"
             print_line(f"{self.path}: no pixel has {nodata=}: {values}")
 
