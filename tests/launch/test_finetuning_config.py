@@ -172,6 +172,17 @@ def test_options_that_do_not_fit_are_one_line(options, message, refused, trained
     assert not [*folder.glob("my-data*"), *folder.glob("instances*"), *folder.glob("taken")]
 
 
+def test_files_of_the_user_beside_the_objects_stay(trained, own_data, start, refused, folder):
+    own = folder / "my-data-coco" / "photo.jpg"
+    own.parent.mkdir()
+    own.write_text("mine")
+    wrong = ("--cfg-options", "model.roi_head.bbox_head.num_classes=7")
+    assert "num_classes is 7" in refused("--from", trained, *own_data, *wrong)
+    assert [path.name for path in own.parent.iterdir()] == ["photo.jpg"]
+    start("--from", trained, *own_data)
+    assert own.read_text() == "mine"
+
+
 def test_a_failed_check_of_the_data_is_one_line_and_nothing_is_written(
     refused, trained, data, own_data, folder
 ):

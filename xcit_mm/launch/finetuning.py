@@ -33,7 +33,8 @@ def finetune(options: argparse.Namespace) -> int:
         config = _choose_config(options)
         options.config = str(config)
         stem = config.resolve().with_suffix("")
-        written = [config, stem.with_name(f"{stem.name}-coco")]
+        objects = stem.with_name(f"{stem.name}-coco")
+        written = [config, objects / "train.json", objects / "val.json"]
         if options.labels is not None:
             written.append(tiles_folder(stem, options.overwrite))
         run_training(options, written, lambda: _write(options, config))

@@ -4,7 +4,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -47,10 +47,11 @@ def atomic_write(path: Path, unfinished: Path | None = None) -> Iterator[IO[byte
 def restored_on_error(paths: Iterable[Path]) -> Iterator[None]:
     """Bring files and folders back to what they were before the block, if it raises.
 
-    New ones are removed. Former ones have a hidden name beside them while the block runs, and are
-    removed at its end.
+    New ones are removed, and so are the folders made for them if they are empty. Former ones have a
+    hidden name beside them while the block runs, and are removed at its end.
     """
     former = {path: path.with_name(f".former-{path.name}") for path in paths}
+    new_folders = {path.parent for path in former if not path.parent.exists()}
     for path, kept in former.items():
         if kept.exists():  # after a kill: what stands at the path is not complete
             _remove(path)
@@ -63,6 +64,9 @@ def restored_on_error(paths: Iterable[Path]) -> Iterator[None]:
             _remove(path)
             if kept.exists():
                 kept.rename(path)
+        for folder in new_folders:
+            with suppress(OSError):  # it has files of others
+                folder.rmdir()
         raise
     for kept in former.values():
         _remove(kept)
