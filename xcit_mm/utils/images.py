@@ -3,7 +3,7 @@
 import struct
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import cv2
 import mmcv
@@ -72,7 +72,7 @@ def find_dropped(file: BinaryIO, keeps_bands: bool = False) -> str:
         return ""
     try:
         tags = ImageFileDirectory_v2(header[: _HEADER_LENGTHS[header[:4]]])
-        pages = []
+        pages: list[dict[int, Any]] = []
         while tags.next and len(pages) < 2:
             file.seek(tags.next)
             tags.load(file)
