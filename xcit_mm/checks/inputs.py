@@ -12,6 +12,7 @@ from ..models import MIN_SIZE, Pyramid
 from ..utils.configs import ModelInput, data_sets, find_step, part_class
 from ..weights import StrictLoadHook
 from ..weights.reader import check_checkpoint
+from ..weights.work_dirs import CHECKPOINT_SUFFIXES
 from .findings import Finding, fail, listed, note
 
 
@@ -26,8 +27,9 @@ def check_start(cfg: Config, processes: int) -> Iterator[Finding]:
         yield note("D204", f"{images}; the learning rate is for {base} images", "--auto-scale-lr")
     init_cfg = (cfg.model.get("backbone") or {}).get("init_cfg")
     initial = init_cfg.get("checkpoint") if isinstance(init_cfg, dict) else None
-    for source in filter(None, (initial, cfg.get("load_from"))):
-        check_checkpoint(source)
+    for source in map(str, filter(None, (initial, cfg.get("load_from")))):
+        if source.endswith(CHECKPOINT_SUFFIXES):  # not a name or a folder
+            check_checkpoint(source)
 
 
 def check_sizes(cfg: Config, model: Any) -> Iterator[Finding]:
