@@ -136,13 +136,12 @@ def _measure_bands(raster: Raster) -> tuple[list[float], list[float]]:
     """Return mean and standard deviation of each band in a sample, or raise ValueError if it has no
     data.
     """
-    sample = raster.sample(raster.bands)
+    sample = np.ma.masked_invalid(raster.sample())
     if not sample.size:
         raise ValueError(f"{raster.path}: a sample has no data: cut it to what has data")
-    sample = np.where(np.isfinite(sample), sample, np.nan)
-    deviation = np.nanstd(sample, axis=1)
+    deviation = sample.std(axis=1)
     deviation[deviation == 0] = 1
-    return np.nanmean(sample, axis=1).tolist(), deviation.tolist()
+    return sample.mean(axis=1).tolist(), deviation.tolist()
 
 
 def _divide(area: Any, labels: Labels) -> dict[str, Any]:

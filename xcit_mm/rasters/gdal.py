@@ -37,10 +37,18 @@ def gdal(path: str | Path) -> Iterator[None]:
 
 
 def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
-    """Open a file or URL with rasterio, without its warning about files without a place."""
+    """Open a file or URL with rasterio, without its warning about files without a place.
+
+    Raises:
+        ValueError: If the file holds several rasters, such as the pages of a TIFF.
+    """
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        return rasterio.open(path, mode, **profile)
+        file = rasterio.open(path, mode, **profile)
+    if file.subdatasets:
+        fix = f"convert it by `gdal_translate {file.subdatasets[0]} OUT.tif`"
+        raise ValueError(f"{path} holds {len(file.subdatasets)} rasters: {fix}")
+    return file

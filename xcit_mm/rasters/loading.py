@@ -35,9 +35,6 @@ class LoadRasterFromFile:
 
         path = results["img_path"]
         with gdal(path), open_raster(path) as file:
-            if file.subdatasets:
-                fix = f"convert it by `gdal_translate {file.subdatasets[0]} OUT.tif`"
-                raise ValueError(f"{path} holds {len(file.subdatasets)} rasters: {fix}")
             image = np.ascontiguousarray(file.read(self.bands).transpose(1, 2, 0))
         if self.to_float32:
             image = image.astype(np.float32)

@@ -1,7 +1,7 @@
 """A raster larger than memory, read by windows in the format of a model's input."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -61,16 +61,14 @@ class Raster:
             self._file = open_raster(path)
             self.height, self.width = self._file.shape
             self._size = self._file.shape  # in pixels as they are read
+            self._colors = [color.name for color in self._file.colorinterp]
             self._check_file()
             self.transform = self._file.transform
             crs = self._file.crs
             # Engineering systems have no place on the earth.
             self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
-            colors = [color.name for color in self._file.colorinterp]
-            if "alpha" in colors:
-                self._check_mask(colors.index("alpha") + 1)
-            self.bands = self._choose_bands(bands, colors)
-            self._dtype = self._type_of(self.bands)
+            self.bands = self._choose_bands(bands)
+            self._dtype = np.result_type(*(self._file.dtypes[n - 1] for n in self.bands)).name
             scaling = [[self._file.scales[n - 1], self._file.offsets[n - 1]] for n in self.bands]
             self.scaling = scaling if any(pair != [1, 0] for pair in scaling) else None
             if nodata is not None:
@@ -84,51 +82,46 @@ class Raster:
         """Raise ValueError if a file must be converted before it is one image with a place."""
         file = self._file
         points, _ = file.gcps
-        if file.subdatasets:
-            problem = "holds several rasters"
-            command = f"gdal_translate {file.subdatasets[0]}"
-        elif file.transform.is_identity and (points or file.rpcs):
+        alphas = [number for number, color in enumerate(self._colors, 1) if color == "alpha"]
+        if file.transform.is_identity and (points or file.rpcs):
             problem = "has control points and no affine place"
             command = f"gdalwarp {'' if points else '-rpc '}-r bilinear {self.path}"
-        elif file.colorinterp[0].name == "palette":
+        elif self._colors[0] == "palette":
             problem = "has a palette"
             command = f"gdal_translate -expand rgb {self.path}"
         elif file.dtypes[0].startswith("complex"):
             problem = "has complex numbers"
             command = f"gdal_calc.py -A {self.path} --calc 'abs(A)' --type Float32 --outfile"
+        elif not all(map(self._is_mask, alphas)):
+            problem = f"has too many values for a mask in band {alphas[0]}, marked as alpha"
+            command = f"gdal_translate -colorinterp_{alphas[0]} undefined {self.path}"
         else:
             return
         raise ValueError(f"{self.path} {problem}: convert it by `{command} OUT.tif`")
 
-    def _type_of(self, bands: Sequence[int]) -> str:
-        return np.result_type(*(self._file.dtypes[band - 1] for band in bands)).name
+    def _is_mask(self, band: int) -> bool:
+        """Return whether nearly all values of a band other than 0 are the same, in a sample. An
+        infrared band has many values, and some programs mark it as alpha.
+        """
+        values = np.array([self._file.read(band, window=square) for square in self._squares()])
+        _, counts = np.unique(values[values != 0], return_counts=True)
+        return counts.max(initial=0) >= 0.9 * counts.sum()
 
-    def _choose_bands(self, bands: Sequence[int] | None, colors: Sequence[str]) -> list[int]:
-        images = [number for number, color in enumerate(colors, 1) if color != "alpha"]
+    def _choose_bands(self, bands: Sequence[int] | None) -> list[int]:
+        images = [number for number, color in enumerate(self._colors, 1) if color != "alpha"]
         is_color = self._channels == 3 and not self.raw
         chosen = list(bands or images)
-        if is_color and not bands and set(_COLORS) <= set(colors):
-            chosen = [colors.index(color) + 1 for color in _COLORS]
+        if is_color and not bands and set(_COLORS) <= set(self._colors):
+            chosen = [self._colors.index(color) + 1 for color in _COLORS]
         is_matching = len(chosen) == self._channels or (is_color and len(chosen) == 1)
         if not is_matching or not set(chosen) <= set(images):
             problem = f"it has {len(images)} without alpha, and the model takes {self._channels}"
-            fix = "choose them by --bands"
-            raise ValueError(f"bands {_join(chosen)} of {self.path}: {problem}: {fix}")
+            raise ValueError(f"bands {chosen} of {self.path}: {problem}: choose others by --bands")
         return chosen
 
-    def _check_mask(self, alpha: int) -> None:
-        """Raise ValueError if an alpha band does not have one value nearly everywhere where it is
-        not 0: then it is infrared, which programs mark as alpha.
-        """
-        counts = np.unique(self.sample([alpha]), return_counts=True)[1]
-        if counts.max(initial=0) < 0.9 * counts.sum():
-            problem = f"band {alpha}, marked as alpha, has too many values for a mask"
-            command = f"gdal_translate -colorinterp_{alpha} undefined {self.path} OUT.tif"
-            raise ValueError(f"{self.path}: {problem}: make it a band by `{command}`")
-
     def _check_nodata(self, nodata: float) -> None:
-        """Print a line if no pixel of a sample has a value that the file does not declare."""
-        sample = self.sample(self.bands)
+        """Print a line if no pixel of a sample has the value, and the file does not declare it."""
+        sample = self.sample()
         is_found = (sample == nodata).all(axis=0).any() or nodata in self._file.nodatavals
         if sample.size and not is_found:
             values = f"a sample has {np.nanmin(sample)} to {np.nanmax(sample)}"
@@ -138,18 +131,19 @@ class Raster:
         if bounds is None:
             if self.raw or self._dtype == "uint8":
                 return None
-            problem = f"{self.path} has values of {self._dtype}"
+            kind = self._dtype
             if self.scaling:
-                problem += f", stored with scale and offset {self.scaling}"
-            command = f"--bounds {self._suggest_bounds()}"
-            fix = f"say which become 0 and 255, such as `{command}`, percentiles 2 98 of a sample"
-            raise ValueError(f"{problem}: {fix}")
+                kind += f", stored with scale and offset {self.scaling}"
+            fix = f"say which become 0 and 255, such as `--bounds {self._suggest_bounds()}`"
+            raise ValueError(
+                f"{self.path} has values of {kind}: {fix}, percentiles 2 98 of a sample"
+            )
         count = len(self.bands)
         pairs = np.resize(np.array(bounds, np.float64), (count, 2))
         is_beyond = self._dtype == "uint8" and pairs.max() > 255
         if len(bounds) not in (2, 2 * count) or is_beyond or not (pairs[:, 0] < pairs[:, 1]).all():
             fix = f"give LOW HIGH of {self._dtype}, for all bands or for each of {count}"
-            raise ValueError(f"--bounds {_join(bounds)} for {self.path}: {fix}")
+            raise ValueError(f"bounds {bounds} for {self.path}: {fix}")
         return pairs
 
     def _suggest_bounds(self) -> str:
@@ -157,26 +151,30 @@ class Raster:
         its highest value, which may be that of a collar.
         """
         bounds: list[str] = []
-        for band in self.sample(self.bands):
+        for band in self.sample():
             values = band[np.isfinite(band)]
             inside = values[np.isin(values, np.unique(values)[1:-1])]
             ends = np.quantile(inside, (0.02, 0.98), method="nearest") if len(inside) else [0, 0]
             if ends[0] == ends[1]:
-                raise ValueError(
-                    f"{self.path} has few values in a sample: choose --bounds LOW HIGH"
-                )
+                raise ValueError(f"{self.path}: a sample has few values: choose --bounds LOW HIGH")
             bounds += map(str, ends)
         return " ".join(bounds)
 
-    def sample(self, bands: Sequence[int]) -> np.ndarray:
-        """Return stored values of the pixels with data in squares of a grid, (bands, n)."""
+    def _squares(self) -> Iterator[tuple[slice, slice]]:
+        """Return the rows and columns of the squares of a sample."""
         axes = []
         for length in self._file.shape:
             side = min(_SQUARE, math.ceil(length / _SQUARES))
-            starts = np.linspace(0, length - side, _SQUARES).astype(int).tolist()
+            starts = np.linspace(0, length - side, _SQUARES, dtype=int).tolist()
             axes.append([slice(start, start + side) for start in starts])
+        return product(*axes)
+
+    def sample(self) -> np.ndarray:
+        """Return stored values of the pixels with data in squares all over the raster,
+        (bands, n).
+        """
         with gdal(self.path):
-            squares = [self._read(rows, columns, bands) for rows, columns in product(*axes)]
+            squares = [self._read(*square) for square in self._squares()]
         return np.concatenate([pixels[:, valid] for pixels, valid in squares], axis=1)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -190,7 +188,7 @@ class Raster:
             raster_crs=self.crs and self.crs.to_string(),
             raster_nodata=str(self._file.nodata),
             raster_scaling=self.scaling,
-            raster_pixels=f"{crc32(self.sample(self.bands).tobytes()):08x}",
+            raster_pixels=f"{crc32(self.sample().tobytes()):08x}",
         )
 
     def resample(self, height: int, width: int) -> None:
@@ -208,7 +206,7 @@ class Raster:
             Whether pixels have data, (h, w), bool.
         """
         with gdal(self.path):
-            pixels, valid = self._read(rows, columns, self.bands)
+            pixels, valid = self._read(rows, columns)
         if self._bounds is not None:
             low, high = self._bounds.T[..., None, None]
             has_value = valid & np.isfinite(pixels)
@@ -221,39 +219,26 @@ class Raster:
         image = np.broadcast_to(pixels.transpose(1, 2, 0), (*valid.shape, self._channels))
         return image.copy(), valid
 
-    def _read(
-        self, rows: Span, columns: Span, bands: Sequence[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values (n, h, w), and which pixels have data (h, w)."""
         from rasterio.enums import Resampling
+        from rasterio.windows import Window
 
         size = rows.stop - rows.start, columns.stop - columns.start
-        dtype = self._type_of(bands)
-        pixels = np.zeros((len(bands), *size), dtype)
+        pixels = np.zeros((len(self.bands), *size), self._dtype)
         valid = np.zeros(size, bool)
         height = min(rows.stop, self._size[0]) - rows.start
         width = min(columns.stop, self._size[1]) - columns.start
-        window = self._window(rows, columns)
+        y, x = np.divide(self._file.shape, self._size)
+        bottom = min(rows.stop * y, self.height)
+        right = min(columns.stop * x, self.width)
+        window = Window.from_slices((rows.start * y, bottom), (columns.start * x, right))
         valid[:height, :width] = self._file.dataset_mask(window=window, out_shape=(height, width))
         if not valid.any():
             return pixels, valid
-        options = dict(out_dtype=dtype, resampling=Resampling.bilinear)
-        shape = len(bands), height, width
-        stored = self._file.read(bands, window=window, out_shape=shape, **options)
-        pixels[:, :height, :width] = stored
+        stored = pixels[:, :height, :width]
+        self._file.read(self.bands, stored, window=window, resampling=Resampling.bilinear)
         valid &= np.isfinite(pixels).any(axis=0)
         if self._nodata is not None:
             valid &= (pixels != self._nodata).any(axis=0)
         return pixels, valid
-
-    def _window(self, rows: Span, columns: Span) -> Any:
-        from rasterio.windows import Window
-
-        y, x = np.divide(self._file.shape, self._size)
-        bottom = min(rows.stop * y, self.height)
-        right = min(columns.stop * x, self.width)
-        return Window.from_slices((rows.start * y, bottom), (columns.start * x, right))
-
-
-def _join(numbers: Sequence[float] | np.ndarray) -> str:
-    return " ".join(f"{number:g}" for number in numbers)
