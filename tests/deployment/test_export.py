@@ -26,7 +26,7 @@ def test_a_model_is_one_portable_file_of_any_size_without_local_paths(fixture, r
     file = load_standard(path)
     assert dimensions(file.graph.input) == dict(image=["batch", 3, "height", "width"])
     assert [output.name for output in file.graph.output] == metadata(file)["outputs"]
-    assert file.ir_version == 8  # for onnxruntime 1.15
+    assert file.ir_version == 8  # for onnxruntime 1.14
     content = path.read_bytes()
     assert str(ROOT).encode() not in content
     assert b"site-packages" not in content

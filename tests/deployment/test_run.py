@@ -91,6 +91,18 @@ def test_segmentation_maps_are_the_predictor_s(options, segmentor, edited, tmp_p
     assert (actual != expected).mean() < 5e-4
 
 
+def test_the_map_of_a_photo_of_odd_sides_is_a_part_of_the_padded_photo_s(edited):
+    """Unpadded, the map would be stretched: its coarsest cells end before the photo does."""
+    model = run.Model(edited(resize=None))
+    photo = synthetic_photo(145, 145)
+    normalised = (photo[..., ::-1] - np.float32(model.facts["mean"])) / model.facts["std"]
+    padded = np.pad(normalised, [(0, 15), (0, 15), (0, 0)]).astype(np.float32)
+    (logits,) = model.session.run(None, {"image": padded.transpose(2, 0, 1)[None]})
+    expected = logits[0, :, :145, :145].argmax(axis=0)
+    assert len(np.unique(expected)) > 1
+    assert np.array_equal(model(photo)["map"], expected)
+
+
 @pytest.mark.parametrize(
     "count, threshold, align_corners", [(3, None, False), (300, None, True), (1, 0.3, False)]
 )

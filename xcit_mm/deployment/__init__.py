@@ -4,9 +4,9 @@ import torch
 
 from ..utils.compat import TORCH
 
-if TORCH < (2, 6):
+if TORCH < (2, 8):
     problem = f"torch {torch.__version__} is installed"
-    raise ModuleNotFoundError(f"{problem}: export needs torch 2.6 or newer")
+    raise ModuleNotFoundError(f"{problem}: export needs torch 2.8 or newer")
 
 from .export import export_model
 

@@ -173,7 +173,7 @@ def find_candidates(
     for level, (logit, delta, anchor) in enumerate(zip(logits, deltas, anchors, strict=True)):
         # Scores are ordered by cell, then by anchor of the cell, then by class.
         score = logit.permute(0, 2, 3, 1).flatten(1).sigmoid()
-        delta = delta.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4))
+        delta = delta.permute(0, 2, 3, 1).reshape(delta.shape[0], -1, 4)
         count = score.shape[1]
         if cfg.get("nms_pre", -1) > 0:
             count = torch.sym_min(cfg.nms_pre, count)
