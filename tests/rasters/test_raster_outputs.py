@@ -83,12 +83,17 @@ def test_areas_are_compared_by_their_polygons(table, tmp_path):
 def test_no_input_is_replaced_by_the_result(models, refusal, tmp_path):
     config, checkpoint = models["seg"]
     raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
-    labels = write_shapes(tmp_path / "labels.gpkg", AREA)
-    for out in (raster, config, checkpoint, labels):
-        options = ["--labels", labels, "--overwrite"]
+    labels = write_shapes(tmp_path / "labels.gpkg", AREA, **{"class": ["circle"]})
+    area = write_shapes(tmp_path / "area.gpkg", AREA)
+    is_input = "is or holds the input"
+    is_no_map = "the result of this model is a .tif"
+    reasons = {raster: is_input, labels: is_input, area: is_input}
+    for out, reason in (reasons | {config: is_no_map, checkpoint: is_no_map}).items():
+        before = Path(out).read_bytes()
+        options = ["--labels", labels, "--aoi", area, "--overwrite"]
         line = refusal("raster", raster, config, checkpoint, "--out", out, *options)
-        assert f"--out {out} is or holds the input {out}: give another --out" in line
-    assert raster.exists() and labels.exists()
+        assert f"--out {out}" in line and reason in line
+        assert Path(out).read_bytes() == before
 
 
 class TestFinished:
@@ -121,7 +126,7 @@ class TestFinished:
             save(run.out, noise(1, 9, 9), **UTM)
         else:
             in_pixels([shapely.Point(1, 2)]).to_file(run.out, layer="objects")
-        message = r"^[^\n]* exists and does not say what it was made from: give another out, or"
+        message = r"^[^\n]* is of another run: \w+ was None, is .*: give another out, or overwrite$"
         with pytest.raises(ValueError, match=message):
             run.predict()
 
@@ -175,7 +180,7 @@ def test_a_result_states_what_it_was_made_from(run, monkeypatch):
 def test_scale_and_offset_that_differ_from_the_training_are_one_line(table, capsys):
     model = table.model()
     model.cfg.raster = dict(scaling=[[1, -1000]] * 3)
-    line = "scale and offset of the bands differ, and are not applied: [[1, -1000], [1, -1000], "
+    line = "scale and offset are not applied: they were [[1, -1000], [1, -1000], [1, -1000]] in "
     for _ in range(2):
         table.predict(model)
         assert (line in capsys.readouterr().err) == ("scaling" in model.cfg.raster)

@@ -79,11 +79,15 @@ def test_a_resampled_raster_is_the_same_by_bands(height, width, tmp_path):
 
 
 @pytest.mark.parametrize("stop_after", [2, 4])  # passes: with and without a finished tap
-def test_a_stopped_raster_goes_on_after_its_last_finished_tap(stop_after, tmp_path, monkeypatch):
+def test_a_stopped_raster_goes_on_after_its_last_finished_tap(
+    stop_after, tmp_path, monkeypatch, capsys
+):
     predictor, _ = predictors(semantic_fpn)
     raster = save_image(tmp_path / "a.tif", synthetic_photo(300, 200))
     run = partial(predict_raster, raster, predictor, tile=128)  # whole is a segmentor's default
     expected = read_map(run(tmp_path / "expected.tif"))
+    line = "sees the raster whole: batch_size and an overlap below 256 pixels change nothing; --no-"
+    assert line in capsys.readouterr().err
     run_block = large._Image.run_block
     blocks = []
 
@@ -103,18 +107,6 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(stop_after, tmp_pa
     assert np.array_equal(read_map(run(tmp_path / "map.tif")), expected)
     assert blocks[stop_after:] == list(range(stop_after - 1, 4))
     assert not (tmp_path / "map.tif.parts").exists()
-
-
-def test_options_that_change_nothing_for_a_whole_raster_are_one_line(tmp_path, capsys):
-    predictor, _ = predictors(semantic_fpn)
-    raster = save_image(tmp_path / "a.tif", synthetic_photo(150, 150))
-    line = "whole: batch_size, and an overlap below 256 pixels, change nothing\n"
-    for number, overlap in enumerate((None, 32)):
-        predict_raster(raster, predictor, tmp_path / f"{number}.tif", tile=128, overlap=overlap)
-        assert (line in capsys.readouterr().err) == (overlap == 32)
-    predictor.batch_size = 2
-    predict_raster(raster, predictor, tmp_path / "2.tif", tile=128)
-    assert line in capsys.readouterr().err
 
 
 def test_both_commands_take_whole(models, shapes, call, tmp_path):

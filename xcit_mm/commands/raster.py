@@ -53,10 +53,9 @@ def predict(args: argparse.Namespace) -> None:
     if args.labels is None and any(columns.values()):
         raise ValueError("--class-column, --class and --layer are for --labels: give it too")
     config, checkpoint = find_model(args.config, args.checkpoint)
-    inputs = args.raster, args.aoi, args.labels, config, checkpoint
-    check_output(args.out, filter(None, inputs))
     predictor = Predictor.from_pretrained(config, checkpoint, **predictor_options(args))
     if args.labels is not None:
+        check_output(args.out, [args.labels])
         LabelFile(args.labels, **columns).check(args.raster)
     names = (*READING, "aoi", "whole", "overwrite")
     options = {name: getattr(args, name) for name in names}

@@ -31,25 +31,20 @@ def check_finished(out: Path, settings: Mapping[str, Any]) -> None:
     """Check that a finished result was made with these settings.
 
     Raises:
-        ValueError: If it was made with others, or does not say with which. The message names the
-            first difference.
+        ValueError: If it was made with others, or by another program, which does not say what it
+            was made from. The message names the first difference.
+        OSError, RuntimeError: If it is no file of GDAL.
     """
-    fix = "give another out, or overwrite it"
-    try:
-        made_from = json.loads(_read_metadata(out)[MADE_FROM])
-    except (OSError, RuntimeError, LookupError, ValueError):
-        problem = f"{out} exists and does not say what it was made from"
-        raise ValueError(f"{problem}: {fix}") from None
+    if out.suffix.lower() == ".gpkg":
+        import pyogrio
+
+        metadata = pyogrio.read_info(out, layer=LAYER)["layer_metadata"] or {}
+    else:
+        with open_raster(out) as file:
+            metadata = file.tags()
+    made_from = json.loads(metadata.get(MADE_FROM, "{}"))
     for name, value in json.loads(json.dumps(settings)).items():
         former = made_from.get(name)
         if former != value:
-            raise ValueError(f"{out} is of another run: {name} was {former}, is {value}: {fix}")
-
-
-def _read_metadata(out: Path) -> Mapping[str, str]:
-    if out.suffix.lower() != ".gpkg":
-        with open_raster(out) as file:
-            return file.tags()
-    import pyogrio
-
-    return pyogrio.read_info(out, layer=LAYER)["layer_metadata"] or {}
+            change = f"{name} was {former}, is {value}"
+            raise ValueError(f"{out} is of another run: {change}: give another out, or overwrite")

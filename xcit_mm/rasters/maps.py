@@ -34,8 +34,8 @@ def join_maps(
     path: Path,
     rows: Sequence[Path],
     raster: Raster,
-    palette: Palette | None,
     made_from: Mapping[str, Any],
+    palette: Palette | None,
 ) -> None:
     """Join the files of rows into a Cloud-Optimized GeoTIFF.
 
@@ -88,8 +88,8 @@ def join_maps(
                     raise OSError(f"{path} is not as it was written: see whether the disk is full")
         names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
         band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
-        with written_file(path.with_name(f"{path.name}.aux.xml"), folder) as file_of_names:
-            file_of_names.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
+        beside = path.with_name(f"{path.name}.aux.xml")
+        beside.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
 
 
 def _iter_tiles(rows: Sequence[Path]) -> Iterator[tuple[Any, np.ndarray]]:

@@ -29,7 +29,7 @@ def _read_row(path: Path) -> Objects:
 
 
 def join_objects(
-    path: Path, rows: Sequence[Path], raster: Raster, area: Any, made_from: Mapping[str, Any]
+    path: Path, rows: Sequence[Path], raster: Raster, made_from: Mapping[str, Any], area: Any
 ) -> None:
     """Join the files of rows into a GeoPackage, in descending order of scores.
 
@@ -37,8 +37,8 @@ def join_objects(
     pixels without a transform.
 
     Args:
-        area: Polygon in pixels that holds the centres of the objects.
         made_from: With the names of the `classes`. It goes into the file's metadata, as a JSON.
+        area: Polygon in pixels that holds the centres of the objects.
 
     Raises:
         RuntimeError: If the disk is full.

@@ -67,7 +67,7 @@ def predict_raster(
             same result.
     """
     out = Path(out)
-    check_output(out, [raster] if aoi is None else [raster, aoi])
+    check_output(out, filter(None, (raster, aoi)))
     if predictor.tile is not None:
         raise ValueError(f"a Predictor with tile={predictor.tile}: give tile to predict_raster")
     suffixes = [".gpkg"] if predictor.is_detector else [".tif", ".tiff"]
@@ -76,7 +76,6 @@ def predict_raster(
     rank, size = rank_and_size()
     if whole and size > 1:
         raise ValueError("--whole runs in one process: start it without torchrun")
-    is_default = whole is None
     if whole is None:
         # Measured in docs/benchmark.md, "Whole images".
         is_single = size == 1 and aoi is None and not predictor.is_detector
@@ -92,10 +91,8 @@ def predict_raster(
         if not parts.exists():  # which a kill may have left
             return out
     elif whole:
-        if is_default:
-            print_line("the backbone sees the raster whole; --no-whole predicts it in tiles")
-        if predictor.batch_size > 1 or (options.get("overlap") or 256) < 256:
-            print_line("whole: batch_size, and an overlap below 256 pixels, change nothing")
+        unused = "batch_size and an overlap below 256 pixels change nothing"
+        print_line(f"the backbone sees the raster whole: {unused}; --no-whole predicts it in tiles")
     with nullcontext() if rank else folder:
         wait_for_ranks()
         if not is_finished:
@@ -144,14 +141,16 @@ class _Rows:
         polygons = f"{crc32(shapely.to_wkb(self._area)):08x}"
         settings |= dict(bands=raster.bands, whole=whole, classes=classes, aoi_polygons=polygons)
         self.settings = predictor.settings | settings | raster.fingerprint()
-        # The rest of a URL may be a password.
-        self._inputs = dict(raster=str(path).partition("?")[0], aoi=aoi and str(aoi))
-        trained = predictor.cfg.get("raster") or {SCALING: raster.scaling}
-        if trained.get(SCALING) != raster.scaling:
-            change = f"{trained.get(SCALING)} in the training, {raster.scaling} here"
-            print_line(
-                f"{path}: scale and offset of the bands differ, and are not applied: {change}"
-            )
+        self._made_from = self.settings | dict(
+            raster=str(path).partition("?")[0],  # the rest of a URL may be a password
+            aoi=aoi and str(aoi),
+            checkpoint=(predictor.arguments or {}).get("checkpoint"),
+            date=f"{date.today()}",
+        )
+        trained = predictor.cfg.get("raster")
+        if trained and trained.get(SCALING) != raster.scaling:
+            change = f"{trained.get(SCALING)} in the training, and are {raster.scaling} here"
+            print_line(f"{path}: scale and offset are not applied: they were {change}")
         self._whole: WholeImage | None = None
         # A small raster is one tile: pipelines would enlarge it, and the model see another scale.
         self._rows = windows(max(raster.height, tile), tile, overlap)
@@ -242,15 +241,11 @@ class _Rows:
 
     def join(self) -> None:
         """Join the files of all rows to the result, a map or a table of objects."""
-        predictor = self._predictor
-        checkpoint = (predictor.arguments or {}).get("checkpoint")
-        made_from = self.settings | self._inputs
-        made_from |= dict(date=f"{date.today()}", checkpoint=checkpoint)
-        if predictor.is_detector:
-            objects.join_objects(self._out, self._row_files, self._raster, self._area, made_from)
+        result = self._out, self._row_files, self._raster, self._made_from
+        if self._predictor.is_detector:
+            objects.join_objects(*result, self._area)
         else:
-            palette = predictor.metainfo.get("palette")
-            maps.join_maps(self._out, self._row_files, self._raster, palette, made_from)
+            maps.join_maps(*result, self._predictor.metainfo.get("palette"))
 
 
 def _cut_to_valid(prediction: Prediction, valid: np.ndarray) -> Prediction:
