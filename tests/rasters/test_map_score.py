@@ -90,10 +90,10 @@ def test_what_counts_is_labelled_in_the_area_by_a_class_of_the_map(out, draw, tm
         (
             ["Road", None],
             NAMES,
-            r"l\.gpkg has the classes \[Road\], and .*map\.tif none of them, but",
+            r"no class in common: \[Road\] in .*l\.gpkg, \[background, ro",
         ),
-        ([None], NAMES, r"l\.gpkg has the classes \[\], and "),
-        (["road"], [], r"l\.gpkg has the classes \[road\], and .*map\.tif none of them, but \[\]"),
+        ([None], NAMES, r"no class in common: \[\] in .*l\.gpkg, "),
+        (["road"], [], r"no class in common: \[road\] in .*l\.gpkg, \[\] in .*map\.tif$"),
     ],
 )
 def test_labels_without_a_class_or_pixel_of_the_map_are_one_line(

@@ -198,7 +198,7 @@ class TestFiles:
             ),
             (BANDS, {}, {}, "of uint16: .* `--bounds 22 980 220 9800 440 19600`, percentiles 2 98"),
             (COLLAR, {}, {}, "of int16: .* `--bounds 17 980 170 9800 340 19600`, percentiles 2 98"),
-            (COLLAR.clip(0, 7), {}, {}, "a sample has few values: choose --bounds LOW HIGH"),
+            (COLLAR.clip(0, 7), {}, {}, "such as `--bounds 1 6 LOW HIGH LOW HIGH`, "),
             (NOISE[:3], {}, dict(bounds=(5, 5)), r"bounds \(5, 5\) for .*: give LOW HIGH of uint8"),
             (NOISE[:3], {}, dict(bounds=(0, 3000)), r"bounds \(0, 3000\) for "),
             (NOISE[0], dict(gcps=POINTS, crs="EPSG:4326"), {}, "`gdalwarp -r bilinear .*a.tif OUT"),

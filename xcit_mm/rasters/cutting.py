@@ -172,9 +172,11 @@ def _cut_into_tiles(area: Any, side: int, overlap: int) -> list[Tile]:
 
 def _choose_tiles(tiles: list[Tile], labels: Labels) -> list[Tile]:
     """Return the tiles that have an object, and up to as many others, evenly spread."""
-    has_object = labels.with_objects([tile.area for tile in tiles])
-    with_object = np.flatnonzero(has_object)
-    others = np.flatnonzero(~has_object)
+    with_object = []
+    others = []
+    for tile in tiles:
+        has_object = any(labels.numbers[label] >= 0 for label, _ in labels.cut(tile.area))
+        (with_object if has_object else others).append(tile)
     count = min(len(with_object), len(others))
     spread = np.linspace(0, len(others) - 1, count).round().astype(int)
-    return [tiles[number] for number in [*with_object, *others[spread]]]
+    return with_object + [others[number] for number in spread]

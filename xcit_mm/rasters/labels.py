@@ -93,11 +93,6 @@ class Labels:
         self._outside_number = number_of_name.get(BACKGROUND, UNLABELLED)
         self._tree = shapely.STRtree(self.shapes)
 
-    def with_objects(self, areas: Sequence[Any]) -> np.ndarray:
-        """Return which of some areas in pixels meet a polygon that has a class, (n,), bool."""
-        area_numbers, labels = self._tree.query(areas, predicate="intersects")
-        return np.isin(np.arange(len(areas)), area_numbers[self.numbers[labels] >= 0])
-
     def cut(self, area: Any) -> Iterator[tuple[int, Any]]:
         """Yield the parts of the polygons in an area in pixels, if they are not narrower than a
         pixel, each with the position of its polygon.

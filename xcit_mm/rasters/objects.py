@@ -56,7 +56,7 @@ def join_objects(
         "score": objects.scores.round(4),
     }
     table = geopandas.GeoDataFrame(columns, geometry=to_map(objects.shapes, raster))
-    options: Any = dict(driver="GPKG", layer_metadata={MADE_FROM: json.dumps(made_from)})
-    options["geometry_type"] = "Polygon" if table.empty else None
+    metadata = {MADE_FROM: json.dumps(made_from)}
+    shape = "Polygon" if table.empty else None
     with written_file(path, rows_folder(path)) as unfinished:
-        table.to_file(unfinished, layer=LAYER, **options)
+        table.to_file(unfinished, layer=LAYER, geometry_type=shape, layer_metadata=metadata)

@@ -138,8 +138,8 @@ class _Rows:
         raster = Raster(path, **reading)
         self._raster = raster
         self._area = area_in_pixels(aoi, raster)
-        polygons = f"{crc32(shapely.to_wkb(self._area)):08x}"
-        settings |= dict(bands=raster.bands, whole=whole, classes=classes, aoi_polygons=polygons)
+        settings |= dict(bands=raster.bands, whole=whole, classes=classes)
+        settings["aoi_polygons"] = crc32(shapely.to_wkb(self._area))
         self.settings = predictor.settings | settings | raster.fingerprint()
         self._made_from = self.settings | dict(
             raster=str(path).partition("?")[0],  # the rest of a URL may be a password

@@ -134,10 +134,9 @@ class Raster:
             kind = self._dtype
             if self.scaling:
                 kind += f", stored with scale and offset {self.scaling}"
-            fix = f"say which become 0 and 255, such as `--bounds {self._suggest_bounds()}`"
-            raise ValueError(
-                f"{self.path} has values of {kind}: {fix}, percentiles 2 98 of a sample"
-            )
+            command = f"--bounds {self._suggest_bounds()}"
+            fix = f"say which become 0 and 255, such as `{command}`, percentiles 2 98 of a sample"
+            raise ValueError(f"{self.path} has values of {kind}: {fix}")
         count = len(self.bands)
         pairs = np.resize(np.array(bounds, np.float64), (count, 2))
         is_beyond = self._dtype == "uint8" and pairs.max() > 255
@@ -147,17 +146,15 @@ class Raster:
         return pairs
 
     def _suggest_bounds(self) -> str:
-        """Return the percentiles 2 and 98 of each band in a sample. They leave out its lowest and
-        its highest value, which may be that of a collar.
+        """Return the percentiles 2 and 98 of each band in a sample, or LOW HIGH for a band of few
+        values. The lowest and the highest value do not count: they may be those of a collar.
         """
         bounds: list[str] = []
         for band in self.sample():
             values = band[np.isfinite(band)]
             inside = values[np.isin(values, np.unique(values)[1:-1])]
             ends = np.quantile(inside, (0.02, 0.98), method="nearest") if len(inside) else [0, 0]
-            if ends[0] == ends[1]:
-                raise ValueError(f"{self.path}: a sample has few values: choose --bounds LOW HIGH")
-            bounds += map(str, ends)
+            bounds += map(str, ends) if ends[0] < ends[1] else ("LOW", "HIGH")
         return " ".join(bounds)
 
     def _squares(self) -> Iterator[tuple[slice, slice]]:
@@ -188,7 +185,7 @@ class Raster:
             raster_crs=self.crs and self.crs.to_string(),
             raster_nodata=str(self._file.nodata),
             raster_scaling=self.scaling,
-            raster_pixels=f"{crc32(self.sample().tobytes()):08x}",
+            raster_pixels=crc32(self.sample().tobytes()),
         )
 
     def resample(self, height: int, width: int) -> None:

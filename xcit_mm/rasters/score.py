@@ -40,13 +40,14 @@ def score_raster(
     Args:
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
         raster: The raster that was predicted, in whose extent objects count. Default: everywhere.
-        class_column, class_name, layer: As of `LabelFile`.
+        class_column, class_name, layer: See `LabelFile`.
 
     Returns:
-        A pandas.DataFrame with a row for each class. Of objects: AP50 as of COCO, precision,
-        recall, F1, score and the numbers of objects in the labels, matched, missed and false, and
-        the row `all` with the mean of AP50. Of a map: IoU and labelled pixels, and the row `mean`.
-        A line tells how many of the labels, objects and pixels count.
+        A pandas.DataFrame with a row for each class. For objects it has AP50 as COCO computes it,
+        precision, recall, F1, the score, and how many objects the labels have, and how many are
+        matched, missed and false; the row `all` has the mean of AP50. For a map it has IoU and
+        labelled pixels, and the row `mean`.
+        A line says how many of the labels, objects and pixels count.
 
     Raises:
         ValueError: If no label counts, or labels and result do not match.
@@ -65,12 +66,12 @@ def _score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
     with gdal(out), open_raster(out) as file:
         names = json.loads(file.tags().get("CLASSES", "[]"))
         polygons = source.read(file.crs)
-        drawn = {*polygons["class"]} - {NO_CLASS}
+        drawn = sorted({*polygons["class"]} - {NO_CLASS})
         note_similar({*names, *drawn}, source.path)
-        if drawn.isdisjoint(names):
-            problem = f"{source.path} has the classes [{preview(sorted(drawn))}]"
-            raise ValueError(f"{problem}, and {out} none of them, but [{preview(names)}]")
-        unknown = sorted(drawn - {*names})
+        unknown = [name for name in drawn if name not in names]
+        if unknown == drawn:
+            classes = f"[{preview(drawn)}] in {source.path}, [{preview(names)}] in {out}"
+            raise ValueError(f"labels and map have no class in common: {classes}")
         if unknown:
             print_line(f"{source.path}: the map lacks {preview(unknown)}, which do not count")
         labels = Labels(polygons, file, names)
@@ -177,8 +178,9 @@ def _score_matches(out: Path, objects: Any, labels: Any, matches: np.ndarray) ->
     with atomic_path(out) as unfinished:
         shutil.copyfile(out, unfinished)
         for name, layer in layers.items():
-            options = dict(geometry_type="MultiPolygon", promote_to_multi=True)
-            layer.to_file(unfinished, layer=name, driver="GPKG", **options)
+            layer.to_file(
+                unfinished, layer=name, geometry_type="MultiPolygon", promote_to_multi=True
+            )
     columns = {name: layer["class"].value_counts() for name, layer in layers.items()}
     names = sorted({*objects["class"], *labels["class"]})
     counts = pandas.DataFrame(columns, index=names).fillna(0).astype(int)
@@ -200,8 +202,8 @@ def _score_matches(out: Path, objects: Any, labels: Any, matches: np.ndarray) ->
 
 
 def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:
-    """Return the score, of scores in descending order, from which on objects have the best F1, or
-    infinity without objects.
+    """Return the score from which on objects have the best F1, or infinity without objects. Scores
+    are in descending order.
     """
     if not len(scores):
         return np.inf
