@@ -159,14 +159,15 @@ def test_classes_that_differ_by_case_or_spaces_are_one_line(raster, tmp_path, ca
     assert "labels.gpkg: 2 classes are 'square'" in lines
 
 
-def test_labels_elsewhere_are_one_line_and_leave_no_tiles(raster, tmp_path):
-    with pytest.raises(ValueError, match=r"^[^\n]* no polygon with a class in the area: compare"):
-        cut(raster, write_labels(tmp_path, shapely.box(9000, 0, 9100, 9)))
-    assert not (tmp_path / "tiles").exists()
-
-
-def test_labels_of_which_no_tile_shows_enough_are_one_line_and_leave_no_tiles(tmp_path):
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [
+        ((9000, 0, 9100, 9), r"^[^\n]* no polygon with a class in the area: compare"),
+        ((5, 5, 475, 475), r"^train: no tile shows a third of a label: [^\n]*$"),
+    ],
+)
+def test_labels_elsewhere_or_too_large_are_one_line_and_leave_no_tiles(box, message, tmp_path):
     raster = save(tmp_path / "a.tif", noise(3, 480, 480), **UTM)
-    with pytest.raises(ValueError, match=r"^train: no tile shows a third of a label: [^\n]*$"):
-        cut(raster, write_labels(tmp_path, shapely.box(5, 5, 475, 475)), hold_out=False)
+    with pytest.raises(ValueError, match=message):
+        cut(raster, write_labels(tmp_path, shapely.box(*box)))
     assert not (tmp_path / "tiles").exists()

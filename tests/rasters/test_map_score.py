@@ -87,28 +87,18 @@ def test_what_counts_is_labelled_in_the_area_by_a_class_of_the_map(out, draw, tm
     ("labelled", "predicted", "message"),
     [
         (["road"], ["road"], r"l\.gpkg: none of 72,000 pixels of the area is labelled"),
-        (
-            ["Road", None],
-            NAMES,
-            r"no class in common: \[Road\] in .*l\.gpkg, \[background, ro",
-        ),
+        (["Road", None], NAMES, r"no class in common: \[Road\] in .*l\.gpkg, \[background, "),
         ([None], NAMES, r"no class in common: \[\] in .*l\.gpkg, "),
         (["road"], [], r"no class in common: \[road\] in .*l\.gpkg, \[\] in .*map\.tif$"),
     ],
 )
 def test_labels_without_a_class_or_pixel_of_the_map_are_one_line(
-    labelled, predicted, message, out, draw
+    labelled, predicted, message, out, draw, capsys
 ):
     """Else the background alone would count, with a score of 1."""
     labels = draw(labelled, *[(400, 0, 409, 9)] * len(labelled))
     write_map(out, np.zeros((240, 300), np.uint8), predicted, transform=ROTATED)
     with pytest.raises(ValueError, match=f"^[^\n]*{message}"):
         score_raster(out, labels)
-
-
-def test_classes_that_differ_by_case_or_spaces_are_one_line(out, draw, capsys):
-    labels = draw(["road", "Road", "ro ad ", "house"], *[(0, 0, 9, 9)] * 4)
-    score_raster(out, labels)
-    lines = capsys.readouterr().err
-    assert "l.gpkg: 3 classes are 'road', but for case or spaces\n" in lines
-    assert lines.count("but for case") == 1
+    line = "l.gpkg: 2 classes are 'road', but for case or spaces\n"
+    assert (line in capsys.readouterr().err) == ("Road" in labelled)
