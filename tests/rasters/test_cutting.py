@@ -78,12 +78,17 @@ class TestObjects:
         assert line in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("bands", [[1, 2, 3, 4], [2]])
-def test_stored_bands_keep_their_values(bands, tmp_path):
+@pytest.mark.parametrize(
+    ("bands", "scaling"), [([1, 2, 3, 4], {}), ([2], dict(scaling=[[1, -1000]]))]
+)
+def test_stored_bands_keep_their_values_and_the_config_has_their_scale(bands, scaling, tmp_path):
     scene = make_scene(tmp_path, bands=4)
+    if scaling:
+        with rasterio.open(scene.raster, "r+") as file:
+            file.offsets = (0, -1000, 0, 0)
     reading = dict(channels=len(bands), raw=True, bands=bands)
     tiles, result = cut(scene.raster, scene.labels, tile=200, reading=reading)
-    assert result.settings == dict(tile=200, overlap=0, bands=bands)
+    assert result.settings == dict(tile=200, overlap=0, bands=bands) | scaling
     with rasterio.open(scene.raster) as source:
         for path in sorted((tiles / "train").iterdir()):
             row, column = place_of(path.stem)
@@ -95,14 +100,6 @@ def test_stored_bands_keep_their_values(bands, tmp_path):
         values = source.read(bands)
     np.testing.assert_allclose(result.statistics[0], values.mean(axis=(1, 2)), rtol=0.05)
     np.testing.assert_allclose(result.statistics[1], values.std(axis=(1, 2)), rtol=0.05)
-
-
-def test_scale_and_offset_of_the_bands_go_into_the_config(raster, tmp_path):
-    labels = write_labels(tmp_path, DISC)
-    assert "scaling" not in cut(raster, labels)[1].settings
-    with rasterio.open(raster, "r+") as file:
-        file.offsets = (-1000, -1000, 0)
-    assert cut(raster, labels)[1].settings["scaling"] == [[1, -1000], [1, -1000], [1, 0]]
 
 
 @pytest.mark.parametrize("is_detector", [True, False])

@@ -14,7 +14,7 @@ from ..utils.atomic import atomic_path
 from ..utils.cli import print_line, progress_bar
 from ..utils.errors import preview
 from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels, note_similar
-from .polygons import area_in_pixels, in_pixels, to_map
+from .polygons import area_in_pixels, box_of, in_pixels, to_map
 from .raster import Raster
 from .settings import READING, SCALING
 from .tiles import Tile, write_images, write_maps, write_objects
@@ -76,9 +76,9 @@ def cut_raster(
     With `hold_out`, no training tile shares a pixel with the area in `held_out.gpkg`.
 
     Args:
-        reading: As of `resolve_settings`.
+        reading: What `resolve_settings` returns.
         aoi: Vector file of the area in which the labels are complete. Default: the raster.
-        model_classes: Classes of a model, whose order the labels take if they have the same.
+        model_classes: Classes of the model. If the labels have the same, they take their order.
 
     Raises:
         ValueError: If no label lies in the area, or labels and raster do not match.
@@ -133,8 +133,8 @@ def _read_labels(
 
 
 def _measure_bands(raster: Raster) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of each band in a sample, or raise ValueError if it has no
-    data.
+    """Return the mean and the standard deviation of each band in a sample. Raise ValueError if the
+    sample has no data.
     """
     sample = np.ma.masked_invalid(raster.sample())
     if not sample.size:
@@ -165,15 +165,14 @@ def _cut_into_tiles(area: Any, side: int, overlap: int) -> list[Tile]:
         spans.append([slice(first + tile.start, first + tile.stop) for tile in axis])
     tiles = []
     for columns, rows in product(*spans):
-        box = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
-        tiles.append(Tile(rows, columns, area.intersection(box)))
+        tiles.append(Tile(rows, columns, area.intersection(box_of(rows, columns))))
     return [tile for tile in tiles if tile.area.area > 0]
 
 
 def _choose_tiles(tiles: list[Tile], labels: Labels) -> list[Tile]:
     """Return the tiles that have an object, and up to as many others, evenly spread."""
-    with_object = []
-    others = []
+    with_object: list[Tile] = []
+    others: list[Tile] = []
     for tile in tiles:
         has_object = any(labels.numbers[label] >= 0 for label, _ in labels.cut(tile.area))
         (with_object if has_object else others).append(tile)

@@ -10,7 +10,7 @@ import shapely
 
 from ..utils.cli import print_line
 from .gdal import open_raster
-from .polygons import burn, in_pixels, read_polygons, repair
+from .polygons import box_of, burn, in_pixels, read_polygons, repair
 
 BACKGROUND = "background"
 NO_CLASS = ""
@@ -94,8 +94,8 @@ class Labels:
         self._tree = shapely.STRtree(self.shapes)
 
     def cut(self, area: Any) -> Iterator[tuple[int, Any]]:
-        """Yield the parts of the polygons in an area in pixels, if they are not narrower than a
-        pixel, each with the position of its polygon.
+        """Yield the parts of the polygons that lie in an area in pixels, each with the position of
+        its polygon. Parts narrower than a pixel are left out.
         """
         for label in np.sort(self._tree.query(area, predicate="intersects")).tolist():
             (part,) = repair([self.shapes[label].intersection(area)])
@@ -107,7 +107,7 @@ class Labels:
         """Return the class numbers of a window, (h, w): of the smallest polygon of each pixel, else
         of BACKGROUND, or UNLABELLED if there is no such class.
         """
-        window = shapely.box(columns.start, rows.start, columns.stop, rows.stop)
+        window = box_of(rows, columns)
         selected = np.sort(self._tree.query(window))
         drawn = zip(self.shapes[selected], self.numbers[selected], strict=True)
         return burn([(window, self._outside_number), *drawn], rows, columns)

@@ -15,8 +15,9 @@ Span = slice | Window
 
 
 def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
-    """Read the polygons of a vector file as a GeoDataFrame in a coordinate system. A line counts
-    the shapes that are not polygons, or have no place in this system.
+    """Read the polygons of a vector file as a GeoDataFrame in a coordinate system.
+
+    Shapes that are no polygons, or have no place in this system, are left out, as a line says.
 
     Args:
         crs: The coordinate system, or None if neither the raster nor the file has one.
@@ -84,6 +85,11 @@ def area_in_pixels(path: str | Path | None, raster: Any) -> Any:
         fix = "compare both in a GIS, and cut what is much larger than the raster"
         raise ValueError(f"{path} covers no pixel of the raster: {fix}")
     return area
+
+
+def box_of(rows: Span, columns: Span) -> Any:
+    """Return a window as a polygon in pixels."""
+    return shapely.box(columns.start, rows.start, columns.stop, rows.stop)
 
 
 def burn(shapes: Iterable[tuple[Any, int]], rows: Span, columns: Span) -> np.ndarray:

@@ -25,7 +25,7 @@ from ..utils.cli import print_line, progress_bar
 from ..utils.folders import check_output, open_folder
 from . import maps, objects
 from .files import check_finished, rows_folder, written_file
-from .polygons import area_in_pixels, covers
+from .polygons import area_in_pixels, box_of, covers
 from .raster import Raster
 from .settings import READING, SCALING, resolve_settings
 
@@ -61,8 +61,8 @@ def predict_raster(
         The path of the result, which exists when all processes have ended.
 
     Raises:
-        ValueError: If an option does not match the raster or the model, or a result or its rows
-            were made from another raster, by another model or option. The message names it.
+        ValueError: If an option does not match the raster or the model, or if there is a result of
+            another raster, model or option, or rows of such a result. The message names it.
         OSError, RuntimeError: If a file cannot be read or written, or another process writes the
             same result.
     """
@@ -115,8 +115,10 @@ class _Tile(NamedTuple):
 
 
 class _Rows:
-    """The rows of tiles of a raster, by the arguments of `predict_raster`. `settings` are what they
-    are made from, as in a JSON.
+    """The rows of tiles of a raster, with the arguments of `predict_raster`.
+
+    Attributes:
+        settings: What determines the rows, as plain values.
     """
 
     def __init__(
@@ -170,13 +172,15 @@ class _Rows:
         self._out = out
 
     def predict(self) -> None:
-        """Predict this process's rows that are not done."""
+        """Predict the rows of this process that are not done, where they touch the area."""
         rank, size = rank_and_size()
         if self._whole is not None and not all(path.exists() for path in self._row_files):
             self._run_trunk(self._whole)
         rows = self._rows[rank::size]
+        area = self._seen_area
         tiles = [
-            [column for column in self._columns if self._is_wanted(row, column)] for row in rows
+            [column for column in self._columns if area.intersects(box_of(row, column))]
+            for row in rows
         ]
         with progress_bar(sum(map(len, tiles)), "tile", disable=rank > 0) as bar:
             for path, row, columns in zip(self._row_files[rank::size], rows, tiles, strict=True):
@@ -198,11 +202,6 @@ class _Rows:
 
         with progress_bar(None, "pass") as bar:
             whole.run_trunk(read, rows_folder(self._out), progress)
-
-    def _is_wanted(self, row: Window, column: Window) -> bool:
-        """Return whether a tile touches the area of interest."""
-        box = shapely.box(column.start, row.start, column.stop, row.stop)
-        return self._seen_area.intersects(box)
 
     def _predict_row(self, row: Window, columns: Sequence[Window]) -> bytes:
         """Return the content of a row's file: objects or classes."""

@@ -31,7 +31,7 @@ class Raster:
             blue, or all but alpha.
         raw: Whether to read values as stored, as `LoadRasterFromFile`.
         bounds: Stored values that become 0 and 255: one pair for all bands, or one for each.
-        nodata: A value without data, besides what the file declares.
+        nodata: A value without data, in addition to what the file declares.
 
     Attributes:
         scaling: Scale and offset of each band, or None if the file declares none. They are not
@@ -157,7 +157,7 @@ class Raster:
             bounds += map(str, ends) if ends[0] < ends[1] else ("LOW", "HIGH")
         return " ".join(bounds)
 
-    def _squares(self) -> Iterator[tuple[slice, slice]]:
+    def _squares(self) -> Iterator[tuple[slice, ...]]:
         """Return the rows and columns of the squares of a sample."""
         axes = []
         for length in self._file.shape:
@@ -193,8 +193,8 @@ class Raster:
         self._size = height, width
 
     def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
-        """Read a window, and which of its pixels have data: by GDAL's mask of the file, with a
-        finite value that is not `nodata` in some band. A window may end beyond the raster.
+        """Read a window, which may end beyond the raster, and which of its pixels have data. They
+        have data if GDAL's mask says so, and some band has a finite value other than `nodata`.
 
         Returns:
             The image, (h, w, 3), uint8, BGR, or for other `channels` (h, w, channels) in the order

@@ -13,7 +13,7 @@ from ..utils.errors import preview
 READING = ("bands", "bounds", "nodata", "tile", "overlap")
 """Options by which a user, or `raster = dict(...)` of a config, says how a raster is read."""
 SCALING = "scaling"
-"""Key of a config's `raster` for `Raster.scaling` in training, which a user does not choose."""
+"""Key of a config's `raster` for the `Raster.scaling` of a training. It is no user's option."""
 
 
 def resolve_settings(
@@ -24,8 +24,8 @@ def resolve_settings(
     `Raster`.
 
     Args:
-        command: Values of READING that a user gave, also as arrays. None stands for no value.
-        trains: Whether tiles to train on are read, for which the model may change its bands.
+        command: What a user gave for READING, as numbers, lists or arrays. None is no value.
+        trains: Whether tiles to train on are read. Then the model may change its bands.
 
     Raises:
         ValueError: If an option is unknown or does not match the model, or nothing states the tile.
