@@ -50,20 +50,17 @@ def test_a_backward_hook_on_all_modules_sees_each_layer_on_large_images():
 
 
 @pytest.mark.parametrize("size", [64, 320])
-def test_vmap_over_images_and_over_models_gives_the_maps_of_each(size):
+def test_vmap_over_models_and_over_images_gives_the_maps_of_each(size):
     models = [XCiT(TINY, out_indices=(0, 1), norm_cfg=BN).eval() for _ in range(2)]
     images = torch.randn(2, 1, 3, size, size)
-    expected = [[model(x) for x in images] for model in models]
-    over_images = torch.vmap(models[0])(images)
-    for level, *maps in zip(over_images, *expected[0], strict=True):
-        torch.testing.assert_close(level, torch.stack(maps))
+    expected = zip(*(model(x) for model, x in zip(models, images, strict=True)), strict=True)
     weights, buffers = torch.func.stack_module_state(models)
 
-    def run(*state: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        return torch.func.functional_call(models[0], state, (images[0],))
+    def run(weights: dict, buffers: dict, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.func.functional_call(models[0], (weights, buffers), (x,))
 
-    over_models = torch.vmap(run)(weights, buffers)
-    for level, *maps in zip(over_models, *(maps for maps, _ in expected), strict=True):
+    actual = torch.vmap(run)(weights, buffers, images)
+    for level, maps in zip(actual, expected, strict=True):
         torch.testing.assert_close(level, torch.stack(maps))
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..models import XCA, prepare_for_inference
+from ..models import prepare_for_inference
 from ..models.prepare import copy_sharing_weights
 from ..utils.compat import without_resize_warning
 
@@ -71,16 +71,11 @@ def _bin_weights(length: int, count: int, like: Tensor) -> Tensor:
 
 
 def make_exportable(model: nn.Module) -> nn.Module:
-    """Return a copy prepared for inference whose graph serves all sizes.
-
-    Attention has one implementation for all sizes, that of the config if it sets one.
-    """
+    """Return a copy prepared for inference whose graph serves all sizes."""
     model = copy_sharing_weights(model).eval()
     prepare_for_inference(getattr(model, "model", model))
     modules: list[Any] = list(model.modules())
     for module in modules:
-        if isinstance(module, XCA) and module.implementation == "auto":
-            module.implementation = "covariance"
         for name, child in module.named_children():
             if isinstance(child, nn.AdaptiveAvgPool2d):
                 size: Any = child.output_size

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import has_hooks, holds_at_all_sizes
+from ..utils.compat import has_hooks
 from .base import keep_valid
 from .products import FastLinear, is_exported, is_traced, linear_by_image, product_dtype
 
@@ -57,8 +57,8 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
 
     It saves multiplications in proportion to N C^2 and adds some in proportion to C^3, so the ratio
     N / C decides, and on a GPU also the size. Its sums over the tokens overflow float16, and a GPU
-    multiplies in half precision too fast for the part in float32. A graph of torch.export has it
-    unless it is slower at all sizes of the graph.
+    multiplies in half precision too fast for the part in float32. A graph of torch.export for
+    several sizes always has it.
     """
     dtype = product_dtype(x)
     half = dtype.itemsize < 4
@@ -66,11 +66,11 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
         return False
     if half and (dtype, x.device.type) != (torch.bfloat16, "cpu"):
         return False
-    if attention.implementation == "auto":
-        ratio = BFLOAT16_RATIO if half else FLOAT32_RATIO
-        if holds_at_all_sizes(x.shape[1] < ratio * x.shape[2]):
+    # In torch.export, a size that is not fixed is a symbol.
+    if attention.implementation == "auto" and isinstance(x.shape[1], int):
+        if x.shape[1] < (BFLOAT16_RATIO if half else FLOAT32_RATIO) * x.shape[2]:
             return False
-        if x.device.type != "cpu" and holds_at_all_sizes(x.numel() < GPU_VALUES):
+        if x.device.type != "cpu" and x.numel() < GPU_VALUES:
             return False
     return is_unmodified(attention)
 
@@ -159,17 +159,14 @@ def centre(x: Tensor, dtype: torch.dtype, valid: Tensor | None = None) -> tuple[
 
 
 def attention_matrix(attention: Any, moments: Moments) -> tuple[Tensor, Tensor]:
-    """Compute M (B, C, C) and o (B, C) of XCA, on the device and in the type of the moments."""
+    """Compute M (B, C, C) and o (B, C) of XCA, in the type of the moments."""
     heads = attention.num_heads
     tokens, mean, products = moments
-    qkv = attention.qkv
-    proj = attention.proj
-    parameters = qkv.weight, qkv.bias, proj.weight, proj.bias, attention.temperature
-    weight, bias, out_weight, out_bias, temperature = (
-        # Moved first: the device of the parameters may lack the type.
-        parameter.to(mean.device).to(mean.dtype)
-        for parameter in parameters
-    )
+    wide = mean.dtype
+    weight = attention.qkv.weight.to(wide)
+    bias = attention.qkv.bias.to(wide)
+    out_weight = attention.proj.weight.to(wide)
+    out_bias = attention.proj.bias.to(wide)
     q_weight, k_weight, v_weight = weight.unflatten(0, (3, heads, -1))  # (heads, d, C) each
     # q(m), k(m) and v(m), each (B, heads, d, 1).
     q_mean, k_mean, v_mean = (
@@ -187,7 +184,7 @@ def attention_matrix(attention: Any, moments: Moments) -> tuple[Tensor, Tensor]:
     q_scale = q_squares.clamp_min(1e-24).rsqrt()
     k_scale = k_squares.clamp_min(1e-24).rsqrt()
     cosines = (dots * q_scale * k_scale.transpose(2, 3)).clamp(-1, 1)
-    attn = (temperature * cosines).softmax(dim=-1)
+    attn = (attention.temperature * cosines).softmax(dim=-1)
     attn = attention.attn_drop(attn)  # A, (B, heads, d, d)
 
     mixed = (attn @ v_weight).flatten(1, 2)  # A Wv, (B, C, C)

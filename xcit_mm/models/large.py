@@ -17,6 +17,7 @@ Each pass replaces the tokens in place, where the last tap will be: N tokens and
 import math
 import shutil
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,13 +75,10 @@ def pyramid_of(backbone: XCiT, taps: Taps, rows: slice, columns: slice) -> tuple
     Raises:
         ValueError: If the window is another.
     """
-    for name, side, cells in zip(
-        ("rows", "columns"), (rows, columns), taps.valid.shape, strict=True
-    ):
+    for side, cells in zip((rows, columns), taps.valid.shape, strict=True):
         ends = range(0, cells * backbone.patch_size + 1, STRIDES[-1])
         if side.start not in ends or side.stop not in ends or side.start >= side.stop:
-            fix = f"give multiples of {ends.step} from 0 to {ends[-1]}"
-            raise ValueError(f"{name}={side.start}:{side.stop} of a window: {fix}")
+            raise ValueError(f"{side} of a window: give multiples of 32 from 0 to {ends[-1]}")
     patch_size = backbone.patch_size
     window = (slice(side.start // patch_size, side.stop // patch_size) for side in (rows, columns))
     maps, valid = taps.crop(*window)
@@ -166,17 +164,14 @@ def check_trunk(trunk: Any) -> None:
 def _build_again(trunk: Any) -> Trunk:
     """Build a trunk, with its pyramid if it has one, and without weights."""
     options: dict[str, Any] = dict(
-        arch=trunk.arch._asdict(),
-        patch_size=trunk.patch_size,
-        out_indices=trunk.out_indices,
         in_channels=trunk.in_channels,
         patch_embed="linear" if type(trunk.patch_embed) is LinearPatchEmbed else "conv",
         use_pos=trunk.pos_embeder is not None,
     )
+    if type(trunk) is XCiT:
+        options["strides"] = trunk.strides
     with torch.device("meta"):
-        if type(trunk) is XCiT:
-            return XCiT(strides=trunk.strides, **options)
-        return Trunk(**options)
+        return type(trunk)(trunk.arch._asdict(), trunk.patch_size, trunk.out_indices, **options)
 
 
 def _form(layer: Any) -> tuple:
@@ -297,7 +292,8 @@ class _Image:
     def run_block(self, number: int, source: Any, target: Any) -> None:
         """Run a block from the tokens in `source` to those in `target`, which may be the same."""
         block = self.trunk.blocks[number]
-        matrices = self.moments.mean, *fast.attention_matrix(block.attn, self.moments)
+        attention = deepcopy(block.attn).to(self.moments.mean.device)
+        matrices = self.moments.mean, *fast.attention_matrix(attention, self.moments)
         mean, matrix, offset = (part.float().to(self.device) for part in matrices)
         self.forget_moments()
         attended = mean[:, :0]  # tokens after attention, of the rows `start` to `done`

@@ -52,17 +52,6 @@ def is_exporting() -> bool:
     return TORCH >= (2, 8) and torch.compiler.is_exporting()
 
 
-def holds_at_all_sizes(condition: bool) -> bool:
-    """Return whether a condition on sizes holds, in torch.export at all sizes that the graph
-    serves. An `if` alone would fix the sizes of the graph, and torch (2.13) documents no function.
-    """
-    if not is_exporting():
-        return condition
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return statically_known_true(condition)
-
-
 def autocast_dtype(device: str) -> torch.dtype | None:
     """Return the type of autocast on a type of device, or None where it is off. Functions of torch
     take the device from 2.4 on.
