@@ -26,18 +26,20 @@ def table(tmp_path) -> RasterRun:
     return RasterRun(tmp_path, "objects.gpkg")
 
 
-def test_rows_of_other_options_are_refused_by_name(table, monkeypatch):
-    monkeypatch.chdir(table.out.parent)
-    write_shapes(Path("area.gpkg"), AREA)
-    table.interrupt()
+def test_rows_of_other_options_or_polygons_are_refused_by_name(table, tmp_path):
+    path = write_shapes(tmp_path / "area.gpkg", AREA)
+    table.interrupt(aoi=path)
     rows = table.rows
-    options = dict(tile=128, overlap=30, bands=[3, 2, 1], bounds=[0, 100], nodata=0)
-    for name, value in dict(options, aoi="area.gpkg").items():
+    area = path.rename(tmp_path / "same.gpkg")
+    write_shapes(path, [shapely.box(0, 0, 100, 300)])
+    options = dict(tile=128, overlap=30, bands=[3, 2, 1], bounds=[0, 100], nodata=0, aoi=path)
+    for name, value in options.items():
         with pytest.raises(ValueError, match=rf"results of another run: {name}\w* was .*, is "):
-            table.predict(**{name: value})
+            table.predict(**dict(aoi=area) | {name: value})
     assert rows and table.rows == rows
-    table.predict(nodata=0, overwrite=True)
-    assert table.out.exists() and not table.rows
+    assert 0 < table.predict(aoi=area) < TILES
+    table.interrupt(overwrite=True)
+    assert table.predict(nodata=0, overwrite=True) == TILES and not table.rows
 
 
 @pytest.mark.parametrize(
@@ -68,16 +70,6 @@ def test_another_raster_of_the_same_name_and_size_is_refused(step, place, name, 
     other.unlink()
     run.assert_equals_an_undisturbed_run()
     assert run.out.read_bytes() == before
-
-
-def test_areas_are_compared_by_their_polygons(table, tmp_path):
-    area = write_shapes(tmp_path / "area.gpkg", AREA)
-    table.interrupt(aoi=area)
-    area.rename(tmp_path / "same.gpkg")
-    write_shapes(area, [shapely.box(0, 0, 100, 300)])
-    with pytest.raises(ValueError, match="results of another run: aoi_polygons was "):
-        table.predict(aoi=area)
-    assert 0 < table.predict(aoi=tmp_path / "same.gpkg") < TILES
 
 
 def test_no_input_is_replaced_by_the_result(models, refusal, tmp_path):
@@ -159,11 +151,17 @@ class TestFinished:
         assert codes == [0, 0]
 
 
-def test_a_result_states_what_it_was_made_from(run, monkeypatch):
+def test_a_result_states_what_it_was_made_from(run, monkeypatch, capsys):
     monkeypatch.setattr(run.model, "settings", dict(weights="epoch_12.pth"))
     with rasterio.open(run.raster, "r+") as file:
         file.offsets = (-1000, -1000, 0)
     run.predict()
+    line = "scale and offset are not applied: they were None in the training, and are [[1.0, -1000"
+    assert line not in capsys.readouterr().err  # a published model had no raster
+    trained = run.model()
+    trained.cfg.raster = dict(tile=96)
+    run.predict(trained, overwrite=True)
+    assert line in capsys.readouterr().err
     if run.out.suffix == ".tif":
         with rasterio.open(run.out) as file:
             metadata = file.tags()
@@ -173,16 +171,6 @@ def test_a_result_states_what_it_was_made_from(run, monkeypatch):
     assert made_from["weights"] == "epoch_12.pth" and made_from["raster"] == str(run.raster)
     assert made_from["tile"] == 96 and made_from["date"].startswith("20")
     assert made_from["raster_scaling"] == [[1, -1000], [1, -1000], [1, 0]]
-
-
-def test_scale_and_offset_that_differ_from_the_training_are_one_line(table, capsys):
-    model = table.model()
-    model.cfg.raster = dict(scaling=[[1, -1000]] * 3)
-    line = "scale and offset are not applied: they were [[1, -1000], [1, -1000], [1, -1000]] in "
-    for _ in range(2):
-        table.predict(model)
-        assert (line in capsys.readouterr().err) == ("scaling" in model.cfg.raster)
-        model.cfg.raster = {}
 
 
 @pytest.mark.parametrize(
