@@ -99,7 +99,8 @@ def cut_raster(
             write = write_objects if is_detector else write_maps
             with progress_bar(len(tiles), "tile", iterable=tiles) as bar:
                 images = write_images(raster, bar, image_folder)
-                count = write(unfinished, split, labels, images)
+                write(unfinished, split, labels, images)
+            count = len([*image_folder.iterdir()])
             print_line(f"{split}: {count} tiles; {len(tiles) - count} without data are left out")
         if "val" in parts:
             to_map([parts["val"]], raster).to_file(unfinished / "held_out.gpkg")

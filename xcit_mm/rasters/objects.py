@@ -1,7 +1,7 @@
 """Objects of rasters: a file of each row of tiles, and the table of all objects for a GIS."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ from .polygons import to_map
 from .raster import Raster
 
 
-def encode_objects(tiles: Iterable[Objects]) -> bytes:
-    """Return the content of a row's file: the objects of its tiles as JSON."""
-    objects = concatenate(tiles)
+def encode_objects(objects: Objects) -> bytes:
+    """Return the content of a row's file: its objects as JSON."""
     plain = objects._replace(shapes=shapely.to_wkb(objects.shapes, hex=True))
     return json.dumps([column.tolist() for column in plain]).encode()
 

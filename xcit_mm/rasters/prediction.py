@@ -19,6 +19,7 @@ from shapely.affinity import scale
 from ..prediction.cluster import rank_and_size, wait_for_ranks
 from ..prediction.prediction import Prediction
 from ..prediction.predictor import Predictor
+from ..prediction.seams import concatenate
 from ..prediction.tiles import Window, interior, reported_objects, to_image, windows
 from ..prediction.whole import WholeImage, check_whole, is_exact_whole
 from ..utils.cli import print_line, progress_bar
@@ -207,12 +208,11 @@ class _Rows:
         """Return the content of a row's file: objects or classes."""
         tiles = self._predict_tiles(row, columns)
         if self._predictor.is_detector:
-            reported = []
-            for tile, prediction in tiles:
-                instances = _cut_to_valid(prediction, tile.valid)
-                of_tile = reported_objects(instances, row, tile.column)
-                reported.append(to_image(of_tile, self._scale))
-            return objects.encode_objects(reported)
+            reported = [
+                reported_objects(_cut_to_valid(prediction, tile.valid), row, tile.column)
+                for tile, prediction in tiles
+            ]
+            return objects.encode_objects(to_image(concatenate(reported), self._scale))
         interiors = {}
         for tile, prediction in tiles:
             labels = np.where(tile.in_area, prediction.segmentation, maps.NODATA)

@@ -33,8 +33,8 @@ Images = Iterable[tuple[Tile, Path, np.ndarray]]
 
 
 def write_images(raster: Raster, tiles: Iterable[Tile], folder: Path) -> Images:
-    """Write and yield the images of the tiles that have data in their area: PNGs, or GeoTIFFs in
-    their place of a raster that is read as stored. Pixels outside of the area are 0.
+    """Write and yield the images of the tiles that have data in their area. They are PNGs, or
+    GeoTIFFs with a place if the raster is read as stored. Pixels outside of the area are 0.
     """
     from rasterio.windows import Window, transform
 
@@ -66,9 +66,9 @@ def _write_png(path: Path, image: np.ndarray) -> None:
     path.write_bytes(cv2.imencode(".png", image)[1].tobytes())
 
 
-def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> int:
-    """Write a COCO json with the objects of a split's images, and return their number. One of which
-    a tile shows too little is a crowd, and one without a class is a crowd in every class.
+def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> None:
+    """Write a COCO json with the objects in the images of a split. An object is a crowd where a
+    tile shows too little of it, and in every class if it has no class.
     """
     coco_images: list[CocoImage] = []
     annotations: list[Annotation] = []
@@ -95,18 +95,14 @@ def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> i
         problem = f"{split}: no tile shows a third of a label"
         raise ValueError(f"{problem}: give other labels, or a larger --tile")
     write_coco(folder / f"{split}.json", labels.names, coco_images, annotations)
-    return len(coco_images)
 
 
-def write_maps(folder: Path, split: str, labels: Labels, images: Images) -> int:
-    """Write the maps of a split's images, and the classes' names. Return the number of maps."""
+def write_maps(folder: Path, split: str, labels: Labels, images: Images) -> None:
+    """Write the maps for the images of a split, and the names of the classes."""
     map_folder = folder / "masks" / split
     map_folder.mkdir(parents=True)
-    count = 0
     for tile, path, is_counted in images:
         numbers = labels.read(tile.rows, tile.columns)
         label_map = np.where(is_counted & (numbers >= 0), numbers, IGNORED).astype(np.uint8)
         _write_png(map_folder / f"{path.stem}.png", label_map)
-        count += 1
     (folder / "classes.txt").write_text("\n".join(labels.names), "utf-8")
-    return count
