@@ -85,10 +85,10 @@ def normalise(x: Tensor) -> Tensor:
 
 
 def inverse_root(tokens: int) -> float:
-    """Return 1 / sqrt(N) in an exported model, by which it scales N tokens before each sum.
+    """Return 1 / sqrt(N), by which an exported model scales N tokens before it adds them up.
 
-    In float16 a sum of 20,000 squares is infinite. The cosines of XCA do not change by a factor.
-    Such a sum is written as a product, for which runtimes add up in float32.
+    In float16 a sum of 20,000 squares is infinite. A factor does not change the cosines of XCA.
+    Each such sum is written as a product, for which runtimes add up in float32.
     """
     # In parts: N may be above 65504, which is infinite in float16.
     return (tokens // 256 + tokens % 256 / 256) ** -0.5 / 16
@@ -143,7 +143,7 @@ def centre(x: Tensor, dtype: torch.dtype, valid: Tensor | None = None) -> tuple[
         root = inverse_root(x.shape[1])
         mean = x.new_full((1, x.shape[1]), root, dtype=wide) @ (x.to(wide) * root)
         y = (x - mean).to(dtype)
-        counted = y * root
+        counted = y * root  # S / N: the moments count as those of one token
         return y, Moments(1, mean, (counted.transpose(1, 2) @ counted).to(wide))
     if valid is None:
         mean = x.mean(dim=1, keepdim=True, dtype=wide)
