@@ -67,8 +67,8 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
 class FastLinear(nn.Linear):
     """`nn.Linear`, by oneDNN where MKL is slow.
 
-    Code that looks for the class `nn.Linear` alone, such as torch's `quantize_dynamic`, leaves these
-    layers out. Give the class back first:
+    Code that looks for the class `nn.Linear` alone, such as torch's `quantize_dynamic`, leaves
+    these layers out. Give the class back first:
 
         for layer in model.modules():
             if type(layer) is FastLinear:
