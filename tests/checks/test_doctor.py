@@ -140,6 +140,22 @@ def test_mask2former_in_slide_mode_is_a_failure_before_its_first_validation():
     assert_named(failures(config, *slide), [("D607", "Mask2FormerHead")])
 
 
+def test_maskformer_of_mmseg_must_not_pad(tmp_path):
+    """It squeezes the map of a padded image, which mmseg then cuts."""
+    config = tmp_path / "maskformer.py"
+    config.write_text(
+        "_base_ = 'mmseg::maskformer/maskformer_r50-d32_8xb2-160k_ade20k-512x512.py'\n"
+        "custom_imports = dict(imports=['xcit_mm'])\n"
+        "model = dict(backbone=dict(_delete_=True, type='XCiT', arch='n12'),\n"
+        "    decode_head=dict(in_channels=[128] * 4))\n"
+    )
+    options = ["model.data_preprocessor.test_cfg.size_divisor=32"]
+    found = findings(config, *options, level="note")
+    assert "MaskFormerHead squeezes" in "".join(note.text for note in found)
+    options = ["model.data_preprocessor.test_cfg=None"]
+    assert "D607" not in [note.code for note in findings(config, *options, level="note")]
+
+
 @pytest.mark.parametrize("code, options, named", SILENT)
 def test_a_segmentor_that_is_wrong_in_silence_is_a_note(code, options, named):
     """Its maps are misplaced, or pixels or labels are not those of its weights or scores."""

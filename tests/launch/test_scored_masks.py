@@ -8,6 +8,11 @@ import pytest
 import torch
 from helpers.demo_runs import SCORES, cfg_options
 from mmdet.evaluation import CocoMetric
+from torch import nn
+
+from xcit_mm import read_config
+from xcit_mm.models.build import load_model
+from xcit_mm.prediction.masks import return_crops
 
 _, DET = SCORES
 
@@ -41,6 +46,24 @@ def test_masks_are_scored_without_tensors_of_the_photos_size(
     assert len(encoded) > 5 and not any(isinstance(mask, torch.Tensor) for mask in encoded)
     theirs, ours = (json.loads(read_scores(folder)) for folder in ("theirs", "ours"))
     assert theirs["coco/segm_mAP"] == pytest.approx(ours["coco/segm_mAP"], abs=1e-3)
+
+
+def test_masks_that_a_hook_draws_stay_masks(scored, models, shapes, call, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    config, weights = models["det"]
+    drawing = "dict(type='DetVisualizationHook', draw=True, test_out_dir='drawn')"
+    Path("drawing.py").write_text(f"_base_ = {config!r}\ncustom_hooks = [{drawing}]\n")
+    options = (*cfg_options(DET, shapes, 1), "test_evaluator.metric=segm")
+    assert call("test", "drawing.py", weights, "--work-dir", "ours", *options)[0] == 0
+    assert scored and all(isinstance(masks, torch.Tensor) for masks in scored)
+
+
+def test_masks_are_encoded_inside_of_a_wrapper_too(models):
+    """DistributedDataParallel has the model as its `module`."""
+    model = load_model(read_config(models["det"][0]), models["det"][1])
+    wrapper = nn.ModuleDict(dict(module=model))
+    return_crops(wrapper, encodes=True)
+    assert "predict_by_feat" in vars(model.roi_head.mask_head)
 
 
 def read_scores(folder: str) -> str:

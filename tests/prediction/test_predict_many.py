@@ -223,7 +223,7 @@ def test_results_stay_until_those_that_overwrite_them_are_complete(
 ):
     def contents() -> dict[Path, bytes]:
         files = [path for path in out.rglob("[!.]*") if path.is_file()]
-        return {path: path.read_bytes() for path in files}
+        return {path: path.read_bytes() for path in files if ".new" not in path.parts}
 
     seen = []
 
@@ -247,7 +247,59 @@ def test_results_stay_until_those_that_overwrite_them_are_complete(
     assert call(*arguments)[0] == 0
     assert len(seen) == 4  # the first was not predicted again
     assert len(read_images(out)) == 3 and json.loads((out / "run.json").read_text())["tile"] == 64
-    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert not (out / ".new").exists()
+
+
+@pytest.mark.parametrize("moves", [0, 1, 4, 6])
+@pytest.mark.parametrize("again", ["--overwrite", "--no-visualizations"])
+def test_results_that_a_kill_stops_from_moving_move_at_the_next_call(
+    again, moves, predictors, predicted, photos, call, out, monkeypatch
+):
+    """Also at a call with the former options, which is refused then."""
+    replaced = Path.replace
+    done = []
+
+    def replace(self: Path, target: Path) -> Path:
+        if ".new" in self.parts and not self.name.endswith(".unfinished"):
+            if len(done) == moves:
+                raise KeyboardInterrupt
+            done.append(self)
+        return replaced(self, target)
+
+    overwrite = ("predict", photos / "01.png", *predicted[2:], "--overwrite")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        code = call(*overwrite)[0]
+    if again == "--overwrite":
+        assert call(*overwrite)[0] == 0
+    else:
+        former = (*predicted, again)
+        with pytest.raises(SystemExit):
+            call(*former)
+    assert code == 130 or len(done) < moves
+    assert [image["file_name"] for image in read_images(out)] == ["01.png"]
+    assert [path.name for path in (out / "labels").iterdir()] == ["01.png.png"]
+    assert [path.name for path in (out / "visualizations").iterdir()] == ["01.png.jpg"]
+    stored = cv2.imread(str(out / "labels" / "01.png.png"), cv2.IMREAD_UNCHANGED)
+    assert np.array_equal(stored, predictors["seg"](photos / "01.png").segmentation)
+    assert not (out / ".new").exists()
+
+
+def test_what_a_stopped_overwriting_predicted_of_other_photos_is_not_taken(
+    predicted, photos, call, out, before_forward
+):
+    seen = []
+
+    def interrupt(inputs: list[torch.Tensor]) -> None:
+        seen.append(inputs)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    before_forward(interrupt)
+    two = (predicted[0], photos / "01.png", photos / "02.png", *predicted[2:], "--overwrite")
+    assert call(*two)[0] == 130
+    assert call("predict", photos / "03.png", *predicted[2:], "--overwrite")[0] == 0
+    assert [image["file_name"] for image in read_images(out)] == ["03.png"]
 
 
 def test_overwriting_keeps_the_files_of_the_user(predicted, call, command, photos, refusal, out):

@@ -152,10 +152,21 @@ class TestMask:
         expected[square] = True
         np.testing.assert_array_equal(read_raster(path)[1], expected)
 
+    def test_data_between_the_squares_of_a_sample_tell_rasters_apart(self, path):
+        """Of 3000 x 3000 pixels, a sample sees rows 0 to 63, then 419 to 482, and so on."""
+        fingerprints = []
+        for seed in range(2):
+            pixels = np.zeros((3, 3000, 3000), np.uint8)
+            pixels[:, 80:400, 80:400] = seed + noise(3, 320, 320) // 2 + 1
+            raster = Raster(save(path, pixels, nodata=0))
+            assert raster.sample().size
+            fingerprints.append(raster.fingerprint())
+        assert fingerprints[0] != fingerprints[1]
+
     def test_an_alpha_band_with_soft_edges_is_a_mask(self, path):
         opacity = np.full((70, 90), 255, np.uint8)
         opacity[:10] = 0
-        opacity[10:12] = noise(2, 90)
+        opacity[10:32] = noise(22, 90)
         save(path, np.concatenate([NOISE[:3], opacity[None]]))
         np.testing.assert_array_equal(read_raster(path)[1], opacity > 0)
 

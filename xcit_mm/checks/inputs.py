@@ -42,13 +42,19 @@ def check_sizes(cfg: Config, model: Any) -> Iterator[Finding]:
         return
     options = vars(model.data_preprocessor)
     padding = options.get("test_cfg") or {}
-    if (padding.get("size_divisor") or 1) % MIN_SIZE:
+    heads = [type(part).__name__ for part in model.modules()]
+    if "MaskFormerHead" in heads:
+        if padding:
+            problem = "mmseg's MaskFormerHead squeezes the map of a padded image"
+            fix = "model.data_preprocessor.test_cfg=None, and test images of multiples of 32"
+            yield note("D607", problem, fix)
+    elif (padding.get("size_divisor") or 1) % MIN_SIZE:
         problem = "a map is misplaced if a side of its image is no multiple of 32"
         yield note("D607", problem, "model.data_preprocessor.test_cfg=dict(size_divisor=32)")
     sizes = []
     if model.test_cfg and model.test_cfg.get("mode") == "slide":
-        sizes.append(model.test_cfg["crop_size"])
-        if padding and "Mask2FormerHead" in [type(part).__name__ for part in model.modules()]:
+        sizes.append(model.test_cfg.get("crop_size", MIN_SIZE))
+        if padding and "Mask2FormerHead" in heads:
             problem = "Mask2FormerHead enlarges each crop to the padded image, and mmseg stops"
             yield fail("D607", problem, "model.test_cfg.mode=whole")
     for dataset in data_sets(cfg, "train"):

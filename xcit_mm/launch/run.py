@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.registry import RUNNERS
+from mmengine.registry import HOOKS, RUNNERS
 from mmengine.runner import Runner
 
 from ..checks.doctor import check_test, check_training
@@ -21,7 +21,7 @@ from ..training.termination import TerminationHook
 from ..utils.atomic import restored_on_error
 from ..utils.cli import cli_main, parse_cfg_options, quiet
 from ..utils.compat import load_files_by
-from ..utils.configs import evaluators, read_config, type_name
+from ..utils.configs import evaluators, part_class, read_config, type_name
 from ..utils.folders import lock_folder
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
@@ -174,14 +174,17 @@ def _build_runner(cfg: Config) -> Runner:
 
 
 def _only_counts_masks(cfg: Config) -> bool:
-    """Return whether masks are scored by CocoMetric and not drawn.
+    """Return whether masks are scored by CocoMetric, and no hook draws them or may read them.
 
     Then they need not be tensors of the photo's size: 4.8 GB for 100 objects in 8000 x 6000 pixels.
     """
     metrics = evaluators(cfg, "val") + evaluators(cfg, "test")
     hooks = cfg.get("default_hooks") or {}
     is_drawn = (hooks.get("visualization") or {}).get("draw", False)
-    return not is_drawn and {type_name(metric) for metric in metrics} == {"CocoMetric"}
+    own_hooks = [part_class(hook, HOOKS) for hook in cfg.get("custom_hooks") or []]
+    libraries = {hook.__module__.partition(".")[0] for hook in own_hooks if hook}
+    is_read = is_drawn or not libraries <= {"mmengine", "xcit_mm"}
+    return not is_read and {type_name(metric) for metric in metrics} == {"CocoMetric"}
 
 
 def _say(line: str) -> None:

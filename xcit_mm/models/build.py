@@ -152,12 +152,12 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     model = _build_trunk(arguments)
-    is_dense = weights.needs_pyramid or weights.heads
     is_known = trained is not None or "out_indices" in options or Path(path).stem in PUBLISHED
-    if is_dense and not is_known:
-        strides = getattr(model, "strides", (model.patch_size,))
+    if not is_known:
+        strides = getattr(model, "strides", (model.patch_size,) * len(model.out_indices))
         taps = f"blocks {model.out_indices} are tapped for strides {strides}"
-        print_line(f"{path} has no config: {taps}; out_indices and strides choose others")
+        problem = "no config in it says out_indices and strides"
+        print_line(f"{path}: {problem}: {taps}; give both if the training had others")
     return model
 
 

@@ -77,7 +77,7 @@ def return_crops(model: Any, encodes: bool = False) -> None:
     Args:
         encodes: Whether they return the RLE of each mask, which mmdet's CocoMetric takes, instead.
     """
-    if not hasattr(model, "roi_head"):
+    if not any(hasattr(part, "roi_head") for part in model.modules()):  # also in a wrapper
         return
     from mmdet.models.roi_heads.mask_heads import FCNMaskHead
 

@@ -18,6 +18,12 @@ from .listing import Listing
 from .predictor import Predictor
 from .results import IMAGES, LABELS, PREDICTIONS, VISUALIZATIONS, result_paths, write_jsons
 
+NEW = ".new"
+"""Folder, in that of a run, of the results that replace it when they are complete."""
+COMPLETE = "complete"
+MOVING = "moving"
+"""Files in it that say so, and that the former results are removed."""
+
 
 class RunReport(NamedTuple):
     """Result of a run.
@@ -60,7 +66,7 @@ def predict_many(
         workers: Number of processes that read images. Default: 2 beside a GPU, else 0.
         ray: Address of a Ray cluster, 'auto' for that of this machine, or 'local' for a new one.
         overwrite: Whether to replace the results of earlier calls. They stay until all images are
-            predicted; the new ones are in `OUT.new` until then.
+            predicted; the new ones are in `OUT/.new` until then.
         retry_failed: Whether to predict failures again.
 
     Returns:
@@ -75,7 +81,7 @@ def predict_many(
         workers = 0 if predictor.device == "cpu" else 2
     out = Path(os.path.abspath(out))
     category_ids = _category_ids(predictor, listing.categories)
-    folder = out.with_name(f"{out.name}.new") if overwrite else out
+    folder = out / NEW if overwrite else out
     engine = Engine(predictor, Journal(folder), folder, category_ids, drawing, workers)
     rank, size = rank_and_size()
     with nullcontext() if rank else _open_results(engine, listing, out):
@@ -97,7 +103,8 @@ def predict_many(
             return None
         report = _report(engine, is_new)
         if folder != out:
-            _replace_results(out, folder)
+            (folder / COMPLETE).touch()
+            _replace_results(out)
         return report._replace(out=out)
 
 
@@ -117,20 +124,25 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
 
 @contextmanager
 def _open_results(engine: Engine, listing: Listing, out: Path) -> Iterator[None]:
-    """Open the folder of an engine, which may replace `out`, if nothing of the user's is lost."""
-    check_output(out, [item.path for item in listing.items])
-    for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
-        if (out / name).exists() and not (out / SETTINGS).exists():
-            raise FileExistsError(f"{out / name} is not of a run: give another --out")
+    """Open the folder of an engine, `out` or the new results in it, if nothing of the user's is
+    replaced.
+    """
+    paths = {item.path for item in listing.items}
+    check_output(out, paths)
+    folder = engine.out
     settings = dict(category_ids=engine.category_ids, drawing=engine.drawing)
     settings |= engine.predictor.settings
-    folder = engine.out
-    replaces = folder != out
-    former = lock_folder(out, "--out") if replaces else nullcontext()
-    with former, open_folder(folder, settings, replaces, lambda: _list_results(folder)):
-        for path in (folder / JOURNAL).glob("*.unfinished"):
-            path.unlink()
-        yield
+    with lock_folder(out, "--out") if folder != out else nullcontext():
+        _replace_results(out)  # which a kill may have stopped
+        for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
+            if (out / name).exists() and not (out / SETTINGS).exists():
+                raise FileExistsError(f"{out / name} is not of a run: give another --out")
+        if folder != out and not paths.issuperset(read_journals(folder).records):
+            shutil.rmtree(folder)  # of other images
+        with open_folder(folder, settings, folder != out, lambda: _list_results(folder)):
+            for path in (folder / JOURNAL).glob("*.unfinished"):
+                path.unlink()
+            yield
 
 
 def _list_results(folder: Path) -> list[Path]:
@@ -143,15 +155,20 @@ def _list_results(folder: Path) -> list[Path]:
     return [*results, *(folder / JOURNAL).glob("*")]
 
 
-def _replace_results(out: Path, new: Path) -> None:
-    """Replace the files of a run by those of another, whose folder is removed.
+def _replace_results(out: Path) -> None:
+    """Replace the results of a run by the complete new ones in its folder, if there are any.
 
-    After a kill the same call goes on: the journals and the settings of the new run move last.
+    After a kill, the next call goes on: what has moved is not removed again.
     """
-    for path in _list_results(out):
-        path.unlink(missing_ok=True)
-    for path in [*_list_results(new), new / SETTINGS]:
-        if path.exists():
+    new = out / NEW
+    if (new / COMPLETE).exists():
+        for path in _list_results(out):
+            path.unlink(missing_ok=True)
+        (new / COMPLETE).rename(new / MOVING)
+    if not (new / MOVING).exists():
+        return
+    for path in new.rglob("*"):
+        if path.is_file() and path.name not in (MOVING, ".lock"):
             target = out / path.relative_to(new)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)

@@ -100,12 +100,14 @@ class Raster:
         raise ValueError(f"{self.path} {problem}: convert it by `{command} OUT.tif`")
 
     def _is_mask(self, band: int) -> bool:
-        """Return whether nearly all values of a band other than 0 are the same, in a sample. An
-        infrared band has many values, and some programs mark it as alpha.
+        """Return whether at least half of a band's values other than 0 are the same, in a sample.
+
+        A mask may have soft edges. An infrared band has many values, and some programs mark it as
+        alpha.
         """
         values = np.array([self._file.read(band, window=square) for square in self._squares()])
         _, counts = np.unique(values[values != 0], return_counts=True)
-        return counts.max(initial=0) >= 0.9 * counts.sum()
+        return counts.max(initial=0) >= 0.5 * counts.sum()
 
     def _choose_bands(self, bands: Sequence[int] | None) -> list[int]:
         images = [number for number, color in enumerate(self._colors, 1) if color != "alpha"]
@@ -157,22 +159,26 @@ class Raster:
             bounds += map(str, ends) if ends[0] < ends[1] else ("LOW", "HIGH")
         return " ".join(bounds)
 
-    def _squares(self) -> Iterator[tuple[slice, ...]]:
-        """Return the rows and columns of the squares of a sample."""
+    def _squares(self, count: int = _SQUARES) -> Iterator[tuple[slice, ...]]:
+        """Return the rows and columns of the squares of a sample, `count` along an axis."""
         axes = []
         for length in self._file.shape:
-            side = min(_SQUARE, math.ceil(length / _SQUARES))
-            starts = np.linspace(0, length - side, _SQUARES, dtype=int).tolist()
+            side = min(_SQUARE, math.ceil(length / count))
+            starts = np.linspace(0, length - side, count, dtype=int).tolist()
             axes.append([slice(start, start + side) for start in starts])
         return product(*axes)
 
     def sample(self) -> np.ndarray:
         """Return stored values of the pixels with data in squares all over the raster,
-        (bands, n).
+        (bands, n). There are more squares if the first have no data.
         """
-        with gdal(self.path):
-            squares = [self._read(*square) for square in self._squares()]
-        return np.concatenate([pixels[:, valid] for pixels, valid in squares], axis=1)
+        for count in (_SQUARES, 4 * _SQUARES):
+            with gdal(self.path):
+                squares = [self._read(*square) for square in self._squares(count)]
+            sample = np.concatenate([pixels[:, valid] for pixels, valid in squares], axis=1)
+            if sample.size:
+                break
+        return sample
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what tells a raster from others, wherever it is, as plain values. `raster_pixels`

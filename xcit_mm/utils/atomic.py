@@ -49,13 +49,18 @@ def restored_on_error(paths: Iterable[Path]) -> Iterator[None]:
 
     New ones are removed, and so are the folders made for them if they are empty. Former ones have a
     hidden name beside them while the block runs, and are removed at its end.
+
+    Raises:
+        FileExistsError: If a kill has left a file of this hidden name.
     """
     former = {path: path.with_name(f".former-{path.name}") for path in paths}
     new_folders = {path.parent for path in former if not path.parent.exists()}
     for path, kept in former.items():
-        if kept.exists():  # after a kill: what stands at the path is not complete
-            _remove(path)
-        elif path.exists():
+        if kept.exists():
+            problem = f"{kept} is what a stopped command put aside"
+            raise FileExistsError(f"{problem}: rename it to {path.name}, or remove it")
+    for path, kept in former.items():
+        if path.exists():
             path.rename(kept)
     try:
         yield
