@@ -24,19 +24,19 @@ from helpers.paths import ROOT
 # "Subpackages".
 SIZES = {
     "xcit_mm/.": 7,
-    "xcit_mm/checks": 29,
+    "xcit_mm/checks": 32,
     "xcit_mm/commands": 20,
     "xcit_mm/datasets": 16,
     "xcit_mm/deployment": 34,
-    "xcit_mm/launch": 24,
-    "xcit_mm/models": 62,
+    "xcit_mm/launch": 25,
+    "xcit_mm/models": 64,
     "xcit_mm/ops": 16,
-    "xcit_mm/prediction": 59,
-    "xcit_mm/rasters": 49,
-    "xcit_mm/training": 21,
-    "xcit_mm/utils": 21,
+    "xcit_mm/prediction": 60,
+    "xcit_mm/rasters": 52,
+    "xcit_mm/training": 22,
+    "xcit_mm/utils": 24,
     "xcit_mm/weights": 39,
-    "tests": 450,
+    "tests": 490,
 }
 FOLDERS = ("benchmarks", "configs", "docs", "requirements", "tests", "tools")
 FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile")

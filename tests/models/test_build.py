@@ -1,5 +1,6 @@
 """Models from weights or from a config: the file or the config is checked first and not changed."""
 
+import logging
 import warnings
 from copy import deepcopy
 from pathlib import Path
@@ -135,6 +136,12 @@ def test_the_backbone_of_a_trained_model_has_its_pyramid(models, tmp_path, image
     assert all(torch.equal(*pair) for pair in zip(maps, expected, strict=True))
 
 
+@pytest.fixture(autouse=True)
+def closed_streams_are_silent(monkeypatch) -> None:
+    """Loggers of earlier tests write to closed streams."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+
+
 def save_segmentor(path: Path, config: str | None, **options) -> None:
     """Save a segmentor whose backbone has some options, with the text of a config."""
     backbone = XCiT(MINI, norm_cfg=dict(type="BN"), **options).state_dict()
@@ -159,7 +166,7 @@ def test_a_trained_file_is_tapped_where_its_config_says(options, tmp_path, capsy
     trained = XCiT(MINI, **options)
     loaded = xcit_mm.backbone(file)
     assert (loaded.out_indices, loaded.strides) == (trained.out_indices, trained.strides)
-    assert "tapped" not in capsys.readouterr().err
+    assert capsys.readouterr().err == ""
     chosen = xcit_mm.backbone(file, out_indices=(2, 4), strides=(16, 32))
     assert (chosen.out_indices, chosen.strides) == ((2, 4), (16, 32))
 
@@ -174,7 +181,7 @@ def test_a_line_names_the_taps_that_no_config_says(config, tmp_path, capsys):
     assert "run" not in out
     xcit_mm.backbone(file, out_indices=(0, 1, 2, 3))
     xcit_mm.backbone(file.rename(tmp_path / "sem_fpn_xcit_tiny_12_p16.pth"))
-    assert "tapped" not in capsys.readouterr().err
+    assert capsys.readouterr().err == ""
 
 
 def test_weights_for_a_backbone_without_memory_are_refused(tmp_path):

@@ -59,8 +59,8 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
     else:
         preprocessor = model["data_preprocessor"]
         preprocessor["seg_pad_val"] = IGNORED
-        heads = map(type_name, iter_parts(model["decode_head"]))
-        if "MaskFormerHead" not in heads:  # mmseg's misplaces padded maps
+        head_types = map(type_name, iter_parts(model["decode_head"]))
+        if "MaskFormerHead" not in head_types:  # mmseg's misplaces padded maps
             preprocessor["test_cfg"] = _padded_to_cells(preprocessor.get("test_cfg") or {})
         for step in iter_parts([training, test]):
             step.pop("reduce_zero_label", None)  # labels are 0, 1, ...
