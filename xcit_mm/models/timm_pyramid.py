@@ -12,6 +12,7 @@ from ..utils.errors import reason
 from ..weights.bands import LINEAR_STEM, with_stem_for_bands
 from ..weights.layouts import TIMM_PREFIX, Weights
 from ..weights.matching import match_backbone
+from .base import MIN_SIZE
 from .xcit import STRIDES, Pyramid, pad_small_sides, taps_and_strides
 
 # timm's modules of transformers whose blocks all have the stride of their patches.
@@ -128,8 +129,9 @@ class TimmPyramid(Pyramid):
             ValueError: If the image has other channels than `in_channels`.
         """
         self.check_image(x)
+        padded = pad_small_sides(x, MIN_SIZE)
         taps = self.timm_model.forward_intermediates(
-            pad_small_sides(x), self.out_indices, norm=self.final_norm, intermediates_only=True
+            padded, self.out_indices, norm=self.final_norm, intermediates_only=True
         )
         return self.apply_levels(taps, images=x)
 

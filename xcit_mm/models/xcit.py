@@ -435,9 +435,11 @@ def taps_and_strides(
     return taps, strides
 
 
-@torch.jit.script_if_tracing  # a trace serves images on both sides of the condition
-def pad_small_sides(x: Tensor, least: int = MIN_SIZE) -> Tensor:
-    """Pad images (B, C, H, W) with zeros at right and bottom to sides of at least 32 pixels."""
+# A trace serves images on both sides of the condition. A default value of `least` would stop
+# torch.compile (2.1).
+@torch.jit.script_if_tracing
+def pad_small_sides(x: Tensor, least: int) -> Tensor:
+    """Pad images (B, C, H, W) with zeros at right and bottom to sides of `least` pixels."""
     height, width = x.shape[2], x.shape[3]
     if height >= least and width >= least:
         return x[:]  # a trace tells the padded image from `x` only if it is another tensor
@@ -445,7 +447,7 @@ def pad_small_sides(x: Tensor, least: int = MIN_SIZE) -> Tensor:
 
 
 @torch.jit.script_if_tracing
-def crop_padded_sides(x: Tensor, images: Tensor, stride: int, least: int = MIN_SIZE) -> Tensor:
+def crop_padded_sides(x: Tensor, images: Tensor, stride: int, least: int) -> Tensor:
     """Crop a feature map at the sides at which `pad_small_sides` pads images."""
     for side in (2, 3):
         if images.shape[side] < least:
@@ -488,7 +490,7 @@ class Pyramid(Backbone):
         for level, tap, stride in zip(self.levels(), taps, self.strides, strict=True):
             x = _apply_level(level, tap, valid)
             if images is not None:
-                x = crop_padded_sides(x, images, stride)
+                x = crop_padded_sides(x, images, stride, MIN_SIZE)
             maps.append(x.contiguous(memory_format=self.memory_format))
         return tuple(maps)
 
@@ -575,6 +577,6 @@ class XCiT(Trunk, Pyramid):
             ValueError: If the image has other channels than `in_channels`.
         """
         self.check_image(x)
-        padded = pad_small_sides(x)
+        padded = pad_small_sides(x, MIN_SIZE)
         taps = super().forward(padded)
         return self.apply_levels(taps, self.valid_cells(padded, self.patch_size), x)
