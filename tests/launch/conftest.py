@@ -10,6 +10,7 @@ import pytest
 from helpers.doctor_data import edit_json
 from helpers.exports import copy_shape_maps, shapes_options
 from mmengine.config import Config
+from torch import nn
 
 from xcit_mm.__main__ import main
 
@@ -21,7 +22,7 @@ class Started(BaseException):
 class NotRun:
     """In place of mmengine's Runner."""
 
-    model = None
+    model = nn.Module()
     logger = SimpleNamespace(handlers=[])
 
     def __init__(self, cfg: Config) -> None:
