@@ -67,7 +67,7 @@ def test_predictions_and_exports_of_other_classes_are_refused(models, tmp_path):
     refusal = "trained.pth has learned other classes than the config: road instead of background;"
     with pytest.raises(ValueError, match=refusal):
         Predictor.from_pretrained(models["seg"][0], checkpoint)
-    deployment = pytest.importorskip("xcit_mm.deployment")  # not with torch below 2.6
+    deployment = pytest.importorskip("xcit_mm.deployment")  # not with torch below 2.8
     with pytest.raises(ValueError, match=refusal):
         deployment.export_model(models["seg"][0], checkpoint, tmp_path / "model.onnx")
 
