@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.atomic import atomic_path
+from ..utils.folders import find_change
 from .gdal import open_raster
 
 MADE_FROM = "MADE_FROM"
@@ -43,8 +44,6 @@ def check_finished(out: Path, settings: Mapping[str, Any]) -> None:
         with open_raster(out) as file:
             metadata = file.tags()
     made_from = json.loads(metadata.get(MADE_FROM, "{}"))
-    for name, value in json.loads(json.dumps(settings)).items():
-        former = made_from.get(name)
-        if former != value:
-            change = f"{name} was {former}, is {value}"
-            raise ValueError(f"{out} is of another run: {change}: give another out, or overwrite")
+    change = find_change({name: made_from.get(name) for name in settings}, settings)
+    if change:
+        raise ValueError(f"{out} is of another run: {change}: give another out, or overwrite")

@@ -35,7 +35,7 @@ def open_folder(
     with lock_folder(folder, "--out"):
         path = folder / SETTINGS
         content = json.dumps(settings, indent=2)
-        change = _find_change(path, json.loads(content))
+        change = find_change(json.loads(path.read_bytes()), settings) if path.exists() else ""
         if change and not overwrite:
             fix = "give another --out, or --overwrite"
             raise ValueError(f"{folder} has results of another run: {change}; {fix}")
@@ -48,14 +48,16 @@ def open_folder(
         yield
 
 
-def _find_change(path: Path, settings: Mapping[str, Any]) -> str:
-    """Describe the first setting that differs from those in a file, or return '' if none does."""
-    if not path.exists():
-        return ""
-    stored = json.loads(path.read_bytes())
-    for name in {**settings, **stored}:
-        if stored.get(name) != settings.get(name):
-            return f"{name} was {stored.get(name)}, is {settings.get(name)}"
+def find_change(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Describe the first setting that differs from stored ones, or return '' if none does.
+
+    Args:
+        stored: Settings as they were read from a JSON.
+    """
+    current = json.loads(json.dumps(settings))  # tuples are lists in a JSON
+    for name in {**current, **stored}:
+        if stored.get(name) != current.get(name):
+            return f"{name} was {stored.get(name)}, is {current.get(name)}"
     return ""
 
 
