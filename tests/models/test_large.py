@@ -88,6 +88,14 @@ def test_a_trunk_without_convolutions_and_position_has_the_taps_in_memory(device
     assert_close(taps.crop(ALL, ALL)[0], scene.in_memory(model))
 
 
+def test_a_device_without_float64_keeps_the_sums_on_the_cpu():
+    """As Apple's and Ascend's. Here it is torch's device without memory."""
+    with torch.device("meta"):
+        image_of_no_pixels = large._Image(Trunk(TRUNK, out_indices=(0, 3)), 64, 64)
+    assert image_of_no_pixels.device.type == "meta"
+    assert {part.device.type for part in image_of_no_pixels.moments[1:]} == {"cpu"}
+
+
 @pytest.mark.gpu
 def test_a_device_without_float64_has_the_taps_in_memory(monkeypatch):
     monkeypatch.setattr(large, "FLOAT64_DEVICES", ("cpu",))
