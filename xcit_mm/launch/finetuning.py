@@ -35,9 +35,11 @@ def finetune(options: argparse.Namespace) -> int:
         stem = config.resolve().with_suffix("")
         objects = stem.with_name(f"{stem.name}-coco")
         written = [config, objects / "train.json", objects / "val.json"]
+        tiles = None
         if options.labels is not None:
-            written.append(tiles_folder(stem, options.overwrite))
-        run_training(options, written, lambda: _write(options, config))
+            tiles = tiles_folder(stem, options.overwrite)
+            written.append(tiles)
+        run_training(options, written, lambda: _write(options, config, tiles))
 
     return cli_main(work, INTERRUPTED, options.verbose)
 
@@ -57,15 +59,15 @@ def _choose_config(options: argparse.Namespace) -> Path:
     return config
 
 
-def _write(options: argparse.Namespace, config: Path) -> None:
-    """Write the config and the objects of a fine-tuning."""
+def _write(options: argparse.Namespace, config: Path, tiles_path: Path | None) -> None:
+    """Write the config and the objects of a fine-tuning, and of a labelled raster its tiles."""
     paths = {name: getattr(options, name) for name in ("data", "val", "images", "val_images")}
     source = Source(**{name: Path(os.path.abspath(path)) for name, path in paths.items() if path})
     cfg = read_model(options.model)
     is_detector = cfg.default_scope == "mmdet"
     tiles = None
-    if options.labels is not None:
-        source, tiles = cut(options, config.resolve().with_name(f"{config.stem}-tiles"), cfg)
+    if tiles_path is not None:
+        source, tiles = cut(options, tiles_path, cfg)
     elif is_detector and source.data.is_dir():
         problem = f"{options.data} is a folder, and a detector takes a COCO json or a data.yaml"
         fix = f"see {PAGE}"
