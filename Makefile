@@ -80,6 +80,7 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 	$(BIN)/python docs/readme_tables.py --check
+	$(BIN)/python tests/sizes.py
 
 docs: $(SITE)/.ready
 	rm -rf build/docs

@@ -12,7 +12,7 @@ from xcit_mm.archs import SIZES
 from xcit_mm.models import Trunk
 from xcit_mm.models.fast import IMPLEMENTATIONS
 from xcit_mm.models.large import large_taps
-from xcit_mm.prediction.tiles import windows
+from xcit_mm.prediction.windows import tiles_along
 
 __all__ = ["BUILDERS"]
 
@@ -57,8 +57,8 @@ class Tiles(Trunk):
     """The trunk over tiles of 512 pixels, which overlap by a quarter."""
 
     def forward(self, x: Tensor) -> None:
-        for rows in windows(x.shape[2], 512, 128):
-            for columns in windows(x.shape[3], 512, 128):
+        for rows in tiles_along(x.shape[2], 512, 128):
+            for columns in tiles_along(x.shape[3], 512, 128):
                 super().forward(x[..., rows.start : rows.stop, columns.start : columns.stop])
 
 

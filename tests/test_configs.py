@@ -103,7 +103,7 @@ def test_a_leaf_builds_the_published_model(task, arch, patch_size):
     assert (backbone.type, backbone.arch, backbone.patch_size) == ("XCiT", arch, patch_size)
     assert backbone.drop_path_rate == DROP_PATH[task][arch]
     checkpoint = backbone.init_cfg.checkpoint
-    _, *facts, _, _ = PUBLISHED[checkpoint.removeprefix("xcit://")]
+    _, *facts, _, _, _ = PUBLISHED[checkpoint.removeprefix("xcit://")]
     assert facts == [arch, patch_size, 384, "ImageNet, distilled"]
 
     model = build(cfg)

@@ -3,14 +3,12 @@ imports, and usable.
 """
 
 import ast
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import tokenize
 import zipfile
 from collections.abc import Iterable
 from importlib.metadata import packages_distributions
@@ -19,25 +17,6 @@ from pathlib import Path
 import pytest
 from helpers.paths import ROOT
 
-# Code in whole kB (1000 bytes), without docstrings, comments and blank lines, that each part of the
-# repository may have. The part "." is xcit_mm without its subpackages. See CONTRIBUTING.md,
-# "Subpackages".
-SIZES = {
-    "xcit_mm/.": 7,
-    "xcit_mm/checks": 32,
-    "xcit_mm/commands": 20,
-    "xcit_mm/datasets": 16,
-    "xcit_mm/deployment": 34,
-    "xcit_mm/launch": 25,
-    "xcit_mm/models": 64,
-    "xcit_mm/ops": 16,
-    "xcit_mm/prediction": 60,
-    "xcit_mm/rasters": 52,
-    "xcit_mm/training": 22,
-    "xcit_mm/utils": 24,
-    "xcit_mm/weights": 39,
-    "tests": 490,
-}
 FOLDERS = ("benchmarks", "configs", "docs", "requirements", "tests", "tools")
 FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile")
 FILES += ("README.md", "model-index.yml", "pyproject.toml", "setup.py")
@@ -76,40 +55,6 @@ def files(root: Path, *folders: str) -> set[str]:
     """Return the relative paths of the files in folders of a checkout, without byte code."""
     paths = (path for folder in folders for path in (root / folder).rglob("*") if path.is_file())
     return {path.relative_to(root).as_posix() for path in paths if path.suffix != ".pyc"}
-
-
-def code_size(source: str) -> int:
-    """Return the bytes of the lines of a module that hold code, without docstrings and comments."""
-    lines = source.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column].rstrip()
-    for node in ast.walk(ast.parse(source)):
-        is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        if is_documented and ast.get_docstring(node, clean=False) is not None:
-            docstring = node.body[0]
-            for row in range(docstring.lineno, docstring.end_lineno + 1):
-                lines[row - 1] = ""
-    return sum(len(line.encode()) + 1 for line in lines if line.strip())
-
-
-def size_of(part: str) -> int:
-    """Return the whole kB of code in the Python modules of a part."""
-    folder = ROOT / part
-    paths = folder.glob("*.py") if part.endswith(".") else folder.rglob("*.py")
-    return round(sum(code_size(path.read_text("utf-8")) for path in paths) / 1000)
-
-
-@pytest.mark.parametrize("part", SIZES)
-def test_no_part_grows_beyond_its_size(part):
-    size = size_of(part)
-    assert size <= SIZES[part], f"{part} has {size} kB: a full part gives something up first"
-
-
-def test_every_subpackage_has_a_size():
-    subpackages = {f"xcit_mm/{path.parent.name}" for path in ROOT.glob("xcit_mm/*/__init__.py")}
-    assert subpackages == {part for part in SIZES if part.startswith("xcit_mm/")} - {"xcit_mm/."}
 
 
 def modules(root: Path) -> set[str]:

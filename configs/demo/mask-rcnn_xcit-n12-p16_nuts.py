@@ -18,6 +18,7 @@ metainfo = dict(
 )
 train_scales = [(384, 288), (448, 336)]  # longer and shorter side, in pixels
 test_scale = (448, 336)
+large = dict(scale=0.56)  # of photos of 800 x 600, for images in tiles or whole
 max_iters = 300
 
 num_classes = len(metainfo["classes"])

@@ -2,6 +2,7 @@
 _base_ = "./mask-rcnn_xcit-n12-p16_nuts.py"
 
 data_root = "data/shapes"
+large = dict(scale=1.0)  # photos of 160 x 160 are not resized
 model = dict(roi_head=dict(bbox_head=dict(num_classes=4), mask_head=dict(num_classes=4)))
 
 dataset = dict(

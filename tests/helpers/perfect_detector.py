@@ -6,6 +6,7 @@ of the tiling.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import cv2
@@ -14,6 +15,7 @@ import supervision as sv
 from mmengine.config import Config
 
 from xcit_mm.prediction import Prediction
+from xcit_mm.prediction.preprocessing import Preprocessing
 
 CLASSES = ("oak", "birch", "fir", "pine")
 
@@ -112,23 +114,28 @@ def predicted(
 
 
 class StandIn:
-    """Stands for a `Predictor` of rasters and photos, and counts the tiles that it sees."""
+    """Stands for a `Predictor` of rasters and photos in tiles, and counts the tiles it sees."""
 
     settings: ClassVar[dict[str, Any]] = {}
-    tile = None
+    view = None
     arguments = None
+    model = SimpleNamespace(backbone=None)
 
-    def __init__(self, scope: str, bands: int = 3, **metainfo: object) -> None:
+    def __init__(self, scope: str, bands: int = 3, **metainfo: Any) -> None:
         self.metainfo = metainfo
-        steps = [dict(type="LoadRasterFromFile")] if bands != 3 else []
+        load = "LoadRasterFromFile" if bands != 3 else "LoadImageFromFile"
+        pack = "PackDetInputs" if scope == "mmdet" else "PackSegInputs"
+        data = dict(dataset=dict(pipeline=[dict(type=load), dict(type=pack)]))
         model = dict(backbone=dict(in_channels=bands))
-        data = dict(dataset=dict(pipeline=steps))
-        self.cfg = Config(dict(default_scope=scope, model=model, test_dataloader=data))
+        large = dict(scale=1.0)
+        cfg = dict(default_scope=scope, model=model, test_dataloader=data, large=large)
+        self.cfg = Config(cfg)
+        self.preprocess = Preprocessing(self.cfg)
+        palette = metainfo.get("palette")
+        self.nothing = Prediction.of_nothing(scope == "mmdet", metainfo["classes"], palette)
         self.seen = 0
 
-    def __call__(
-        self, images: list[np.ndarray], valid: list[np.ndarray] | None = None
-    ) -> list[Prediction]:
+    def predict_at_scale(self, images, masks) -> list[Prediction]:
         self.seen += len(images)
         return [self.predict(image) for image in images]
 

@@ -1,7 +1,5 @@
 """A segmentor in place of a network, whose class is a function of each pixel."""
 
-from types import SimpleNamespace
-
 import numpy as np
 
 from helpers.perfect_detector import StandIn
@@ -14,7 +12,6 @@ PALETTE = [[128, 64, 128], [70, 70, 70], [107, 142, 35]]
 class PixelSegmentor(StandIn):
     is_detector = False
     batch_size = 2
-    model = SimpleNamespace(backbone=None)
 
     def __init__(self, classes: list[str] = CLASSES, bands: int = 3) -> None:
         super().__init__("mmseg", bands, classes=classes, palette=PALETTE)

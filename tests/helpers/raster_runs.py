@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import geopandas
-import numpy as np
 import pytest
 import rasterio
 
@@ -45,10 +44,10 @@ class RasterRun:
         """Predict some tiles, then die."""
 
         class Dying(self.model):
-            def __call__(self, images: list[np.ndarray], valid=None) -> list[Prediction]:
+            def predict_at_scale(self, images, masks) -> list[Prediction]:
                 if self.seen >= tiles:
                     die()
-                return super().__call__(images)
+                return super().predict_at_scale(images, masks)
 
         self.predict(Dying(), **options)
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.runs import model_of
-from mmengine.model import BaseModel
 from PIL import Image
 
 from xcit_mm.commands import predict
@@ -73,13 +72,13 @@ def command(models, out) -> Callable[..., tuple]:
 @pytest.fixture
 def before_forward(monkeypatch) -> Callable[[Callable[[list[torch.Tensor]], None]], None]:
     """Lets a function see the preprocessed images of each batch before the model does."""
-    test_step = BaseModel.test_step
+    forward = Predictor._forward
 
     def hook(function: Callable[[list[torch.Tensor]], None]) -> None:
-        def replaced(self: BaseModel, data: dict) -> list:
-            function(data["inputs"])
-            return test_step(self, data)
+        def replaced(self: Predictor, batch: list[dict]) -> Sequence:
+            function([data["inputs"] for data in batch])
+            return forward(self, batch)
 
-        monkeypatch.setattr(BaseModel, "test_step", replaced)
+        monkeypatch.setattr(Predictor, "_forward", replaced)
 
     return hook

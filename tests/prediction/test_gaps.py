@@ -43,7 +43,8 @@ def outcome(prediction: Prediction) -> np.ndarray:
 
 @pytest.mark.parametrize(("recipe", "whole"), [(semantic_fpn, False), (mask_rcnn, True)])
 def test_what_stands_in_pixels_without_data_changes_nothing(recipe, whole, photo, valid):
-    predictor = predictor_of(recipe, whole=whole, batch_size=2)
+    options = dict(whole=True, scale=1) if whole else {}
+    predictor = predictor_of(recipe, batch_size=2, **options)
     black = np.where(valid[..., None], photo, 0)
     expected, of_black = predictor([photo, black], [valid, valid])
     np.testing.assert_allclose(outcome(expected), outcome(of_black), rtol=1e-4, atol=1e-2)
@@ -61,7 +62,7 @@ def test_the_collar_of_a_raster_changes_nothing_inside(photo, valid, tmp_path):
     cropped = save(tmp_path / "b.tif", bands[:, INSIDE[0], INSIDE[1]], **UTM)
     maps = []
     for path in (raster, cropped):
-        out = predict_raster(path, predictor, path.with_suffix(".map.tif"), tile=416)
+        out = predict_raster(path, predictor, path.with_suffix(".map.tif"), tile=416, scale=1)
         with rasterio.open(out) as file:
             maps.append(file.read(1))
     with_collar, alone = maps

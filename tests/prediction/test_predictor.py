@@ -1,14 +1,11 @@
 """A model by its name in Python: what `xcit-mm predict` finds as arrays."""
 
-import weakref
-
 import cv2
 import numpy as np
 import pytest
 import supervision as sv
 import torch
 from mmdet.structures import DetDataSample
-from mmengine.model import BaseModel
 from mmengine.structures import InstanceData
 
 from xcit_mm import Predictor
@@ -41,23 +38,6 @@ def test_paths_and_arrays_give_the_same_prediction(predictors, turned):
         assert np.array_equal(prediction.image, single.image)
         assert prediction.to_coco() == single.to_coco()
     assert half.image.shape == (48, 96, 3) and predict([]) == []
-
-
-def test_no_photo_of_a_list_keeps_the_logits_of_the_photo_before(predictors, turned, monkeypatch):
-    """Of 150 classes at 2048 x 2048 pixels they take 2.5 GB."""
-    test_step = BaseModel.test_step
-    logits = []
-    is_held = []
-
-    def watched(self: BaseModel, data: dict) -> list:
-        is_held.append(any(reference() is not None for reference in logits))
-        samples = test_step(self, data)
-        logits.append(weakref.ref(samples[0].seg_logits.data))
-        return samples
-
-    monkeypatch.setattr(BaseModel, "test_step", watched)
-    assert len(predictors["seg"]([turned] * 3)) == 3
-    assert is_held == [False] * 3
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """A whole image by bands and windows has the prediction of the whole image in memory."""
 
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from functools import cache
 from types import SimpleNamespace
 
@@ -7,12 +9,18 @@ import cv2
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo, upernet
+from helpers.perfect_detector import CLASSES, NO_FAULTS, Scene, detect, judge
+from helpers.small_models import build, mask_rcnn, retinanet, semantic_fpn, synthetic_photo, upernet
+from torch import nn
 
 from xcit_mm import Predictor
+from xcit_mm.models import labels as labels_module
 from xcit_mm.models import large
-from xcit_mm.prediction.whole import check_whole
+from xcit_mm.models.locality import parts_that_see_windows
+from xcit_mm.prediction import Prediction, seen
+from xcit_mm.prediction.seen import SeenWhole, check_whole, is_exact_whole
+from xcit_mm.prediction.sources import ImageSource
+from xcit_mm.prediction.view import View
 
 
 @pytest.fixture(autouse=True)
@@ -22,72 +30,243 @@ def short_bands(monkeypatch):
 
 
 @cache
-def predictor_of(recipe, scale: int = 128, **options) -> Predictor:
-    """Of tiles of 128 pixels, which the test pipeline makes `scale` pixels."""
+def model_of(recipe):
     cfg = recipe()
     if recipe is mask_rcnn:
         cfg.model.test_cfg.rcnn.max_per_img = 10
-    cfg.test_dataloader.dataset.pipeline[1].scale = (scale, scale)
-    return Predictor(build(cfg), cfg, **dict(tile=128, whole=True) | options)
+    pipeline = cfg.test_dataloader.dataset.pipeline
+    pipeline[:] = [step for step in pipeline if step.type != "Resize"]
+    return build(cfg), cfg
+
+
+@cache
+def predictor_of(recipe, **options) -> Predictor:
+    """Of images at their own size."""
+    return Predictor(*model_of(recipe), **options)
 
 
 @pytest.fixture(scope="module")
 def photo() -> np.ndarray:
-    return synthetic_photo(450, 410)
+    return synthetic_photo(448, 416)
 
 
-def test_a_map_is_that_of_the_image_in_memory(photo):
-    """But where the two best classes are equal to rounding."""
-    valid = np.ones((450, 410), bool)
-    valid[:200, :90] = False
-    valid[400:] = False
-    predictor = predictor_of(semantic_fpn)
-    model = predictor.model
-    batch = {name: [value] for name, value in predictor.preprocess(photo, resizes=False).items()}
-    inputs = model.data_preprocessor(batch, False)["inputs"][:, :, :450, :410]
-    inputs = F.pad(inputs, (0, -410 % 32, 0, -450 % 32))
-    with torch.inference_mode(), model.backbone.valid([torch.from_numpy(valid)]):
-        metas = [dict(img_shape=inputs.shape[2:], pad_shape=inputs.shape[2:])]
-        logits = model.encode_decode(inputs, metas)[0, :, :450, :410]
+@pytest.fixture(scope="module")
+def valid() -> np.ndarray:
+    """A frame of no data, not in whole cells."""
+    mask = np.zeros((448, 416), bool)
+    mask[20:400, 30:] = True
+    return mask
+
+
+@pytest.mark.parametrize("window", [128, 256])
+@pytest.mark.parametrize("recipe", [semantic_fpn, upernet])
+def test_a_map_is_that_of_the_image_in_memory(recipe, window, photo, valid):
+    whole = predictor_of(recipe, whole=True, window=window)
+    in_memory = predictor_of(recipe)
+    expected = in_memory(photo).segmentation
+    assert len(np.unique(expected)) > 2
+    assert (whole(photo).segmentation == expected).mean() > 0.999
+    # Rounding decides between equal logits.
+    is_same = whole(photo, valid).segmentation == in_memory(photo, valid).segmentation
+    assert is_same[valid].mean() > 0.999
+
+
+def test_pools_without_the_frame_are_those_of_the_part_with_data(photo, valid):
+    """What stands in the frame changes nothing."""
+    predictor = predictor_of(upernet)
+    black = np.where(valid[..., None], photo, 0)
     labels = predictor(photo, valid).segmentation
-    best = logits.topk(2, dim=0).values
-    is_tie = (best[0] - best[1] < 1e-4 * logits.abs().max()).numpy()
-    assert len(np.unique(labels)) > 2 and is_tie.mean() < 0.01
-    assert np.array_equal(labels[~is_tie], logits.argmax(dim=0).numpy()[~is_tie])
+    assert np.array_equal(labels[valid], predictor(black, valid).segmentation[valid])
+
+
+def test_a_window_of_a_map_is_that_of_the_whole_map(photo):
+    predictor = predictor_of(semantic_fpn, whole=True, window=128)
+    with predictor.see(photo) as image:
+        everything = image.result()
+        part = image.predict(slice(100, 301), slice(-250, None))
+    assert np.array_equal(part.segmentation, everything.segmentation[100:301, -250:])
+    assert np.array_equal(part.image, photo[100:301, -250:])
+    with pytest.raises(ValueError, match="no longer seen: predict inside of `with"):
+        image.result()
+
+
+def test_a_part_without_pixels_is_refused(photo):
+    with (
+        predictor_of(semantic_fpn, whole=True, window=128).see(photo) as image,
+        pytest.raises(ValueError, match="of 448 pixels: give a part of them"),
+    ):
+        image.predict(slice(500, 600), slice(None))
+
+
+def test_two_threads_predict_what_one_does(photo, valid):
+    whole = predictor_of(semantic_fpn, whole=True, window=256)
+    in_memory = predictor_of(semantic_fpn)
+    calls = [(whole, photo), (whole, photo[::-1]), (in_memory, photo, valid), (in_memory, photo)]
+    calls *= 3
+    expected = [call[0](*call[1:]).segmentation for call in calls]
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(call[0], *call[1:]) for call in calls]
+    for future, labels in zip(futures, expected, strict=True):
+        assert np.array_equal(future.result().segmentation, labels)
 
 
 @pytest.mark.parametrize("recipe", [semantic_fpn, mask_rcnn])
-def test_the_scale_is_that_of_a_tile_and_results_are_in_pixels_of_the_photo(recipe, photo):
-    """A tile of 128 pixels becomes 192."""
-    prediction = predictor_of(recipe, 192)(photo)
-    of_resized = predictor_of(recipe, 192, tile=192)(cv2.resize(photo, (615, 675)))
+def test_results_are_in_pixels_of_the_photo_at_any_scale(recipe, photo):
+    options = dict(whole=True, window=256)
+    prediction = predictor_of(recipe, scale=1.5, **options)(photo)
+    of_resized = predictor_of(recipe, scale=1, **options)(cv2.resize(photo, (624, 672)))
     if recipe is semantic_fpn:
-        rows = ((np.arange(450) + 0.5) * 1.5).astype(int)
-        columns = ((np.arange(410) + 0.5) * 1.5).astype(int)
+        rows = ((np.arange(448) + 0.5) * 1.5).astype(int)
+        columns = ((np.arange(416) + 0.5) * 1.5).astype(int)
         assert np.array_equal(prediction.segmentation, of_resized.segmentation[rows][:, columns])
         return
     assert len(prediction) > 5
     np.testing.assert_allclose(prediction.boxes, of_resized.boxes / 1.5, atol=1e-3)
-    assert prediction.masks.shape[1:] == (450, 410)
-    areas = prediction.masks.sum(axis=(1, 2))
-    difference = np.abs(areas - of_resized.masks.sum(axis=(1, 2)) / 1.5**2)
-    assert difference.mean() < 0.02 * areas.mean()  # pixels along the edges
+    assert prediction.masks.shape[1:] == (448, 416)
 
 
-def test_a_head_that_sees_windows_is_named(capsys):
-    assert predictor_of(upernet, 160, tile=None).tile == 160  # the side of the tested images
-    line = "UPerHead pools, attends or norms over a window, not the image\n"
-    assert line in capsys.readouterr().err
-    check_whole(build(semantic_fpn()))
+class Discs(nn.Module):
+    """A perfect detector of `number` objects at most in place of neck and heads."""
+
+    def __init__(self, scene: Scene, limit: int) -> None:
+        super().__init__()
+        self.scene = scene
+        self.most_objects = limit
+        self.nothing = Prediction.of_nothing(True, CLASSES)
+
+    def see(self, overlap: int, window: int = 512) -> SeenWhole:
+        image = SeenWhole(self, ImageSource(self.scene.image), View(1.0, True, window, overlap))
+        image._is_open = True
+
+        def predict(row, column) -> Prediction:
+            prediction = detect(self.scene.image[row.span, column.span])
+            return Prediction(
+                prediction.image, prediction.instances[: self.most_objects], None, CLASSES
+            )
+
+        image._predict = predict
+        return image
+
+
+@pytest.mark.slow
+def test_two_thousand_discs_are_found_by_a_detector_of_a_hundred(capsys):
+    scene = Scene(2048, 2048)
+    points = [(x, y) for y in range(24, 2048, 45) for x in range(24, 2048, 45)][:2000]
+    for x, y in points:
+        assert scene.add(np.array(cv2.ellipse2Poly((x, y), (15, 15), 0, 0, 360, 5)))
+    prediction = Discs(scene, limit=100).see(overlap=256).result()
+    masks = prediction.instances.mask
+    assert judge(scene, masks, prediction.labels.tolist()) == NO_FAULTS
     assert capsys.readouterr().err == ""
 
 
+def test_an_object_as_large_as_the_overlap_is_found_once_and_whole():
+    scene = Scene(2048, 2048)
+    assert scene.add(np.array(cv2.ellipse2Poly((1000, 1000), (750, 750), 0, 0, 360, 5)))
+    prediction = Discs(scene, limit=100).see(overlap=1536).result()
+    masks = prediction.instances.mask
+    assert judge(scene, masks, prediction.labels.tolist()) == NO_FAULTS
+
+
+def test_a_cell_with_too_many_objects_is_named_once(capsys):
+    scene = Scene(128, 256).add_random(30, 5, 9)
+    assert len(Discs(scene, limit=2).see(overlap=0, window=128).result()) <= 4
+    line = "max_per_img=2 is reached in 128 pixels: objects may be missed\n"
+    assert capsys.readouterr().err == line
+
+
+class TestWhatSeesWindows:
+    @pytest.mark.parametrize("recipe", [semantic_fpn, upernet, mask_rcnn])
+    def test_the_heads_of_the_paper_are_local_or_exact(self, recipe):
+        assert parts_that_see_windows(model_of(recipe)[0], 128) == []
+
+    def test_heads_that_see_more_than_the_margin_are_named(self, capsys):
+        check_whole(model_of(retinanet)[0])
+        assert capsys.readouterr().err.startswith("RetinaHead sees windows, not the image")
+        assert not is_exact_whole(model_of(retinanet)[0])
+
+    def test_a_neck_that_norms_over_the_image_is_named(self):
+        model = build(semantic_fpn(neck=dict(norm_cfg=dict(type="GN", num_groups=4))))
+        assert parts_that_see_windows(model, 128) == ["FPN"]
+
+    def test_corners_that_are_aligned_are_named(self):
+        model = build(semantic_fpn(decode_head=dict(align_corners=True)))
+        assert parts_that_see_windows(model, 128) == ["FPNHead"]
+
+    def test_a_subclass_of_a_head_with_pools_is_tried(self):
+        model = build(upernet())
+
+        class Own(type(model.decode_head)):
+            pass
+
+        model.decode_head.__class__ = Own
+        assert parts_that_see_windows(model, 128) == ["Own"]
+
+
 def test_networks_that_see_whole_images_or_cut_them_are_refused():
-    predictor = predictor_of(semantic_fpn)
-    model = SimpleNamespace(backbone=predictor.model.backbone, test_cfg=dict(mode="slide"))
+    model = SimpleNamespace(
+        backbone=model_of(semantic_fpn)[0].backbone, test_cfg=dict(mode="slide")
+    )
     with pytest.raises(ValueError, match=r"mode='slide' .* set mode='whole'"):
         check_whole(model)
     cfg = semantic_fpn()
     cfg.test_dataloader.dataset.pipeline[1].update(scale=(128, 64), keep_ratio=False)
-    with pytest.raises(ValueError, match="stretches 128 x 128 pixels: set keep_ratio"):
-        Predictor(predictor.model, cfg, tile=128, whole=True)(synthetic_photo(64, 64))
+    with pytest.raises(ValueError, match=r"stretches images of 640 x 480 .* set keep_ratio"):
+        Predictor(model_of(semantic_fpn)[0], cfg, whole=True, scale=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(whole=True, tile=128), "tile=128 is not for whole images: give window"),
+        (dict(tile=128, window=256), "window=256 is for whole images"),
+        (dict(whole=True, window=64), "window=64: give at least 128"),
+        (dict(whole=True, scale=-1), "scale=-1: must be positive"),
+        (dict(scale=2), "scale=2 is for large images: give tile or whole too"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(options, message):
+    with pytest.raises(ValueError, match=message):
+        predictor_of(semantic_fpn, **options)
+
+
+def test_taps_that_need_files_without_a_folder_are_in_a_temporary_one(photo, monkeypatch, capsys):
+    predictor = predictor_of(semantic_fpn, whole=True, window=256)
+    expected = predictor(photo).segmentation
+    monkeypatch.setattr(seen, "MEMORY", 0)
+    with predictor.see(photo) as image:
+        assert np.array_equal(image.result().segmentation, expected)
+    assert "GB are written to" in capsys.readouterr().err
+
+
+def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, monkeypatch, tmp_path):
+    predictor = predictor_of(semantic_fpn, whole=True, window=256)
+    expected = predictor(photo).segmentation
+    monkeypatch.setattr(seen, "MEMORY", 0)
+    folder = tmp_path / "taps"
+    with pytest.raises(KeyboardInterrupt), predictor.see(photo, folder=folder):
+        raise KeyboardInterrupt
+    assert len([*folder.glob("tap?")]) == 4
+    other = photo[::-1].copy()
+    for image in (other, photo):  # taps of another image are removed
+        with predictor.see(image, folder=folder) as whole:
+            labels = whole.result().segmentation
+        assert not folder.exists()
+    assert np.array_equal(labels, expected)
+
+
+def test_labels_are_those_of_mmseg_in_a_photo_that_is_resized(photo, monkeypatch):
+    cfg = deepcopy(model_of(semantic_fpn)[1])
+    pipeline = cfg.test_dataloader.dataset.pipeline
+    cfg.test_dataloader.dataset.pipeline = [
+        pipeline[0],
+        dict(type="Resize", scale=(300, 300), keep_ratio=True),
+        *pipeline[1:],
+    ]
+    predictor = Predictor(model_of(semantic_fpn)[0], cfg)
+    sample = predictor.preprocess(photo)
+    with torch.inference_mode():
+        (expected,) = predictor.model.test_step({name: [part] for name, part in sample.items()})
+    monkeypatch.setattr(labels_module, "LOGITS", 3 * photo[..., 0].size)  # of five classes
+    labels = predictor(photo).segmentation
+    assert np.array_equal(labels, expected.pred_sem_seg.data[0].numpy())

@@ -45,7 +45,7 @@ def test_boxes_alone(predict):
     scene = Scene(200, 300).add_random(60, 8, 24)
     detector = PerfectDetector(with_masks=False)
     table = predict(scene, detector=detector)
-    expected = shapely.area(shapely.box(*detector([scene.image])[0].boxes.T)) / 4
+    expected = shapely.area(shapely.box(*detector.predict(scene.image).boxes.T)) / 4
     assert len(table) == 60 and (shapely.get_num_coordinates(table.geometry) == 5).all()
     np.testing.assert_allclose(np.sort(table.geometry.area), np.sort(expected), rtol=1e-5)
 
@@ -62,7 +62,7 @@ def test_tiles_of_nodata_are_not_predicted_but_those_of_one_color_are(nodata, se
 class Hallucinating(PerfectDetector):
     """A detector that finds an object in every tile."""
 
-    def __call__(self, images: list[np.ndarray], valid=None) -> list[Prediction]:
+    def predict_at_scale(self, images, masks) -> list[Prediction]:
         masks = np.zeros((1, 100, 100), bool)
         masks[0, 2:22, 30:70] = True
         return [predicted(image, (30, 2, 70, 22), [0.9], [0], masks) for image in images]
@@ -76,18 +76,13 @@ def test_objects_without_data_are_dropped_and_masks_are_cut(first_valid, areas, 
     assert table.geometry.area.tolist() == areas
 
 
-def test_a_small_raster_is_padded_to_a_tile(predict):
-    """A pipeline would enlarge it, and the model would see another scale than elsewhere."""
+def test_a_small_raster_is_seen_in_its_own_size(predict):
+    class Small(PerfectDetector):
+        def predict_at_scale(self, images, masks) -> list[Prediction]:
+            assert [image.shape for image in images] == [(90, 60, 3)]
+            return super().predict_at_scale(images, masks)
 
-    class Drawing(PerfectDetector):
-        def __call__(self, images: list[np.ndarray], valid=None) -> list[Prediction]:
-            for image in images:
-                assert image.shape == (96, 96, 3)
-                image[82:, 10:20] = 200, 1, 0  # an object across the edge of the raster
-            return super().__call__(images)
-
-    table = predict(Scene(90, 60).add_random(5, 8, 30), detector=Drawing())
-    assert len(table) == 6 and table.total_bounds[1] == 5400000 - 45
+    assert len(predict(Scene(90, 60).add_random(5, 8, 30), detector=Small())) == 5
 
 
 def test_tiles_are_those_of_the_training_or_of_the_call(predict):
@@ -112,7 +107,7 @@ def test_an_area_selects_tiles_and_objects_by_their_centre(shapes, predict, tmp_
     table = predict(scene, detector=detector, aoi=aoi, tile=100, overlap=24)
     seen = detector.seen
     assert seen < 25
-    boxes = detector([scene.image])[0].boxes
+    boxes = detector.predict(scene.image).boxes
     centres = shapely.points((boxes[:, :2] + boxes[:, 2:]) / 2)
     area = shapely.union_all([shapely.make_valid(shape) for shape in shapes])
     assert len(table) == area.contains(centres).sum() > 5
@@ -122,7 +117,7 @@ def test_an_area_selects_tiles_and_objects_by_their_centre(shapes, predict, tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(tile=None), r"the config has no raster = dict\(tile=...\): give --tile"),
+        (dict(tile=None), "the config says no size of images: give tile"),
         (dict(aoi="points.gpkg"), r"points\.gpkg covers no pixel of the raster"),
         (dict(aoi="area.gpkg", place=NO_PLACE), "the raster has no coordinate system"),
         (dict(aoi="elsewhere.gpkg"), "covers no pixel of the raster"),

@@ -14,9 +14,11 @@ from helpers.pixel_segmentor import PixelSegmentor
 from helpers.raster_files import ROTATED, UTM, in_pixels, noise, save, write_shapes
 from helpers.raster_runs import TILES, RasterRun
 
+from xcit_mm.prediction.view import View
+
 AREA = [shapely.box(-9, -9, 300, 300)]
 IN_TILES = PerfectDetector()
-IN_TILES.tile = 64
+IN_TILES.view = View(1.0, whole=False, side=64, overlap=16)
 MANY_CLASSES = PixelSegmentor([*map(str, range(256))])
 
 
@@ -178,7 +180,7 @@ def test_a_result_states_what_it_was_made_from(run, monkeypatch, capsys):
     [
         (dict(out=Path("a.tif")), r"--out a\.tif: the result of this model is a \.gpkg"),
         (dict(out=Path("a.tif"), model=MANY_CLASSES), "256 classes: a map has at most 255"),
-        (dict(model=IN_TILES), "tile=64: give tile to predict_raster"),
+        (dict(model=IN_TILES), "the Predictor has tile or whole: give them"),
         (
             dict(tiles=9),
             "tiles: no option of a raster, as bands, bounds, nodata, tile, overlap are",

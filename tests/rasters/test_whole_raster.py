@@ -12,7 +12,7 @@ from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo
 
 from xcit_mm import Predictor, predict_raster
 from xcit_mm.models import large
-from xcit_mm.prediction import whole
+from xcit_mm.prediction import seen
 from xcit_mm.rasters.raster import Raster
 
 
@@ -20,17 +20,17 @@ from xcit_mm.rasters.raster import Raster
 def small_memory(monkeypatch):
     """Bands of 8 rows of tokens, and taps in files."""
     monkeypatch.setattr(large, "CPU_TOKENS", 1)
-    monkeypatch.setattr(whole, "large_taps", partial(whole.large_taps, memory=0))
+    monkeypatch.setattr(seen, "MEMORY", 0)
 
 
-def predictors(recipe, scale: int = 128) -> tuple[Predictor, Predictor]:
-    """Of rasters, and of whole photos in tiles of 128 pixels that become `scale` pixels."""
+def predictors(recipe, scale: float = 1) -> tuple[Predictor, Predictor]:
+    """Of rasters, and of whole photos, in windows of 128 pixels."""
     cfg = recipe()
     if recipe is mask_rcnn:
         cfg.model.test_cfg.rcnn.max_per_img = 10
-    cfg.test_dataloader.dataset.pipeline[1].scale = (scale, scale)
+    cfg.large = dict(scale=scale)
     model = build(cfg)
-    return Predictor(model, cfg), Predictor(model, cfg, tile=128, whole=True)
+    return Predictor(model, cfg), Predictor(model, cfg, whole=True, window=128)
 
 
 def test_a_map_is_that_of_the_photo_also_in_an_area_and_beside_a_collar(tmp_path):
@@ -39,7 +39,8 @@ def test_a_map_is_that_of_the_photo_also_in_an_area_and_beside_a_collar(tmp_path
     of_raster, of_photo = predictors(semantic_fpn)
     raster = save_image(tmp_path / "a.tif", photo, nodata=0)
     aoi = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(0, 0, 250, 330)])
-    out = predict_raster(raster, of_raster, tmp_path / "map.tif", aoi=aoi, tile=128, whole=True)
+    out = tmp_path / "map.tif"
+    predict_raster(raster, of_raster, out, aoi=aoi, window=128, whole=True)
     expected = of_photo(photo, photo.any(axis=2)).segmentation
     expected[:, :100] = 255
     expected[330:] = 255
@@ -48,13 +49,13 @@ def test_a_map_is_that_of_the_photo_also_in_an_area_and_beside_a_collar(tmp_path
     assert sorted(tmp_path.glob("map.tif*")) == [out, tmp_path / "map.tif.aux.xml"]
 
 
-@pytest.mark.parametrize(("scale", "tolerance"), [(128, 1e-6), (192, 0.2)])
+@pytest.mark.parametrize(("scale", "tolerance"), [(1, 1e-6), (1.5, 0.2)])
 def test_objects_are_those_of_the_photo(scale, tolerance, tmp_path):
     """GDAL resamples the raster, OpenCV the photo."""
     photo = synthetic_photo(200, 300)
     of_raster, of_photo = predictors(mask_rcnn, scale)
     raster = save_image(tmp_path / "a.tif", photo, crs=None, transform=None)
-    out = predict_raster(raster, of_raster, tmp_path / "a.gpkg", tile=128, whole=True)
+    out = predict_raster(raster, of_raster, tmp_path / "a.gpkg", window=128, whole=True)
     table = geopandas.read_file(out)
     masks = of_photo(photo).masks
     assert len(table) == pytest.approx(masks.any(axis=(1, 2)).sum(), rel=tolerance)
@@ -65,8 +66,7 @@ def test_objects_are_those_of_the_photo(scale, tolerance, tmp_path):
 def test_a_resampled_raster_is_the_same_by_bands(height, width, tmp_path):
     bands = noise(3, 150, 200)
     bands[:, :40, :50] = 0
-    raster = Raster(save(tmp_path / "a.tif", bands, nodata=0, **UTM))
-    raster.resample(height, width)
+    raster = Raster(save(tmp_path / "a.tif", bands, nodata=0, **UTM)).resampled(height, width)
     everything = slice(0, width)
     image, valid = raster.read(slice(0, height), everything)
     assert not valid[: height // 4, : width // 4].any()
@@ -78,16 +78,19 @@ def test_a_resampled_raster_is_the_same_by_bands(height, width, tmp_path):
     assert np.array_equal(masks, valid)
 
 
+@pytest.mark.parametrize("scratch", [None, "local"])
 @pytest.mark.parametrize("stop_after", [2, 4])  # passes: with and without a finished tap
 def test_a_stopped_raster_goes_on_after_its_last_finished_tap(
-    stop_after, tmp_path, monkeypatch, capsys
+    stop_after, scratch, tmp_path, monkeypatch, capsys
 ):
     predictor, _ = predictors(semantic_fpn)
     raster = save_image(tmp_path / "a.tif", synthetic_photo(300, 200))
-    run = partial(predict_raster, raster, predictor, tile=128)  # whole is a segmentor's default
+    # Whole is a segmentor's default.
+    run = partial(predict_raster, raster, predictor, window=128)
     expected = read_map(run(tmp_path / "expected.tif"))
-    line = "sees the raster whole: batch_size and an overlap below 256 pixels change nothing; --no-"
-    assert line in capsys.readouterr().err
+    assert "seen at 1 of its pixels, in windows of 128\n" in capsys.readouterr().err
+    if scratch:
+        run = partial(run, scratch=tmp_path / scratch)
     run_block = large._Image.run_block
     blocks = []
 
@@ -100,23 +103,49 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(
     monkeypatch.setattr(large._Image, "run_block", stopping)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "map.tif")
-    taps = {path.name for path in (tmp_path / "map.tif.parts").glob("tap*")}
+    folder = tmp_path / (scratch or "map.tif.parts")
+    taps = {path.name for path in folder.glob("*/tap*")}
     assert {f"tap{number}" for number in range(stop_after - 1)} <= taps
-    with pytest.raises(ValueError, match="whole"):
-        run(tmp_path / "map.tif", whole=False)
+    with pytest.raises(ValueError, match="another run: window was 128"):
+        run(tmp_path / "map.tif", window=256)
     assert np.array_equal(read_map(run(tmp_path / "map.tif")), expected)
     assert blocks[stop_after:] == list(range(stop_after - 1, 4))
+    assert not (tmp_path / "map.tif.parts").exists() and not [*tmp_path.glob("local/*")]
+
+
+def test_taps_of_another_option_are_removed_by_overwriting(tmp_path, monkeypatch):
+    predictor, _ = predictors(semantic_fpn)
+    raster = save_image(tmp_path / "a.tif", synthetic_photo(300, 200))
+    run = partial(predict_raster, raster, predictor, tmp_path / "map.tif")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(seen.SeenWhole, "_predict", lambda *_: exec("raise KeyboardInterrupt"))
+        run(window=128)
+    assert [*tmp_path.glob("map.tif.parts/taps/tap?")]
+    run(window=256, overwrite=True)
     assert not (tmp_path / "map.tif.parts").exists()
+
+
+def test_a_raster_of_other_pixels_than_the_training_is_named(tmp_path, capsys):
+    """Pixels of 0.5 metres, and a training of 0.25 metres that saw half of its pixels."""
+    predictor, _ = predictors(semantic_fpn)
+    predictor.cfg.large = dict(scale=0.5, pixel_size=0.25)
+    raster = save_image(tmp_path / "a.tif", synthetic_photo(200, 200))
+    line = "has pixels of 0.5 m, the training of 0.25 m: --scale 1 shows it at the same"
+    for scale, is_named in ((None, True), (1.2, False), (0.75, True)):
+        predict_raster(raster, predictor, tmp_path / f"{scale}.tif", scale=scale)
+        assert (line in capsys.readouterr().err) == is_named
 
 
 def test_both_commands_take_whole(models, shapes, call, tmp_path):
     photo = shapes / "images" / "validation" / "00000.jpg"
     out = tmp_path / "map.tif"
-    assert call("raster", photo, *models["seg"], "--out", out, "--tile", 96, "--whole")[0] == 0
+    assert call("raster", photo, *models["seg"], "--out", out, "--window", 128, "--whole")[0] == 0
     config, checkpoint = models["seg"]
     options = ["--model", config, "--checkpoint", checkpoint, "--out", tmp_path / "predictions"]
-    code, _, errors = call("predict", photo, *options, "--tile", 96, "--whole")
+    scratch = ["--scratch", tmp_path / "scratch"]
+    code, _, errors = call("predict", photo, *options, "--window", 128, "--whole", *scratch)
     assert code == 0, errors
+    assert "temporary" not in errors and not [*tmp_path.glob("scratch/*")]
     (labels,) = (tmp_path / "predictions" / "labels").glob("*.png")
     difference = cv2.imread(str(labels), cv2.IMREAD_GRAYSCALE) != read_map(out)
     assert difference.mean() < 0.05  # GDAL decodes JPEG in another way

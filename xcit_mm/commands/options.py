@@ -11,7 +11,7 @@ from ..utils.arguments import score
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
 MODEL = "a published model's name, the work folder of a training, or a config"
-WHOLE = "the trunk sees the whole image, and only the heads see tiles"
+WHOLE = "the trunk sees the whole image, and only neck and heads see windows"
 VERBOSE = "print the traceback of an error"
 LABEL_OPTIONS = ("class_column", "class_name", "layer")
 
@@ -39,6 +39,25 @@ def add_predictor_options(parser: argparse.ArgumentParser) -> None:
     add("--verbose", action="store_true", help=VERBOSE)
 
 
+def add_tile_options(parser: "argparse._ActionsContainer") -> None:
+    """Add the sizes of tiles. Their default is None."""
+    add = parser.add_argument
+    add("--tile", type=int, metavar="PIXELS", help="side of a tile (default: of the training)")
+    overlap = "pixels that tiles share (default: a quarter of the tile)"
+    add("--overlap", type=int, metavar="PIXELS", help=overlap)
+
+
+def add_view_options(parser: "argparse._ActionsContainer") -> None:
+    """Add the options of large images that are seen. Their default is None."""
+    add = parser.add_argument
+    scale = "factor by which the image is resized (default: that of the training images)"
+    add("--scale", type=float, metavar="FACTOR", help=scale)
+    window = "side of the windows of a whole image (default: 1024; of a detector as in training)"
+    add("--window", type=int, metavar="PIXELS", help=window)
+    scratch = "folder for what a whole image needs beyond 1 GiB (default: beside the result)"
+    add("--scratch", type=Path, metavar="DIR", help=scratch)
+
+
 def predictor_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the values of `add_predictor_options`, with the GPU of this rank of torchrun."""
     options = {name: getattr(args, name) for name in ("dtype", "batch_size", "min_score")}
@@ -48,12 +67,11 @@ def predictor_options(args: argparse.Namespace) -> dict[str, Any]:
 def add_raster_options(parser: "argparse._ActionsContainer") -> None:
     """Add options of rasters and their labels. Their default is None."""
     add = parser.add_argument
+    add_tile_options(parser)
     add("--class-column", metavar="NAME", help="column of the labels' classes (default: class)")
     add("--class", dest="class_name", metavar="NAME", help="class of all labels")
     add("--layer", metavar="NAME", help="layer of the labels (default: the only one)")
     add("--aoi", metavar="FILE", help="only within the polygons of a vector file")
-    add("--tile", type=int, metavar="PIXELS", help="side of a tile (default: of the training)")
-    add("--overlap", type=int, metavar="PIXELS", help="of tiles (default: of the training)")
     add("--bands", type=int, nargs="+", metavar="N", help="numbers of the bands, from 1")
     add("--bounds", type=float, nargs="+", metavar="X", help="what becomes 0 and 255, by band")
     add("--nodata", type=float, metavar="X", help="a value without data, as --nodata=-9999")

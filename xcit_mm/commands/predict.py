@@ -10,7 +10,15 @@ from ..utils.arguments import CommandParser, score
 from ..utils.cli import cli_main, print_line
 from ..utils.errors import preview
 from ..utils.memory import keep_freed_memory
-from .options import CHECKPOINT, MODEL, WHOLE, add_predictor_options, predictor_options
+from .options import (
+    CHECKPOINT,
+    MODEL,
+    WHOLE,
+    add_predictor_options,
+    add_tile_options,
+    add_view_options,
+    predictor_options,
+)
 
 CALLS = """
 xcit-mm predict photos --model maskrcnn_xcit_tiny_12_p16
@@ -27,9 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--checkpoint", metavar="FILE", help=CHECKPOINT)
     add("--out", type=Path, default=Path("predictions"), metavar="DIR", help="folder of results")
     add("--root", metavar="DIR", help="folder of the paths in a .json (default: its own)")
-    add("--tile", type=int, metavar="PIXELS", help="side of tiles (default: whole photos)")
-    add("--overlap", type=int, metavar="PIXELS", help="of tiles (default: a quarter of the tile)")
-    add("--whole", action="store_true", help=WHOLE)
+    large = parser.add_argument_group("large images (default: photos are resized as in a test)")
+    large.add_argument("--whole", action="store_true", help=WHOLE)
+    add_tile_options(large)
+    add_view_options(large)
     add_predictor_options(parser)
     add = parser.add_argument_group("drawing").add_argument
     add("--score-thr", type=score, default=0.3, metavar="S", help="least score of drawn objects")
@@ -49,13 +58,14 @@ def predict(args: argparse.Namespace) -> int:
     listing = find_items(args.inputs, args.root)
     if listing.left_out and rank_and_size()[0] == 0:
         print_line(f"left out {len(listing.left_out)}: {preview(listing.left_out)}")
-    options = dict(tile=args.tile, overlap=args.overlap, whole=args.whole)
+    names = ("tile", "overlap", "whole", "scale", "window")
+    options = {name: getattr(args, name) for name in names}
     options |= predictor_options(args)
     if args.ray is not None:
         options["device"] = "cpu"  # the tasks use the GPUs
     predictor = Predictor.from_pretrained(args.model, args.checkpoint, **options)
     drawing = dict(min_score=args.score_thr, font=args.font)
-    run = (args.workers, args.ray, args.overwrite, args.retry_failed)
+    run = (args.workers, args.ray, args.overwrite, args.retry_failed, args.scratch)
     report = predict_many(listing, predictor, args.out, drawing if args.draws else None, *run)
     if report is None:  # rank 0 reports
         return 0

@@ -20,6 +20,7 @@ from .options import (
     WHOLE,
     add_predictor_options,
     add_raster_options,
+    add_view_options,
     predictor_options,
 )
 
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--whole", action=argparse.BooleanOptionalAction, help=whole)
     add("--labels", metavar="FILE", help="score the result against polygons of a vector file")
     add_raster_options(parser)
+    add_view_options(parser)
     add_predictor_options(parser)
     args = parser.parse_args(argv)
     return cli_main(lambda: predict(args), "the same command resumes", args.verbose)
@@ -57,7 +59,7 @@ def predict(args: argparse.Namespace) -> None:
     if args.labels is not None:
         check_output(args.out, [args.labels])
         LabelFile(args.labels, **columns).check(args.raster)
-    names = (*READING, "aoi", "whole", "overwrite")
+    names = (*READING, "aoi", "whole", "scale", "window", "scratch", "overwrite")
     options = {name: getattr(args, name) for name in names}
     predict_raster(args.raster, predictor, args.out, **options)
     if rank_and_size()[0] > 0:

@@ -19,6 +19,12 @@ class Maps:
     arguments: dict[str, Any]
     images: list[Path]
 
+    @property
+    def paths(self) -> list[Path]:
+        """The files of the images."""
+        folder = Path(self.arguments["data_prefix"]["img_path"])
+        return [folder / f"{name}{self.arguments['img_suffix']}" for name in self.images]
+
 
 @dataclass
 class Dataset:

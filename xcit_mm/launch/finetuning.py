@@ -13,7 +13,7 @@ from ..utils.cli import cli_main, parse_cfg_options
 from ..utils.configs import check_keys
 from ..weights.classes import configured_classes
 from .config import write_config
-from .model import adapt, read_model
+from .model import adapt, read_model, scale_of_photos
 from .rasters import adapt_to_tiles, cut, tiles_folder
 from .run import INTERRUPTED, run_training
 
@@ -76,7 +76,9 @@ def _write(options: argparse.Namespace, config: Path, tiles_path: Path | None) -
         raise IsADirectoryError(f"{problem}: {fix}")
     dataset = read_dataset(source, is_detector, configured_classes(cfg) or ())
     values = adapt(cfg, dataset, options.boxes)
-    if tiles is not None:
+    if tiles is None:
+        values["large"] = scale_of_photos(cfg, dataset)
+    else:
         adapt_to_tiles(values, cfg, tiles)
     write_config(config, cfg, dataset, source, values)
     print(f"{config.stem}: {dataset.describe()}", file=sys.stderr)

@@ -1,14 +1,18 @@
 """A model to fine-tune, and its config for the classes and labels of another data set."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mmengine.config import Config
 
 from ..datasets import IGNORED, CocoFile, Dataset
+from ..datasets.headers import read_headers
 from ..models import MIN_SIZE
+from ..prediction.preprocessing import Preprocessing
+from ..prediction.view import trained_scale
 from ..utils.configs import read_config, type_name
 from ..weights.zoo import find_model
 
@@ -72,6 +76,33 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
     if cfg.load_from:  # which replaces the weights of the backbone
         model["backbone"]["init_cfg"] = None
     return dict(model=model, train_pipeline=training, test_pipeline=test, metric=metric)
+
+
+def scale_of_photos(cfg: Config, dataset: Dataset) -> dict[str, float | None]:
+    """Return what a config says of large images: the median factor by which the test pipeline
+    resizes the photos that are trained on, a hundred of them at most, or None if it stretches them.
+    """
+    step = math.ceil(len(dataset.train.images) / 100)
+    if isinstance(dataset.train, CocoFile):
+        chosen: Sequence[Any] = dataset.train.images[::step]
+    else:
+        chosen = read_headers(dataset.train.paths[::step])
+    sizes = [(image.height, image.width) for image in chosen]
+    return dict(scale=median_scale(cfg, sizes), pixel_size=None)
+
+
+def median_scale(cfg: Config, sizes: Sequence[tuple[int, int]]) -> float | None:
+    """Return the median factor by which a test pipeline resizes images of sizes, height and width,
+    or None if it stretches them.
+    """
+    preprocess = Preprocessing(cfg)
+    factors = {}
+    try:
+        for size in set(sizes):
+            factors[size] = trained_scale(cfg, preprocess, size)
+    except ValueError:
+        return None
+    return round(float(np.median([factors[size] for size in sizes])), 3)
 
 
 def _padded_to_cells(test_cfg: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ..datasets import Source
 from ..rasters.settings import READING
 from ..utils.configs import ModelInput, type_name
 from ..weights.classes import configured_classes
-from .model import iter_parts
+from .model import iter_parts, median_scale
 
 if TYPE_CHECKING:
     from ..rasters.cutting import Tiles
@@ -62,6 +62,8 @@ def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
     small part, which count neither as objects nor as background.
     """
     values["raster"] = tiles.settings
+    tile = tiles.settings["tile"]
+    values["large"] = dict(scale=median_scale(cfg, [(tile, tile)]), pixel_size=tiles.pixel_size)
     model = values["model"]
     for assigner in iter_parts(model.get("train_cfg")):
         if "ignore_iof_thr" in assigner:  # a part of an object is iscrowd, see `write_objects`

@@ -61,7 +61,7 @@ def predict_on_ray(
     if model is None:
         raise ValueError("Ray's tasks build the model themselves: use Predictor.from_pretrained")
     ray: Any = import_module("ray")
-    names = ("out", "category_ids", "drawing", "workers")
+    names = ("out", "category_ids", "drawing", "workers", "scratch")
     options = {name: getattr(engine, name) for name in names}
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:

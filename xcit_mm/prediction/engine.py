@@ -1,11 +1,13 @@
 """Items to records: a process reads and predicts items, and appends records to its journal."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
+from zlib import crc32
 
 import cv2
 import numpy as np
@@ -37,6 +39,7 @@ class Engine:
         category_ids: Ids of the classes in COCO results.
         drawing: Arguments of `Prediction.draw`, or None to draw nothing.
         workers: Number of processes that read images. If 0, this process reads them.
+        scratch: Folder for what the trunk computes of images that it sees whole.
     """
 
     predictor: Predictor
@@ -45,6 +48,7 @@ class Engine:
     category_ids: list[int]
     drawing: dict[str, Any] | None
     workers: int
+    scratch: Path
 
     def predict(self, items: Sequence[Item], deaths: Mapping[str, int]) -> Iterator[Item]:
         """Predict items, and yield each when its record is in the journal.
@@ -77,7 +81,7 @@ class Engine:
         dataset: Any = items
         loader = DataLoader(
             dataset,
-            batch_size=self.predictor.batch_size if self.predictor.tile is None else 1,
+            batch_size=self.predictor.batch_size if self.predictor.view is None else 1,
             sampler=self._start(items),
             num_workers=workers,
             collate_fn=partial(_read_batch, self.predictor.preprocess),
@@ -85,7 +89,7 @@ class Engine:
             worker_init_fn=_stop_threads,
         )
         for batch, images in loader:
-            for item, result in zip(batch, self._predict_batch(images), strict=True):
+            for item, result in zip(batch, self._predict_batch(batch, images), strict=True):
                 self._record(item, result)
                 yield item
 
@@ -94,12 +98,14 @@ class Engine:
             self.journal.start(item)
             yield number
 
-    def _predict_batch(self, images: Sequence[Pixels]) -> list[Prediction | str]:
+    def _predict_batch(
+        self, items: Sequence[Item], images: Sequence[Pixels]
+    ) -> list[Prediction | str]:
         """Return the prediction of each image, or the reason of its failure."""
         arrays = [pixels for pixels in images if not isinstance(pixels, str)]
         failure = None
         try:
-            predictions = iter(self.predictor(arrays))
+            predictions = iter(self._predict(items, arrays))
         except Exception as error:  # models and pipelines raise many types
             if "DataLoader worker" in str(error):  # a process that reads
                 raise
@@ -110,7 +116,18 @@ class Engine:
         self._check_gpu()
         if len(images) == 1:
             return [failure]
-        return [result for pixels in images for result in self._predict_batch([pixels])]
+        results = []
+        for item, pixels in zip(items, images, strict=True):
+            results += self._predict_batch([item], [pixels])
+        return results
+
+    def _predict(self, items: Sequence[Item], arrays: Sequence[np.ndarray]) -> list[Prediction]:
+        """Predict arrays. A large image comes alone."""
+        if self.predictor.view is None or not arrays:
+            return self.predictor(arrays)
+        folder = self.scratch / taps_name(items[0])
+        with self.predictor.see(arrays[0], folder=folder) as seen:
+            return [seen.result()]
 
     def _check_gpu(self) -> None:
         """Raise RuntimeError if a failure has made the GPU unusable for this process.
@@ -142,6 +159,11 @@ class Engine:
             with atomic_write(map_path, self.journal.path.with_suffix(".unfinished")) as file:
                 file.write(png.tobytes())
         self.journal.add(item, **fields)
+
+
+def taps_name(item: Item) -> str:
+    """Return the name of the folder of an image's taps."""
+    return f"{crc32(os.fsencode(item.path)):08x}"
 
 
 def _read_batch(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
+from threading import RLock
 from typing import Any
 from zlib import crc32
 
@@ -13,23 +14,25 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.device import get_device
-from mmengine.structures import BaseDataElement
-from torch import nn
+from torch import Tensor, nn
 
 from ..checks.inputs import check_sizes
 from ..models.build import load_model
+from ..models.labels import has_plain_labels, predict_labels
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
 from ..utils.cli import print_line
 from ..utils.compat import can_autocast
 from ..utils.configs import ModelInput, read_config, tested_metainfo
 from ..version import __version__
+from ..weights.published import PUBLISHED, published_name
 from ..weights.zoo import find_model
 from .masks import return_crops, to_detections
 from .prediction import Prediction
 from .preprocessing import ImageLike, Preprocessing
-from .tiles import overlap_of_tiles, predict_tiled
-from .whole import check_whole, predict_whole
+from .seen import InTiles, Seen, SeenWhole, check_whole
+from .sources import ImageSource, Source
+from .view import View, choose_view
 
 
 class Predictor:
@@ -41,14 +44,19 @@ class Predictor:
         device: A device of torch. Default: that of the model; in `from_pretrained` a GPU if
             available.
         tile: Side of the tiles in which images are predicted, in pixels. Default: whole images.
-        overlap: Minimum overlap of tiles, in pixels. Default: a quarter of the tile.
+        overlap: Minimum overlap of tiles, or of the windows of a detector, in pixels. Default: a
+            quarter of the tile, or 256 pixels.
         batch_size: Number of images, or of tiles of an image, that the model predicts together.
         dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. Half
             precision is by autocast. Boxes are decoded in float32.
         min_score: Minimum score of a detector's instances. Default: that of the config.
-        whole: Whether the trunk sees an image of any size whole, at the scale of one tile, and only
-            neck and heads see tiles. The model's backbone must be XCiT. Default of `tile`: the side
-            of the images that the config tests on.
+        whole: Whether the trunk sees an image of any size whole, and neck and heads in windows. The
+            model's backbone must be XCiT.
+        scale: Factor by which images in tiles or whole are resized. Default: `large =
+            dict(scale=...)` of the config.
+        window: Side of what a window of neck and heads adds to the result of a whole image, in
+            pixels as the model sees them. Default: 1024; of a detector the side of its training
+            images.
 
     Attributes:
         model: The model after `prepare_for_inference`.
@@ -68,26 +76,23 @@ class Predictor:
         dtype: str = "float32",
         min_score: float | None = None,
         whole: bool = False,
+        scale: float | None = None,
+        window: int | None = None,
     ) -> None:
         scope = cfg.get("default_scope")
         if scope not in ("mmdet", "mmseg"):
             raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
         if min_score is not None and scope != "mmdet":
             raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
-        if overlap is not None and tile is None:
-            raise ValueError(f"{overlap=} without a tile: give the tile's side too")
+        if tile is None and not whole:
+            for name, value in dict(overlap=overlap, scale=scale, window=window).items():
+                if value is not None:
+                    raise ValueError(f"{name}={value} is for large images: give tile or whole too")
         if dtype not in (*DTYPES, "auto"):
             raise ValueError(f"{dtype=}: give {', '.join(DTYPES)} or auto")
         if batch_size < 1:
             raise ValueError(f"{batch_size=}: must be positive")
-        if whole and tile is None:
-            tile = ModelInput(cfg).side
-            if tile is None:
-                raise ValueError("the config says no size of images: give tile too")
         self.cfg = cfg
-        self.tile = tile
-        self.overlap = 0 if tile is None else overlap_of_tiles(tile, overlap)
-        self.whole = whole
         self.batch_size = batch_size
         self.min_score = min_score
         self.is_detector = scope == "mmdet"
@@ -95,6 +100,13 @@ class Predictor:
         self.names: Sequence[str] = self.metainfo["classes"]
         self.arguments: dict[str, Any] | None = None
         self.preprocess = Preprocessing(cfg)
+        self.nothing = Prediction.of_nothing(
+            self.is_detector, self.names, self.metainfo.get("palette")
+        )
+        self.view: View | None = None
+        sizes: Any = dict(scale=scale, tile=tile, overlap=overlap, window=window)
+        if tile is not None or whole:
+            self.view = choose_view(cfg, self.preprocess, whole, **sizes)
         self.device = device or next((str(part.device) for part in model.parameters()), "cpu")
         self.dtype = DTYPES[fast_dtype(self.device) if dtype == "auto" else dtype]
         if not can_autocast(torch.device(self.device).type, self.dtype):
@@ -106,11 +118,14 @@ class Predictor:
         return_crops(self.model)
         if self.dtype != torch.float32:
             prepare_for_autocast(self.model)
+        self._lock = RLock()  # `Backbone.valid` is state of the model
         if whole:
             check_whole(self.model)
         else:
             for finding in check_sizes(cfg, self.model):
                 print_line(str(finding))
+        if self.view:
+            print_line(str(self.view))
 
     @classmethod
     def from_pretrained(
@@ -134,6 +149,9 @@ class Predictor:
         if "://" not in weights:
             weights = os.path.abspath(weights)
         cfg = read_config(config)
+        published = PUBLISHED.get(published_name(weights))
+        if published and "large" not in cfg:
+            cfg.large = dict(scale=published.scale)
         predictor = cls(load_model(cfg, weights), cfg, device or get_device(), **options)
         predictor.arguments = dict(model=config, checkpoint=weights) | options
         return predictor
@@ -148,9 +166,7 @@ class Predictor:
         return dict(
             config=f"{Path(self.cfg.filename or '').name} ({config:08x})".strip(),
             weights=f"{self._checksum:08x}",
-            tile=self.tile,
-            overlap=self.overlap,
-            whole=self.whole,
+            **(self.view.settings if self.view else {}),
             dtype=str(self.dtype).removeprefix("torch."),
             min_score=self.min_score,
             xcit_mm=__version__,
@@ -173,18 +189,61 @@ class Predictor:
             return self([images], None if valid is None else [valid])[0]
         if valid is not None and len(valid) != len(images):
             raise ValueError(f"{len(valid)} masks for {len(images)} images: give one for each")
-        if valid is not None and self.tile is not None and not self.whole:
-            raise ValueError(f"valid with tile={self.tile}: give whole=True, or no tile")
         masks = () if valid is None else valid
         arrays = map(self.preprocess.read, images)
-        if self.tile is None:
+        if self.view is None:
             return list(self._predict(arrays, masks))
-        if self.whole:
-            return [predict_whole(self, *pair) for pair in zip_longest(arrays, masks)]
-        return [predict_tiled(self._predict, array, self.tile, self.overlap) for array in arrays]
+        predictions = []
+        for array, mask in zip_longest(arrays, masks):
+            with self.see(array, mask) as seen:
+                predictions.append(seen.result())
+        return predictions
+
+    def see(
+        self,
+        image: ImageLike | Source,
+        valid: np.ndarray | None = None,
+        folder: Path | None = None,
+    ) -> Seen:
+        """See a large image once, to predict parts of it.
+
+            with predictor.see("panorama.jpg") as seen:
+                part = seen.predict(slice(0, 1000), slice(0, 1000))
+                everything = seen.result()
+
+        A predictor with a `tile` sees it in tiles, each when it is asked for. Others run the trunk
+        over the whole image at the beginning of the block.
+
+        Args:
+            image: A path, an array or a `Source`, such as a `Raster`.
+            valid: Which pixels of a path or an array have data, (H, W), bool. Default: all.
+            folder: For what the trunk computes, if it needs more than 1 GiB: 16 bytes for each
+                channel of each token. Default: a temporary folder, as a line says.
+
+        Raises:
+            ValueError: If the model cannot see whole images, or at which scale is not known.
+        """
+        if isinstance(image, str | Path | np.ndarray):
+            image = ImageSource(self.preprocess.read(image), valid)
+        if self.view is None:
+            self.view = choose_view(self.cfg, self.preprocess, whole=True)
+            check_whole(self.model)
+            print_line(str(self.view))
+        if self.view.whole:
+            return SeenWhole(self, image, self.view, folder)
+        return InTiles(self, image, self.view)
+
+    def predict_at_scale(
+        self, images: Iterable[np.ndarray], masks: Iterable[np.ndarray]
+    ) -> Iterator[Prediction]:
+        """Predict arrays without resizing them, and leave out what has no data in masks."""
+        return self._predict(images, masks, resizes=False)
 
     def _predict(
-        self, images: Iterable[np.ndarray], masks: Iterable[np.ndarray] = ()
+        self,
+        images: Iterable[np.ndarray],
+        masks: Iterable[np.ndarray] = (),
+        resizes: bool = True,
     ) -> Iterator[Prediction]:
         """Predict whole arrays in batches."""
         is_slide = (self.cfg.model.get("test_cfg") or {}).get("mode") == "slide"
@@ -195,25 +254,33 @@ class Predictor:
             inputs = []
             for image, mask in batch:
                 is_full = sees_gaps or mask is None or mask.all()
-                inputs.append(self.preprocess(image, None if is_full else mask))
-            samples: list[BaseDataElement] = []
+                inputs.append(self.preprocess(image, None if is_full else mask, resizes))
+            samples: list[Any] = []
             for _, of_one_size in groupby(inputs, lambda data: data["inputs"].shape):
                 samples += self._forward(list(of_one_size))
             for (image, _), sample in zip(batch, samples, strict=True):
                 yield self.to_prediction(image, sample)
 
     @torch.no_grad()
-    def _forward(self, batch: list[dict[str, Any]]) -> list[BaseDataElement]:
+    def _forward(self, batch: list[dict[str, Any]]) -> Sequence[Any]:
+        """Return the class of each pixel of images, or data samples of other models."""
         leave_out: AbstractContextManager = nullcontext()
+        masks = None
         if any("valid" in data for data in batch):
             full = torch.ones(batch[0]["inputs"].shape[1:], dtype=torch.bool)
-            leave_out = self.model.backbone.valid([data.pop("valid", full) for data in batch])
-        with leave_out, self.autocast():
-            samples = self.model.test_step(pseudo_collate(batch))
-        for sample in samples:
-            if "seg_logits" in sample:  # 2.5 GB for 150 classes at 2048 x 2048
-                del sample.seg_logits
-        return samples
+            masks = [data.pop("valid", full) for data in batch]
+            leave_out = self.model.backbone.valid(masks)
+        with self._lock, leave_out, self.autocast():
+            if not has_plain_labels(self.model):
+                return self.model.test_step(pseudo_collate(batch))
+            data = self.model.data_preprocessor(pseudo_collate(batch), False)
+            images = data["inputs"]
+            valid = None
+            if masks:
+                valid = images.new_zeros((len(images), 1, *images.shape[2:]), dtype=torch.bool)
+                for number, mask in enumerate(masks):
+                    valid[number, 0, : mask.shape[0], : mask.shape[1]] = mask
+            return predict_labels(self.model, images, data["data_samples"], valid)
 
     def autocast(self) -> AbstractContextManager:
         """Return the context in which the model predicts in `dtype`."""
@@ -221,11 +288,18 @@ class Predictor:
         is_half = self.dtype != torch.float32
         return torch.autocast(device, self.dtype if is_half else None, enabled=is_half)
 
-    def to_prediction(self, image: np.ndarray, sample: BaseDataElement) -> Prediction:
-        """Convert the library's data sample of an image to NumPy arrays."""
+    @property
+    def most_objects(self) -> int | None:
+        """Number of objects that a detector returns at most, if it has a limit."""
+        test_cfg = self.cfg.model.get("test_cfg") or {}
+        return (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
+
+    def to_prediction(self, image: np.ndarray, sample: Any) -> Prediction:
+        """Convert the library's data sample of an image, or the classes of its pixels, to NumPy."""
         palette = self.metainfo.get("palette")
         if not self.is_detector:
-            labels = sample.pred_sem_seg.data[0].cpu().numpy()
+            classes = sample if isinstance(sample, Tensor) else sample.pred_sem_seg.data[0]
+            labels = classes.cpu().numpy()
             labels = labels.astype(np.uint8 if len(self.names) <= 256 else np.uint16)
             return Prediction(image, None, labels, self.names, palette)
         instances = sample.pred_instances

@@ -62,6 +62,10 @@ class Preprocessing:
         except ValueError as error:
             raise ValueError(f"{image}: {error}") from None
 
+    def blank_sample(self) -> Any:
+        """Return the data sample of an image without content."""
+        return self(np.zeros((32, 32, self.channels), np.uint8), resizes=False)["data_samples"]
+
     def __call__(
         self, image: np.ndarray, valid: np.ndarray | None = None, resizes: bool = True
     ) -> dict[str, Any]:
@@ -73,6 +77,8 @@ class Preprocessing:
             resizes: Whether the steps that resize and pad run.
         """
         results: dict[str, Any] = dict(img=image)
+        if not resizes:  # detectors ask for it
+            results["scale_factor"] = (1.0, 1.0)
         if valid is not None:  # it moves as a map of classes does
             if valid.shape != image.shape[:2]:
                 raise ValueError(f"a mask of {valid.shape} for an image of {image.shape[:2]}")

@@ -2,8 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -12,9 +12,9 @@ from ..utils.cli import progress_bar
 from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, lock_folder, open_folder
 from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
-from .engine import Engine
+from .engine import Engine, taps_name
 from .journal import JOURNAL, Journal, list_pending, read_journals
-from .listing import Listing
+from .listing import Item, Listing
 from .predictor import Predictor
 from .results import IMAGES, LABELS, PREDICTIONS, VISUALIZATIONS, result_paths, write_jsons
 
@@ -23,6 +23,8 @@ NEW = ".new"
 COMPLETE = "complete"
 MOVING = "moving"
 """Files in it that say so, and that the former results are removed."""
+TAPS = ".taps"
+"""Folder, in that of a run, of what the trunk computes of images that it sees whole."""
 
 
 class RunReport(NamedTuple):
@@ -55,6 +57,7 @@ def predict_many(
     ray: str | None = None,
     overwrite: bool = False,
     retry_failed: bool = False,
+    scratch: str | Path | None = None,
 ) -> RunReport | None:
     """Predict the items that have no record in a folder, as docs/prediction.md describes.
 
@@ -68,6 +71,8 @@ def predict_many(
         overwrite: Whether to replace the results of earlier calls. They stay until all images are
             predicted; the new ones are in `OUT/.new` until then.
         retry_failed: Whether to predict failures again.
+        scratch: Folder for what the trunk computes of images that it sees whole, if it needs more
+            than 1 GiB. Default: `OUT/.taps`.
 
     Returns:
         Results and failures in the folder, or None in the ranks of torchrun other than 0.
@@ -82,13 +87,18 @@ def predict_many(
     out = Path(os.path.abspath(out))
     category_ids = _category_ids(predictor, listing.categories)
     folder = out / NEW if overwrite else out
-    engine = Engine(predictor, Journal(folder), folder, category_ids, drawing, workers)
+    taps = out / TAPS
+    if scratch is not None:
+        taps = Path(os.path.abspath(scratch)) / f"{out.name}-{crc32(os.fsencode(out)):08x}"
+    engine = Engine(predictor, Journal(folder), folder, category_ids, drawing, workers, taps)
     rank, size = rank_and_size()
     with nullcontext() if rank else _open_results(engine, listing, out):
         wait_for_ranks()
         progress = read_journals(folder)
         pending = list_pending(listing.items, progress.records, retry_failed)
         is_new = bool(pending)
+        if rank == 0:
+            _remove_taps(taps, pending)
         if ray is None:
             pending = [item for item in pending if crc32(os.fsencode(item.path)) % size == rank]
             predicted = engine.predict(pending, progress.deaths)
@@ -101,11 +111,22 @@ def predict_many(
         wait_for_ranks()
         if rank:
             return None
+        _remove_taps(taps, ())
         report = _report(engine, is_new)
         if folder != out:
             (folder / COMPLETE).touch()
             _replace_results(out)
         return report._replace(out=out)
+
+
+def _remove_taps(folder: Path, pending: Iterable[Item]) -> None:
+    """Remove what a kill left of images that are not pending, and the folder if it is empty."""
+    kept = {taps_name(item) for item in pending}
+    for path in folder.glob("*"):
+        if path.name not in kept:
+            shutil.rmtree(path)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[int]:

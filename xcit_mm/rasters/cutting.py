@@ -9,7 +9,7 @@ import numpy as np
 import shapely
 
 from ..datasets.dataset import IGNORED
-from ..prediction.tiles import windows
+from ..prediction.windows import check_overlap, tiles_along
 from ..utils.atomic import atomic_path
 from ..utils.cli import print_line, progress_bar
 from ..utils.errors import preview
@@ -37,11 +37,13 @@ class Tiles(NamedTuple):
 
     Attributes:
         settings: How the raster was read: keyword arguments of `predict_raster`.
+        pixel_size: In metres, or None without a place.
         statistics: Mean and standard deviation of each band in a sample of the raster, if tiles
             have the stored values.
     """
 
     settings: dict[str, Any]
+    pixel_size: float | None
     statistics: tuple[list[float], list[float]] | None
 
 
@@ -85,7 +87,8 @@ def cut_raster(
     """
     options = dict(reading)
     tile = options.pop("tile")
-    overlap = options.pop("overlap")
+    overlap = options.pop("overlap", tile // 4)
+    check_overlap(tile, overlap)
     raster = Raster(path, **options)
     area = area_in_pixels(aoi, raster)
     labels = _read_labels(source, raster, area, is_detector, model_classes)
@@ -105,9 +108,10 @@ def cut_raster(
         if "val" in parts:
             to_map([parts["val"]], raster).to_file(unfinished / "held_out.gpkg")
     settings = {name: reading[name] for name in READING if name in reading}
+    settings["overlap"] = overlap
     if raster.scaling:
         settings[SCALING] = raster.scaling
-    return Tiles(settings, statistics)
+    return Tiles(settings, raster.pixel_size, statistics)
 
 
 def _read_labels(
@@ -162,7 +166,7 @@ def _cut_into_tiles(area: Any, side: int, overlap: int) -> list[Tile]:
     for start, stop in np.reshape(area.bounds, (2, 2)).T:
         first = int(start)
         length = max(int(np.ceil(stop)) - first, side)
-        axis = windows(length, side, overlap)
+        axis = tiles_along(length, side, overlap)
         spans.append([slice(first + tile.start, first + tile.stop) for tile in axis])
     tiles = []
     for columns, rows in product(*spans):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import shapely
 
-from ..prediction.tiles import Window
+from ..prediction.windows import Window
 from ..utils.cli import print_line
 
 Span = slice | Window

@@ -1,34 +1,33 @@
-"""One raster in, one map or one table of objects out: each row of tiles is predicted into a file of
-its own.
+"""One raster in, one map or one table of objects out: each row of tiles or windows is predicted
+into a file of its own.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import date
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import shapely
-from shapely.affinity import scale
+from shapely.affinity import scale as scaled
 
 from ..prediction.cluster import rank_and_size, wait_for_ranks
-from ..prediction.prediction import Prediction
+from ..prediction.joining import interior, reported_objects, to_image
 from ..prediction.predictor import Predictor
 from ..prediction.seams import concatenate
-from ..prediction.tiles import Window, interior, reported_objects, to_image, windows
-from ..prediction.whole import WholeImage, check_whole, is_exact_whole
+from ..prediction.seen import InTiles, Seen, SeenWhole, check_whole, is_exact_whole
+from ..prediction.view import View, choose_view
+from ..prediction.windows import Window
 from ..utils.cli import print_line, progress_bar
 from ..utils.folders import check_output, open_folder
 from . import maps, objects
 from .files import check_finished, rows_folder, written_file
 from .polygons import area_in_pixels, box_of, covers
 from .raster import Raster
-from .settings import READING, SCALING, resolve_settings
+from .settings import SCALING, resolve_settings
 
 
 def predict_raster(
@@ -38,21 +37,27 @@ def predict_raster(
     *,
     aoi: str | Path | None = None,
     whole: bool | None = None,
+    scale: float | None = None,
+    window: int | None = None,
+    scratch: str | Path | None = None,
     overwrite: bool = False,
     **options: Any,
 ) -> Path:
     """Predict a raster, and write a segmentor's map or a detector's table of objects.
 
-    The folder `OUT.parts` holds the rows of tiles that are done, until all are: the same call
-    resumes. Processes of torchrun share the rows, and the first writes the result.
+    The folder `OUT.parts` holds the rows that are done, until all are: the same call resumes.
+    Processes of torchrun share the rows, and the first writes the result.
 
     Args:
         raster: Path or URL of a file that GDAL reads.
         out: `.tif` or `.tiff` for a segmentor, `.gpkg` for a detector. A finished result of the
             same raster, model and options stays, as a line says.
         aoi: Vector file, whose polygons limit the prediction.
-        whole: Whether the trunk sees the raster whole, and only neck and heads see tiles. Default:
-            for a segmentor that is exact so, without `aoi`, in one process.
+        whole: Whether the trunk sees the raster whole, and only neck and heads see windows.
+            Default: for a segmentor that is exact so, without `aoi` and `tile`, in one process.
+        scale, window: As of `Predictor`.
+        scratch: Folder for what the trunk computes of a raster that it sees whole, 16 bytes for
+            each channel of each token. Default: that of the rows.
         overwrite: Whether to replace the result of an earlier call, which stays until the new one
             is written.
         options: `tile` and `overlap` in pixels, and `bands`, `bounds` and `nodata` of `Raster`.
@@ -69,21 +74,27 @@ def predict_raster(
     """
     out = Path(out)
     check_output(out, filter(None, (raster, aoi)))
-    if predictor.tile is not None:
-        raise ValueError(f"a Predictor with tile={predictor.tile}: give tile to predict_raster")
-    suffixes = [".gpkg"] if predictor.is_detector else [".tif", ".tiff"]
-    if out.suffix.lower() not in suffixes:
-        raise ValueError(f"--out {out}: the result of this model is a {suffixes[0]}")
+    _check_result(out, predictor)
     rank, size = rank_and_size()
     if whole and size > 1:
         raise ValueError("--whole runs in one process: start it without torchrun")
     if whole is None:
         # Measured in docs/benchmark.md, "Whole images".
-        is_single = size == 1 and aoi is None and not predictor.is_detector
+        is_limited = aoi is not None or options.get("tile") is not None
+        is_single = size == 1 and not is_limited and not predictor.is_detector
         whole = is_single and is_exact_whole(predictor.model)
-    rows = _Rows(raster, predictor, out, aoi, whole, options)
+    elif whole:
+        check_whole(predictor.model)
+    reading = resolve_settings(predictor.cfg, options)
+    sides = dict(tile=reading.pop("tile", None), overlap=reading.pop("overlap", None))
+    if whole:
+        sides["tile"] = options.get("tile")
+    view = choose_view(
+        predictor.cfg, predictor.preprocess, whole, scale=scale, window=window, **sides
+    )
+    rows = _Rows(Raster(raster, **reading), aoi, predictor, view, out, scratch)
     parts = rows_folder(out)
-    folder = open_folder(parts, rows.settings, overwrite, lambda: parts.glob("[!.]*"))
+    folder = open_folder(parts, rows.settings, overwrite, lambda: parts.glob("row-*"))
     is_finished = out.exists() and not overwrite
     if is_finished:
         check_finished(out, rows.settings)
@@ -91,9 +102,8 @@ def predict_raster(
             print_line(f"{out} exists: --overwrite predicts it again")
         if not parts.exists():  # which a kill may have left
             return out
-    elif whole:
-        unused = "batch_size and an overlap below 256 pixels change nothing"
-        print_line(f"the backbone sees the raster whole: {unused}; --no-whole predicts it in tiles")
+    elif rank == 0:
+        print_line(str(view))
     with nullcontext() if rank else folder:
         wait_for_ranks()
         if not is_finished:
@@ -106,17 +116,20 @@ def predict_raster(
     return out
 
 
-class _Tile(NamedTuple):
-    """A tile as the model sees it, and which of its pixels have data, also in the area, (h, w)."""
-
-    column: Window
-    image: np.ndarray
-    valid: np.ndarray
-    in_area: np.ndarray
+def _check_result(out: Path, predictor: Predictor) -> None:
+    """Raise ValueError if a predictor cannot write a result."""
+    if predictor.view is not None:
+        raise ValueError("the Predictor has tile or whole: give them to predict_raster")
+    suffixes = [".gpkg"] if predictor.is_detector else [".tif", ".tiff"]
+    if out.suffix.lower() not in suffixes:
+        raise ValueError(f"--out {out}: the result of this model is a {suffixes[0]}")
+    classes = len(predictor.metainfo["classes"])
+    if not predictor.is_detector and classes > maps.NODATA:
+        raise ValueError(f"{classes} classes: a map has at most {maps.NODATA}")
 
 
 class _Rows:
-    """The rows of tiles of a raster, with the arguments of `predict_raster`.
+    """The rows of tiles or windows of a raster, each predicted into a file.
 
     Attributes:
         settings: What determines the rows, as plain values.
@@ -124,135 +137,100 @@ class _Rows:
 
     def __init__(
         self,
-        path: str | Path,
-        predictor: Predictor,
-        out: Path,
+        raster: Raster,
         aoi: str | Path | None,
-        whole: bool,
-        options: Mapping[str, Any],
+        predictor: Predictor,
+        view: View,
+        out: Path,
+        scratch: str | Path | None,
     ) -> None:
-        reading = resolve_settings(predictor.cfg, options)
-        settings = dict.fromkeys(READING) | reading
-        tile = reading.pop("tile")
-        overlap = reading.pop("overlap")
-        classes = list(predictor.metainfo["classes"])
-        if not predictor.is_detector and len(classes) > maps.NODATA:
-            raise ValueError(f"{len(classes)} classes: a map has at most {maps.NODATA}")
-        raster = Raster(path, **reading)
+        _note_differences(predictor.cfg, raster, view)
         self._raster = raster
+        self._predictor = predictor
+        self._out = out
         self._area = area_in_pixels(aoi, raster)
-        settings |= dict(bands=raster.bands, whole=whole, classes=classes)
-        settings["aoi_polygons"] = crc32(shapely.to_wkb(self._area))
-        self.settings = predictor.settings | settings | raster.fingerprint()
+        self.settings = {
+            **predictor.settings,
+            **view.settings,
+            **raster.fingerprint(),
+            "classes": list(predictor.metainfo["classes"]),
+            "aoi_polygons": crc32(shapely.to_wkb(self._area)),
+        }
         self._made_from = self.settings | dict(
-            raster=str(path).partition("?")[0],  # the rest of a URL may be a password
+            raster=raster.path.partition("?")[0],  # the rest of a URL may be a password
             aoi=aoi and str(aoi),
             checkpoint=(predictor.arguments or {}).get("checkpoint"),
             date=f"{date.today()}",
         )
-        trained = predictor.cfg.get("raster")
-        if trained and trained.get(SCALING) != raster.scaling:
-            change = f"{trained.get(SCALING)} in the training, and are {raster.scaling} here"
-            print_line(f"{path}: scale and offset are not applied: they were {change}")
-        self._whole: WholeImage | None = None
-        # A small raster is one tile: pipelines would enlarge it, and the model see another scale.
-        self._rows = windows(max(raster.height, tile), tile, overlap)
-        self._columns = windows(max(raster.width, tile), tile, overlap)
-        self._scale = (1.0, 1.0)  # factors of height and width from the raster to the tiles
-        if whole:
-            check_whole(predictor.model)
-            self._whole = WholeImage(predictor, raster.height, raster.width, tile, overlap)
-            self._rows = self._whole.rows
-            self._columns = self._whole.columns
-            self._scale = self._whole.scale
-            raster.resample(*self._whole.size)
-        self._seen_area = scale(self._area, *self._scale[::-1], origin=(0, 0))
+        taps = rows_folder(out) / "taps"
+        if scratch is not None:
+            taps = Path(scratch) / f"{out.name}-{crc32(str(out.resolve()).encode()):08x}"
+        self._seen: Seen
+        if view.whole:
+            self._seen = SeenWhole(predictor, raster, view, taps, shows_progress=True)
+        else:
+            self._seen = InTiles(predictor, raster, view)
+        self._rows = self._seen.spread(0)
+        self._columns = self._seen.spread(1)
+        self._seen_area = scaled(self._area, *self._seen.scale[::-1], origin=(0, 0))
         shapely.prepare(self._seen_area)
-        self._row_files = [rows_folder(out) / f"row-{row.start:07}" for row in self._rows]
-        self._predictor = predictor
-        self._out = out
+        self._files = [rows_folder(out) / f"row-{row.inside.start:07}" for row in self._rows]
 
     def predict(self) -> None:
         """Predict the rows of this process that are not done, where they touch the area."""
         rank, size = rank_and_size()
-        if self._whole is not None and not all(path.exists() for path in self._row_files):
-            self._run_trunk(self._whole)
-        rows = self._rows[rank::size]
-        area = self._seen_area
-        tiles = [
-            [column for column in self._columns if area.intersects(box_of(row, column))]
-            for row in rows
+        pending = [
+            (row, [column for column in self._columns if self._is_wanted(row, column)], path)
+            for row, path in list(zip(self._rows, self._files, strict=True))[rank::size]
+            if not path.exists()
         ]
-        with progress_bar(sum(map(len, tiles)), "tile", disable=rank > 0) as bar:
-            for path, row, columns in zip(self._row_files[rank::size], rows, tiles, strict=True):
-                if not path.exists():
-                    content = self._predict_row(row, columns)
-                    with written_file(path, path.parent) as unfinished:
-                        unfinished.write_bytes(content)
+        if not pending:
+            return
+        total = sum(len(columns) for _, columns, _ in pending)
+        with self._seen, progress_bar(total, "window", disable=rank > 0) as bar:
+            for row, columns, path in pending:
+                content = self._predict_row(row, columns)
+                with written_file(path, path.parent) as unfinished:
+                    unfinished.write_bytes(content)
                 bar.update(len(columns))
 
-    def _run_trunk(self, whole: WholeImage) -> None:
-        """Compute the taps of a whole raster, from the last that was finished."""
+    def _is_wanted(self, row: Window, column: Window) -> bool:
+        return self._seen_area.intersects(box_of(row, column))
 
-        def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-            return self._raster.read(slice(first, last), slice(0, whole.size[1]))
-
-        def progress(done: int, passes: int) -> None:
-            bar.total = passes
-            bar.update(done - bar.n)
-
-        with progress_bar(None, "pass") as bar:
-            whole.run_trunk(read, rows_folder(self._out), progress)
-
-    def _predict_row(self, row: Window, columns: Sequence[Window]) -> bytes:
+    def _predict_row(self, row: Window, columns: list[Window]) -> bytes:
         """Return the content of a row's file: objects or classes."""
-        tiles = self._predict_tiles(row, columns)
+        places = ((row, column) for column in columns)
+        parts = self._seen.parts(places, lambda *place: covers(self._seen_area, *place))
+        scale = self._seen.scale
         if self._predictor.is_detector:
-            reported = [
-                reported_objects(_cut_to_valid(prediction, tile.valid), row, tile.column)
-                for tile, prediction in tiles
-            ]
-            return objects.encode_objects(to_image(concatenate(reported), self._scale))
+            reported = concatenate(map(reported_objects, parts))
+            return objects.encode_objects(to_image(reported, scale))
         interiors = {}
-        for tile, prediction in tiles:
-            labels = np.where(tile.in_area, prediction.segmentation, maps.NODATA)
-            (top, left), inside = interior(labels, row, tile.column, self._scale)
-            inside = inside[: self._raster.height - top, : self._raster.width - left]
-            interiors[top, left] = inside.astype(np.uint8)
+        for part in parts:
+            labels = np.where(part.wanted, part.prediction.segmentation, maps.NODATA)
+            corner, inside = interior(labels, part.rows, part.columns, scale)
+            interiors[corner] = inside.astype(np.uint8)
         return maps.encode_labels(interiors)
-
-    def _predict_tiles(self, row: Window, columns: Sequence[Window]) -> Iterator[tuple[_Tile, Any]]:
-        """Yield the tiles with data in the area of interest, and their predictions."""
-        tiles = (self._read(row, column) for column in columns)
-        wanted = (tile for tile in tiles if tile.in_area.any())
-        if self._whole is not None:
-            for tile in wanted:
-                yield tile, self._whole.predict(row, tile.column)
-            return
-        while batch := list(islice(wanted, self._predictor.batch_size)):
-            images = [tile.image for tile in batch]
-            predictions = self._predictor(images, [tile.valid for tile in batch])
-            yield from zip(batch, predictions, strict=True)
-
-    def _read(self, row: Window, column: Window) -> _Tile:
-        image, valid = self._raster.read(row, column)
-        return _Tile(column, image, valid, valid & covers(self._seen_area, row, column))
 
     def join(self) -> None:
         """Join the files of all rows to the result, a map or a table of objects."""
-        result = self._out, self._row_files, self._raster, self._made_from
+        result = self._out, self._files, self._raster, self._made_from
         if self._predictor.is_detector:
             objects.join_objects(*result, self._area)
         else:
             maps.join_maps(*result, self._predictor.metainfo.get("palette"))
 
 
-def _cut_to_valid(prediction: Prediction, valid: np.ndarray) -> Prediction:
-    """Drop objects whose centre has no data, and cut masks to pixels with data."""
-    instances: Any = prediction.instances
-    if prediction.masks is not None:
-        instances = replace(instances, mask=prediction.masks & valid)
-    x, y = ((prediction.boxes[:, :2] + prediction.boxes[:, 2:]) / 2).astype(int).T
-    height, width = valid.shape
-    is_valid = valid[y.clip(0, height - 1), x.clip(0, width - 1)]
-    return replace(prediction, instances=instances[is_valid])
+def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> None:
+    """Print a line for what differs between a raster and that of the model's training."""
+    trained = cfg.get("raster")
+    if trained and trained.get(SCALING) != raster.scaling:
+        change = f"{trained.get(SCALING)} in the training, and are {raster.scaling} here"
+        print_line(f"{raster.path}: scale and offset are not applied: they were {change}")
+    large = cfg.get("large") or {}
+    trained_size = large.get("pixel_size")
+    if trained_size and raster.pixel_size:
+        fitting = large["scale"] * raster.pixel_size / trained_size
+        if not 0.8 <= view.scale / fitting <= 1.25:
+            sizes = f"pixels of {raster.pixel_size:.3g} m, the training of {trained_size:.3g} m"
+            print_line(f"{raster.path} has {sizes}: --scale {fitting:.3g} shows it at the same")

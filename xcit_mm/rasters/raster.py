@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ _COLORS = ("red", "green", "blue")
 # A sample is of squares: how many there are along an axis, and their largest side in pixels.
 _SQUARES = 8
 _SQUARE = 64
+_METRES_OF_A_DEGREE = 111_320  # on the equator
 
 
 class Raster:
@@ -34,6 +36,8 @@ class Raster:
         nodata: A value without data, in addition to what the file declares.
 
     Attributes:
+        height, width: Size in pixels as they are read.
+        options: How it is read, as plain values.
         scaling: Scale and offset of each band, or None if the file declares none. They are not
             applied: values are read as stored.
 
@@ -59,8 +63,7 @@ class Raster:
         self._nodata: float | None = None
         with gdal(path):
             self._file = open_raster(path)
-            self.height, self.width = self._file.shape
-            self._size = self._file.shape  # in pixels as they are read
+            self.height, self.width = self._file.shape  # in pixels as they are read
             self._colors = [color.name for color in self._file.colorinterp]
             self._check_file()
             self.transform = self._file.transform
@@ -77,6 +80,8 @@ class Raster:
                 print_line(f"{path}: no nodata, alpha or mask: if it has a collar, --nodata 0")
             self._nodata = nodata
             self._bounds = self._find_bounds(bounds)
+        given = None if bounds is None else np.asarray(bounds).tolist()
+        self.options = dict(bands=self.bands, bounds=given, nodata=nodata)
 
     def _check_file(self) -> None:
         """Raise ValueError if a file must be converted before it is one image with a place."""
@@ -185,6 +190,7 @@ class Raster:
         is a checksum of a sample.
         """
         return dict(
+            **self.options,
             raster_size=[self.height, self.width],
             raster_type=self._dtype,
             raster_transform=list(self.transform),
@@ -194,9 +200,23 @@ class Raster:
             raster_pixels=crc32(self.sample().tobytes()),
         )
 
-    def resample(self, height: int, width: int) -> None:
-        """Let GDAL resample what is read from now on to a size, in whose pixels windows are."""
-        self._size = height, width
+    @property
+    def pixel_size(self) -> float | None:
+        """Side of a pixel in metres, in the middle of the raster, or None without a place."""
+        if self.crs is None:
+            return None
+        side = abs(self._file.transform.determinant) ** 0.5
+        if self.crs.is_projected:
+            return side * self.crs.linear_units_factor[1]
+        _, latitude = self._file.xy(self._file.height / 2, self._file.width / 2)
+        return side * _METRES_OF_A_DEGREE * math.cos(math.radians(latitude)) ** 0.5
+
+    def resampled(self, height: int, width: int) -> "Raster":
+        """Return the raster in another size, to which GDAL resamples what is read."""
+        other = copy(self)
+        other.height = height
+        other.width = width
+        return other
 
     def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """Read a window, which may end beyond the raster, and which of its pixels have data. They
@@ -230,11 +250,11 @@ class Raster:
         size = rows.stop - rows.start, columns.stop - columns.start
         pixels = np.zeros((len(self.bands), *size), self._dtype)
         valid = np.zeros(size, bool)
-        height = min(rows.stop, self._size[0]) - rows.start
-        width = min(columns.stop, self._size[1]) - columns.start
-        y, x = np.divide(self._file.shape, self._size)
-        bottom = min(rows.stop * y, self.height)
-        right = min(columns.stop * x, self.width)
+        height = min(rows.stop, self.height) - rows.start
+        width = min(columns.stop, self.width) - columns.start
+        y, x = np.divide(self._file.shape, (self.height, self.width))
+        bottom = min(rows.stop * y, self._file.height)
+        right = min(columns.stop * x, self._file.width)
         window = Window.from_slices((rows.start * y, bottom), (columns.start * x, right))
         valid[:height, :width] = self._file.dataset_mask(window=window, out_shape=(height, width))
         if not valid.any():

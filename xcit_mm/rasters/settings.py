@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from mmengine.config import Config
 
-from ..prediction.tiles import overlap_of_tiles
 from ..utils.configs import ModelInput
 from ..utils.errors import preview
 
@@ -20,15 +19,16 @@ def resolve_settings(
     cfg: Config, command: Mapping[str, Any], trains: bool = False
 ) -> dict[str, Any]:
     """Decide how a raster is read for a model: by the command, else by the model's config. Return
-    `tile` and `overlap`, the side and the minimum overlap of tiles in pixels, and options of
-    `Raster`.
+    options of `Raster`, and `tile` and `overlap`, the side and the minimum overlap of tiles in
+    pixels, if they are known.
 
     Args:
         command: What a user gave for READING, as numbers, lists or arrays. None is no value.
         trains: Whether tiles to train on are read. Then the model may change its bands.
 
     Raises:
-        ValueError: If an option is unknown or does not match the model, or nothing states the tile.
+        ValueError: If an option is unknown or does not match the model, or the tile of a
+            training is not known.
     """
     model_input = ModelInput(cfg)
     settings = dict(cfg.get("raster") or {})
@@ -44,10 +44,9 @@ def resolve_settings(
     unknown = settings.keys() - {*READING}
     if unknown:
         raise ValueError(f"{preview(unknown)}: no option of a raster, as {', '.join(READING)} are")
-    if "tile" not in settings:
+    if trains and "tile" not in settings:
         fix = "give --tile PIXELS, the size of the images that the model was trained on"
         raise ValueError(f"the config has no raster = dict(tile=...): {fix}")
-    settings["overlap"] = overlap_of_tiles(settings["tile"], settings.get("overlap"))
     # Three bands become colors, and one becomes gray. Other bands keep their values.
     count = len(settings.get("bands", (1, 2, 3)))
     raw = model_input.raster_step is not None or (trains and count not in (1, 3))

@@ -26,6 +26,8 @@ class PublishedFile(NamedTuple):
         resolution: Side of the images of the training in pixels, the shorter side for COCO.
         training: Data, and method or model.
         timm_name: Name of the same weights in timm and on the Hub, or ''.
+        scale: Factor at which the model saw its training images: of COCO, what the recipe does to
+            a photo of 640 x 480 pixels.
     """
 
     url: str
@@ -35,6 +37,7 @@ class PublishedFile(NamedTuple):
     training: str
     timm_name: str = ""
     licence: str = "Apache-2.0"
+    scale: float = 1.0
 
 
 _DENSE = ("t12", "s12", "s24", "m24")
@@ -68,6 +71,7 @@ for _path, (_archs, _resolution, _training, _timm_name) in _FAMILIES.items():
                 _resolution,
                 _training,
                 _timm_name.format(**_names),
+                scale=1.67 if _training.startswith("COCO") else 1.0,
             )
 
 _BY_TIMM_NAME = {file.timm_name: name for name, file in PUBLISHED.items() if file.timm_name}

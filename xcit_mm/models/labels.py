@@ -1,0 +1,101 @@
+"""The classes of pixels, without the logits of all classes at the size of the image."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .large_heads import head_with_data
+
+# Numbers of logits at full size at one time: 256 MiB.
+LOGITS = 2**26
+
+
+def has_plain_labels(model: Any) -> bool:
+    """Return whether labels are the classes of the largest logits, as mmseg computes them."""
+    try:
+        from mmseg.models import EncoderDecoder
+        from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+    except ModuleNotFoundError:
+        return False
+    if type(model) is not EncoderDecoder or (model.test_cfg or {}).get("mode") == "slide":
+        return False
+    head: Any = type(model.decode_head)
+    methods = head.predict, head.predict_by_feat
+    return methods == (BaseDecodeHead.predict, BaseDecodeHead.predict_by_feat)
+
+
+def predict_labels(
+    model: Any, images: Tensor, samples: Sequence[Any], valid: Tensor | None = None
+) -> list[Tensor]:
+    """Predict the class of each pixel of each image, as `model.predict` does, without the logits of
+    all classes at full size.
+
+    Args:
+        model: One of `has_plain_labels`.
+        samples: Data samples of mmseg, which say how images were resized and padded.
+        valid: Which pixels count in pools over the image, (B, 1, H, W). Default: all.
+
+    Returns:
+        Of each image (H, W), in its size before it was resized and padded.
+    """
+    features = model.extract_feat(images)
+    head = model.decode_head
+    if valid is not None:
+        head = head_with_data(model, features, valid)
+    logits = head(features)
+    # Images of a batch are of one size.
+    first = samples[0].metainfo
+    size = first.get("pad_shape", first["img_shape"])[:2]
+
+    chosen = []
+    for one, sample in zip(logits.split(1), samples, strict=True):
+        chosen.append(_labels_of(one, size, sample.metainfo, model))
+    return chosen
+
+
+def _labels_of(logits: Tensor, size: Sequence[int], meta: dict[str, Any], model: Any) -> Tensor:
+    """Return the class of each pixel of an image, (H, W).
+
+    Args:
+        logits: (1, classes, h, w).
+        size: Height and width of the image as the model saw it.
+    """
+    own_size = meta["ori_shape"][:2]
+    padding = meta.get("img_padding_size", meta.get("padding_size", [0] * 4))
+    left, right, top, bottom = padding
+
+    def enlarge(x: Tensor) -> Tensor:
+        x = F.interpolate(x, size, mode="bilinear", align_corners=model.align_corners)
+        x = x[:, :, top : size[0] - bottom, left : size[1] - right]
+        if x.shape[2:] != own_size:
+            x = F.interpolate(x, own_size, mode="bilinear", align_corners=model.align_corners)
+        return x
+
+    if logits.shape[1] == 1:
+        return (enlarge(logits).sigmoid() > model.decode_head.threshold)[0, 0].byte()
+    count = max(1, LOGITS // max(math.prod(size), math.prod(own_size)))
+    return _best_classes(logits.split(count, dim=1), enlarge)
+
+
+def _best_classes(chunks: Iterable[Tensor], enlarge: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the class of the largest enlarged logit, the first of equal ones, (H, W).
+
+    Args:
+        chunks: Logits of some classes each, (1, classes, h, w).
+    """
+    best = labels = torch.empty(0)
+    start = 0
+    for chunk in chunks:
+        values, classes = enlarge(chunk)[0].max(dim=0)
+        classes = classes.add_(start).to(torch.int16)
+        if start > 0:
+            is_better = values > best
+            values = torch.where(is_better, values, best)
+            classes = torch.where(is_better, classes, labels)
+        best, labels = values, classes
+        start += chunk.shape[1]
+    return labels

@@ -1,0 +1,233 @@
+"""Neck and heads over an image of any size: they read its feature maps window by window.
+
+A window sees a margin of its neighbours. A part of a model is local if what it computes for the
+interior of a window is what it computes there for the image; locality.py tries it out.
+mmseg's PPM, the pyramid of pools in UPerHead and PSPHead, is not local: each of its bins is a mean
+over a part of the image. But a mean is a sum over windows, so `Pools` adds up the bins, some 50
+vectors, and each window then gets its part of the resized bins.
+"""
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .large import Taps, pyramid_of
+
+Place: TypeAlias = tuple[slice, slice]
+"""Rows and columns."""
+
+
+class LargeHeads:
+    """The neck and heads of a model over the taps of an image, which they read in windows.
+
+    Windows are given in pixels, by multiples of 32 inside of the image padded to them.
+
+    Args:
+        model: A detector or segmentor with an XCiT, in eval mode. It stays as it is.
+        taps: Of its trunk, from `large_taps`.
+    """
+
+    def __init__(self, model: Any, taps: Taps) -> None:
+        self._model = model
+        self._taps = taps
+        self._patch_size: int = model.backbone.patch_size
+        self._pools: Pools | None = None
+
+    @torch.no_grad()
+    def add_pools(self, windows: Iterable[tuple[Place, Place]]) -> None:
+        """Compute the pools over the image of a head of `pooled_head`.
+
+        Args:
+            windows: Windows, and their parts that count, which cover the image once.
+        """
+        head = pooled_head(self._model)
+        if head is None:
+            return
+        pools = None
+        for window, inside in windows:
+            model, images = self.model_at(*window)
+            x = pooled_map(head, model.extract_feat(images))
+            stride = images.shape[2] // x.shape[2]
+            if pools is None:
+                sides = (side * self._patch_size for side in self._taps.valid.shape)
+                height, width = (side // stride for side in sides)
+                pools = Pools(head, (height, width), stride)
+            valid = cells_of(self._taps.valid[self._tokens_of(*window)][None, None], x)
+            crop: list[slice] = [slice(None), slice(None)]
+            for side, around in zip(inside, window, strict=True):
+                start = (side.start - around.start) // stride
+                crop.append(slice(start, start + (side.stop - side.start) // stride))
+            pools.add(x[tuple(crop)], valid[tuple(crop)], *inside)
+        assert pools is not None
+        pools.finish()
+        self._pools = pools
+
+    def model_at(self, rows: slice, columns: slice) -> tuple[Any, Tensor]:
+        """Return a model that predicts a window, and images of its size."""
+        maps = pyramid_of(self._model.backbone, self._taps, rows, columns)
+        model = replace_part(self._model, "backbone", _GivenMaps(maps))
+        if self._pools is not None:
+            model = replace_part(model, "decode_head", self._pools.head_at(rows, columns))
+        # Heads take the size of a batch from its images, and no pixels.
+        size = rows.stop - rows.start, columns.stop - columns.start
+        return model, maps[0].new_empty(()).expand(1, self._model.backbone.in_channels, *size)
+
+    def _tokens_of(self, *window: slice) -> tuple[slice, ...]:
+        size = self._patch_size
+        return tuple(slice(side.start // size, side.stop // size) for side in window)
+
+
+class _GivenMaps(nn.Module):
+    """Stands for a backbone whose feature maps are known."""
+
+    def __init__(self, maps: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.maps = tuple(maps)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return self.maps
+
+
+def replace_part(module: Any, name: str, part: nn.Module) -> Any:
+    """Return a module that differs from another by one part, and shares all others."""
+    changed = copy(module)
+    changed._modules = module._modules | {name: part}
+    return changed
+
+
+def pooled_head(model: Any) -> Any | None:
+    """Return the decode head of a model if its pools over the image can be exact, else None."""
+    try:
+        from mmseg.models.decode_heads import PSPHead, UPerHead
+        from mmseg.models.decode_heads.psp_head import PPM
+    except ModuleNotFoundError:
+        return None
+    head: Any = getattr(model, "decode_head", None)
+    is_known = type(head) in (PSPHead, UPerHead) and type(head.psp_modules) is PPM
+    return head if is_known else None
+
+
+class Pools:
+    """The pools of a head of `pooled_head` over an image, added up window by window.
+
+    Args:
+        head: The head.
+        size: Height and width of the map that is pooled.
+        stride: Pixels along a cell of the map.
+    """
+
+    def __init__(self, head: Any, size: tuple[int, int], stride: int) -> None:
+        self._head = head
+        self._size = size
+        self._stride = stride
+        self._branches = list(head.psp_modules)
+        counts = [branch[0].output_size for branch in self._branches]
+        self._bins = [tuple(_bins(count, length) for length in size) for count in counts]
+        self._sums: list[Any] = [0] * len(counts)
+        self._counts: list[Any] = [0] * len(counts)
+
+    def add(self, x: Tensor, valid: Tensor, rows: slice, columns: slice) -> None:
+        """Add a part of the map, (B, C, h, w), of which cells (B, 1, h, w) have data.
+
+        Args:
+            rows, columns: Its place in pixels.
+        """
+        cells = valid.double()
+        x = x.double() * cells
+        for number, (of_rows, of_columns) in enumerate(self._bins):
+            in_rows = of_rows[:, self._cells_in(rows)].to(x)
+            in_columns = of_columns[:, self._cells_in(columns)].to(x).T
+            self._sums[number] = self._sums[number] + in_rows @ x @ in_columns
+            self._counts[number] = self._counts[number] + in_rows @ cells @ in_columns
+
+    def finish(self) -> None:
+        """Convolve the means, after all parts are added."""
+        parameter = next(self._head.parameters())
+        means = [
+            sums / counts.clamp(min=1)
+            for sums, counts in zip(self._sums, self._counts, strict=True)
+        ]
+        self._pooled = [
+            branch[1](mean.to(parameter.dtype))
+            for branch, mean in zip(self._branches, means, strict=True)
+        ]
+
+    def head_at(self, rows: slice, columns: slice) -> Any:
+        """Return the head for a window, given in pixels."""
+        align = self._head.align_corners
+        window = self._cells_in(rows), self._cells_in(columns)
+        resized = []
+        for x in self._pooled:
+            of_rows, of_columns = (
+                _weights(x.shape[-1], length, align)[:, side].to(x)
+                for length, side in zip(self._size, window, strict=True)
+            )
+            resized.append(of_rows.T @ x @ of_columns)
+        return replace_part(self._head, "psp_modules", _GivenPools(resized))
+
+    def _cells_in(self, side: slice) -> slice:
+        return slice(side.start // self._stride, side.stop // self._stride)
+
+
+class _GivenPools(nn.Module):
+    """Stands for mmseg's PPM, whose pools are known."""
+
+    def __init__(self, pools: list[Tensor]) -> None:
+        super().__init__()
+        self.pools = pools
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return self.pools
+
+
+def pooled_map(head: Any, features: Sequence[Tensor]) -> Tensor:
+    """Return the map that a head of `pooled_head` pools: of UPerHead, the coarsest."""
+    x = head._transform_inputs(features)
+    return x if isinstance(x, Tensor) else x[-1]
+
+
+def cells_of(valid: Tensor, x: Tensor) -> Tensor:
+    """Return which cells of a map x (B, C, h, w) have data, (B, 1, h, w), of a mask (B, 1, H, W) at
+    another scale.
+    """
+    return F.adaptive_max_pool2d(valid.float(), x.shape[2:]) > 0
+
+
+def head_with_data(model: Any, features: Sequence[Tensor], valid: Tensor) -> Any:
+    """Return the decode head of a model, whose pools leave out pixels without data.
+
+    Args:
+        features: What the head gets.
+        valid: Which pixels have data, (B, 1, H, W).
+    """
+    head = pooled_head(model)
+    if head is None:
+        return model.decode_head
+    x = pooled_map(head, features)
+    everything = slice(0, x.shape[2]), slice(0, x.shape[3])
+    pools = Pools(head, (x.shape[2], x.shape[3]), stride=1)
+    pools.add(x, cells_of(valid, x), *everything)
+    pools.finish()
+    return pools.head_at(*everything)
+
+
+def _bins(count: int, length: int) -> Tensor:
+    """Return which cells of an axis are in which bin of torch's adaptive pooling.
+
+    Shape: (count, length).
+    """
+    number = torch.arange(count)[:, None]
+    cell = torch.arange(length)
+    starts = number * length // count
+    stops = -(-(number + 1) * length // count)
+    return (cell >= starts) & (cell < stops)
+
+
+def _weights(count: int, length: int, align_corners: bool) -> Tensor:
+    """Return the weights of linear interpolation from cells to a finer axis, (count, length)."""
+    one_hot = torch.eye(count)[None]
+    return F.interpolate(one_hot, length, mode="linear", align_corners=align_corners)[0]

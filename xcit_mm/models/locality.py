@@ -1,0 +1,114 @@
+"""Which parts of a model see windows where they would see the image, found by trying."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .large_heads import pooled_head, replace_part
+from .xcit import Pyramid
+
+
+@torch.no_grad()
+def parts_that_see_windows(model: Any, margin: int) -> list[str]:
+    """List the types of the parts of a model that predict another result in windows than in the
+    image, by trying: each computes random maps of an image, and those of a window of it.
+
+    Args:
+        model: A detector or segmentor in eval mode with an XCiT.
+        margin: Pixels around its interior that a window sees. Windows start at its multiples.
+    """
+    backbone = model.backbone
+    device = next(backbone.parameters()).device
+    found = []
+    for axis in (2, 3):
+        sides = [margin, margin]
+        sides[axis - 2] = 5 * margin
+        maps = _random_maps(backbone, sides, axis, margin, device)
+        windows = [_window_of(x, axis) for x in maps]
+        for name, part in _parts(model):
+            # Heads that need more than maps, such as queries, are of many kinds, and none is local.
+            try:
+                whole = part(tuple(maps))
+                window = part(tuple(windows))
+            except Exception:
+                found.append(type(part).__name__)
+                break
+            if not _agree(whole, window, axis):
+                found.append(type(part).__name__)
+            if name == "neck":
+                maps = list(whole)
+                windows = [_window_of(x, axis) for x in maps]
+    return list(dict.fromkeys(found))
+
+
+def _window_of(x: Tensor, axis: int) -> Tensor:
+    """Return the middle three fifths of a map along an axis."""
+    return x.narrow(axis, x.shape[axis] // 5, x.shape[axis] * 3 // 5)
+
+
+def _parts(model: Any) -> list[tuple[str, Any]]:
+    """List the parts of a model that read feature maps, the neck first.
+
+    RoIs are local, and an auxiliary head predicts nothing.
+    """
+    head = pooled_head(model)
+    parts = []
+    for name, part in model.named_children():
+        if name in ("backbone", "roi_head", "auxiliary_head", "data_preprocessor"):
+            continue
+        if part is head:
+            part = replace_part(head, "psp_modules", _NoPools(head.psp_modules))
+        parts.append((name, part))
+    return sorted(parts, key=lambda pair: pair[0] != "neck")
+
+
+class _NoPools(nn.Module):
+    """Stands for mmseg's PPM in a trial of what a head sees beside its pools."""
+
+    def __init__(self, ppm: Any) -> None:
+        super().__init__()
+        self.channels = ppm.channels
+        self.count = len(ppm)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [x.new_zeros(len(x), self.channels, *x.shape[2:])] * self.count
+
+
+def _random_maps(
+    backbone: Pyramid, sides: Sequence[int], axis: int, margin: int, device: torch.device
+) -> list[Tensor]:
+    """Return random feature maps of an image of five margins along an axis. The outer two have
+    other statistics.
+    """
+    generator = torch.Generator().manual_seed(0)
+    maps = []
+    for stride in backbone.strides:
+        size = [side // stride for side in sides]
+        x = torch.randn(1, backbone.arch.embed_dim, *size, generator=generator)
+        outer = size[axis - 2] // 5
+        for start in (0, 4 * outer):
+            x.narrow(axis, start, outer).mul_(10).add_(5)
+        maps.append(x.to(device))
+    return maps
+
+
+def _agree(whole: Any, window: Any, axis: int) -> bool:
+    """Return whether maps of a window, the middle three fifths of the image along an axis, have in
+    their middle third what those of the image have there.
+    """
+    if isinstance(whole, Tensor):
+        if (
+            whole.dim() != 4
+            or whole.shape[axis] % 5
+            or window.shape[axis] * 5 != whole.shape[axis] * 3
+        ):
+            return False
+        side = whole.shape[axis] // 5
+        expected = whole.narrow(axis, 2 * side, side).float()
+        given = window.narrow(axis, side, side).float()
+        return bool((expected - given).abs().max() <= 1e-2 * expected.abs().max() + 1e-6)
+    if isinstance(whole, Sequence) and len(whole) == len(window):
+        return all(_agree(*pair, axis) for pair in zip(whole, window, strict=True))
+    return False

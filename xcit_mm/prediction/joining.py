@@ -1,0 +1,182 @@
+"""Predictions of overlapping windows become that of the image: each contributes its interior."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import shapely
+import supervision as sv
+
+from .masks import Crop, crop_of, to_compact
+from .prediction import Prediction
+from .seams import Objects, concatenate, merge_objects, outline
+from .windows import Window
+
+
+class Part(NamedTuple):
+    """The prediction of a tile or window.
+
+    Attributes:
+        rows, columns: Its place, in pixels as the model sees the image.
+        prediction: Of the window. Its image is not that of the user.
+        valid: Which of its pixels have data, (h, w), bool.
+        wanted: Which of these are asked for.
+    """
+
+    rows: Window
+    columns: Window
+    prediction: Prediction
+    valid: np.ndarray
+    wanted: np.ndarray
+
+
+def reported_objects(part: Part) -> Objects:
+    """Select the objects of a window whose centre lies in its interior, or in the margin around it
+    if the window's edge does not cut the object.
+
+    So an object that is not larger than the overlap comes from a window that contains it whole.
+    """
+    prediction = _with_data(part)
+    rows = part.rows
+    columns = part.columns
+    boxes = prediction.boxes.astype(float) + np.tile([columns.start, rows.start], 2)
+    keep = np.ones(len(boxes), bool)
+    is_open = np.zeros((len(boxes), 4), bool)  # whether the tile may cut the object
+    for axis, window in enumerate((columns, rows)):
+        low = boxes[:, axis]
+        high = boxes[:, axis + 2]
+        # If this tile cuts an object whose centre lies beyond a seam, the next tile sees more.
+        below = window.inside.start - (low + high) / 2
+        above = (low + high) / 2 - window.inside.stop
+        is_near = np.maximum(below, above) <= window.margin
+        is_cut_below = (below > 0) & (low <= window.start + 1)
+        is_cut_above = (above > 0) & (high >= window.stop - 1)
+        keep &= is_near & ~is_cut_below & ~is_cut_above
+        is_open[:, axis] = (low <= window.start + window.margin) & window.edges[0]
+        is_open[:, axis + 2] = (high >= window.stop - window.margin) & window.edges[1]
+    shapes = shapely.box(*boxes[keep].T)
+    instances: Any = prediction.instances
+    masks = instances.mask
+    if masks is not None:
+        for position, number in enumerate(np.flatnonzero(keep)):
+            left, top, mask = crop_of(masks, int(number))
+            shapes[position] = outline(mask, (columns.start + left, rows.start + top))
+    tiles = np.tile([columns.start, rows.start, columns.stop, rows.stop], (keep.sum(), 1))
+    scores = prediction.scores[keep].astype(float)
+    labels = prediction.labels[keep]
+    return Objects(shapes, boxes[keep], scores, labels, tiles, is_open[keep])
+
+
+def interior(
+    labels: Any, rows: Window, columns: Window, scale: tuple[float, float] = (1.0, 1.0)
+) -> tuple[tuple[int, int], np.ndarray]:
+    """Return the first row and column of the image's pixels in the interior of a tile, and their
+    classes (h, w).
+
+    Args:
+        labels: Of the tile.
+        scale: Factors of height and width between the image and what the tiles divide.
+    """
+    corner = []
+    for axis, window in enumerate((rows, columns)):
+        ends = (window.inside.start, window.inside.stop)
+        first, last = (math.ceil(end / scale[axis] - 0.5) for end in ends)
+        centres = (np.arange(first, last) + 0.5) * scale[axis]
+        labels = labels.take(np.floor(centres).astype(int) - window.start, axis)
+        corner.append(first)
+    return (corner[0], corner[1]), labels
+
+
+def join(
+    parts: Iterable[Part],
+    image: np.ndarray,
+    corner: tuple[int, int],
+    scale: tuple[float, float],
+    empty: Prediction,
+) -> Prediction:
+    """Join the predictions of windows to that of a part of an image.
+
+    Args:
+        image: The part, (H, W, C).
+        corner: Its first row and column in the image.
+        scale: As of `interior`.
+        empty: A prediction of nothing, with the names of the classes.
+    """
+    size = image.shape[:2]
+    joined = replace(empty, image=image)
+    if empty.segmentation is not None:
+        labels = np.zeros(size, empty.segmentation.dtype)
+        for part in parts:
+            place = interior(part.prediction.segmentation, part.rows, part.columns, scale)
+            _paste(labels, *place, corner)
+        return replace(joined, segmentation=labels)
+    has_masks = False
+    reported = []
+    for part in parts:
+        instances: Any = part.prediction.instances
+        has_masks |= instances.mask is not None
+        reported.append(reported_objects(part))
+    merged = merge_objects(to_image(concatenate(reported), scale))
+    origin = np.array(corner[::-1])  # x and y
+    shapes = shapely.transform(merged.shapes, lambda points: points - origin)
+    shapes = shapely.intersection(shapes, shapely.box(0, 0, *size[::-1]))
+    boxes = (merged.boxes - np.tile(origin, 2)).clip(0, np.tile(size[::-1], 2))
+    is_inside = shapely.area(shapes) > 0
+    masks = to_compact(map(_rasterize, shapes[is_inside]), size) if has_masks else None
+    scores = merged.scores[is_inside]
+    detections = sv.Detections(boxes[is_inside], masks, scores, merged.labels[is_inside])
+    return replace(joined, instances=detections)
+
+
+def _paste(
+    labels: np.ndarray, place: tuple[int, int], inside: np.ndarray, corner: tuple[int, int]
+) -> None:
+    """Write classes, whose first pixel has a place in the image, into those of a part of it."""
+    top, left = (start - origin for start, origin in zip(place, corner, strict=True))
+    inside = inside[max(-top, 0) :, max(-left, 0) :]
+    target = labels[max(top, 0) :, max(left, 0) :][: len(inside), : inside.shape[1]]
+    target[:] = inside[: len(target), : target.shape[1]]
+
+
+def to_image(objects: Objects, scale: tuple[float, float]) -> Objects:
+    """Return the objects of tiles in pixels of the image, with `scale` as of `interior`."""
+    if scale == (1.0, 1.0):
+        return objects
+    factors = np.array(scale[::-1])  # of x and y
+    corners = np.tile(factors, 2)
+    return objects._replace(
+        shapes=shapely.transform(objects.shapes, lambda points: points / factors),
+        boxes=objects.boxes / corners,
+        tiles=objects.tiles / corners,
+    )
+
+
+def _with_data(part: Part) -> Prediction:
+    """Drop objects whose centre has no data, and cut masks to pixels with data."""
+    prediction = part.prediction
+    valid = part.valid
+    if valid.all():
+        return prediction
+    instances: Any = prediction.instances
+    if instances.mask is not None:
+        crops = []
+        for number in range(len(instances)):
+            left, top, mask = crop_of(instances.mask, number)
+            height, width = mask.shape
+            crops.append(Crop(left, top, mask & valid[top : top + height, left : left + width]))
+        instances = replace(instances, mask=to_compact(crops, valid.shape))
+    x, y = ((prediction.boxes[:, :2] + prediction.boxes[:, 2:]) / 2).astype(int).T
+    height, width = valid.shape
+    is_valid = valid[y.clip(0, height - 1), x.clip(0, width - 1)]
+    return replace(prediction, instances=instances[is_valid])
+
+
+def _rasterize(polygons: shapely.Geometry) -> Crop:
+    box = (0, 0, 1, 1) if polygons.is_empty else polygons.bounds
+    left, top = map(math.floor, box[:2])
+    right, bottom = map(math.ceil, box[2:])
+    shapely.prepare(polygons)
+    y, x = np.mgrid[top:bottom, left:right] + 0.5
+    return Crop(left, top, shapely.contains_xy(polygons, x, y))

@@ -1,0 +1,335 @@
+"""A large image that a predictor sees, whole or in tiles, and of which it predicts any window."""
+
+import math
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice, product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..models.labels import has_plain_labels, predict_labels
+from ..models.large import Taps, check_trunk, large_taps
+from ..models.large_heads import LargeHeads
+from ..models.locality import parts_that_see_windows
+from ..models.xcit import STRIDES
+from ..utils.cli import print_line, progress_bar
+from ..utils.folders import open_folder
+from .joining import Part, join
+from .prediction import Prediction
+from .sources import Source
+from .view import View
+from .windows import CELL, Window, halves, tiles_along, windows_along
+
+MEMORY = 2**30
+"""Bytes that the taps of an image may take in memory. Larger ones are in files."""
+
+# Says which pixels of a window are asked for, (h, w), bool.
+Mask = Callable[[Window, Window], np.ndarray]
+
+
+class Seen(ABC):
+    """An image that a predictor sees. Between `__enter__` and `__exit__` it predicts windows.
+
+    Args:
+        predictor: `Predictor`.
+        source: The image.
+        view: How the predictor sees it.
+
+    Attributes:
+        scale: Factors of height and width from the image to `source`.
+        source: The image as the model sees it.
+    """
+
+    def __init__(self, predictor: Any, source: Source, view: View) -> None:
+        self._predictor = predictor
+        self._image = source
+        self._view = view
+        sides = source.height, source.width
+        height, width = (max(1, round(side * view.scale)) for side in sides)
+        self.source = source if (height, width) == sides else source.resampled(height, width)
+        self.scale = height / sides[0], width / sides[1]
+        self._is_open = False
+
+    def __enter__(self) -> "Seen":
+        self._is_open = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_open = False
+
+    def result(self) -> Prediction:
+        """Predict all of the image."""
+        return self.predict(slice(None), slice(None))
+
+    def predict(self, rows: slice, columns: slice) -> Prediction:
+        """Predict a part of the image.
+
+        Args:
+            rows, columns: In pixels of the image, without steps.
+
+        Returns:
+            With the pixels of the part as its image. Its objects are those whose centre lies in the
+            part, cut to it.
+
+        Raises:
+            ValueError: If the part is empty, or the block of `see` has ended.
+        """
+        sides = self._image.height, self._image.width
+        spans = []
+        for part, side, factor in zip((rows, columns), sides, self.scale, strict=True):
+            start, stop, step = part.indices(side)
+            if step != 1 or start >= stop:
+                raise ValueError(f"{part} of {side} pixels: give a part of them")
+            first = math.floor((start + 0.5) * factor)
+            spans.append((slice(start, stop), slice(first, math.ceil((stop - 0.5) * factor))))
+        (rows, seen_rows), (columns, seen_columns) = spans
+        places = product(self.spread(0, seen_rows), self.spread(1, seen_columns))
+        parts = self.parts(places)
+        image, _ = self._image.read(rows, columns)
+        corner = rows.start, columns.start
+        return join(parts, image, corner, self.scale, self._predictor.nothing)
+
+    @abstractmethod
+    def spread(self, axis: int, span: slice | None = None) -> list[Window]:
+        """Divide the rows (axis 0) or the columns (axis 1) of `source`, or a span of them, into
+        tiles or windows.
+        """
+
+    def parts(
+        self, places: Iterable[tuple[Window, Window]], mask: Mask | None = None
+    ) -> Iterator[Part]:
+        """Predict the windows at places that have data which is asked for, by default all data."""
+        if not self._is_open:
+            raise ValueError("the image is no longer seen: predict inside of `with ... as seen:`")
+        return self._predict_parts(self._read(places, mask))
+
+    def _read(
+        self, places: Iterable[tuple[Window, Window]], mask: Mask | None
+    ) -> Iterator[tuple[Part, np.ndarray]]:
+        """Yield windows without their predictions, and their pixels."""
+        for row, column in places:
+            pixels, valid = self.source.read(row.span, column.span)
+            wanted = valid if mask is None else valid & mask(row, column)
+            if wanted.any():
+                yield Part(row, column, self._predictor.nothing, valid, wanted), pixels
+
+    @abstractmethod
+    def _predict_parts(self, parts: Iterator[tuple[Part, np.ndarray]]) -> Iterator[Part]: ...
+
+
+class InTiles(Seen):
+    """An image in tiles, each of which the model sees alone."""
+
+    def spread(self, axis: int, span: slice | None = None) -> list[Window]:
+        length = (self.source.height, self.source.width)[axis]
+        tiles = tiles_along(length, self._view.side, self._view.overlap)
+        if span is None:
+            return tiles
+        cut = []
+        for tile in tiles:
+            inside = slice(max(tile.inside.start, span.start), min(tile.inside.stop, span.stop))
+            if inside.start < inside.stop:
+                cut.append(tile._replace(inside=inside))
+        return cut
+
+    def _predict_parts(self, parts: Iterator[tuple[Part, np.ndarray]]) -> Iterator[Part]:
+        while batch := list(islice(parts, self._predictor.batch_size)):
+            images = [pixels for _, pixels in batch]
+            masks = [part.valid for part, _ in batch]
+            predictions = self._predictor.predict_at_scale(images, masks)
+            for (part, _), prediction in zip(batch, predictions, strict=True):
+                yield part._replace(prediction=prediction)
+
+
+class SeenWhole(Seen):
+    """An image that the trunk sees whole. Neck and heads read its taps window by window.
+
+    Args:
+        folder: For the taps, if they do not fit into `MEMORY`. It is removed in the end, but not
+            after an error: another call with the same image and model goes on after the last tap
+            that was finished. Default: a temporary folder.
+        shows_progress: Whether to show a bar of the passes of the trunk.
+    """
+
+    def __init__(
+        self,
+        predictor: Any,
+        source: Source,
+        view: View,
+        folder: Path | None = None,
+        shows_progress: bool = False,
+    ) -> None:
+        super().__init__(predictor, source, view)
+        self._folder = folder
+        self._shows_progress = shows_progress
+        self._heads: LargeHeads | None = None
+        self._files = ExitStack()
+        self._has_warned = False
+
+    def __enter__(self) -> "SeenWhole":
+        """Run the trunk.
+
+        Raises:
+            BlockingIOError: If another process uses the folder.
+            OSError: If the disk of the folder lacks space.
+            ValueError: If a step of the test pipeline changes sizes.
+        """
+        super().__enter__()
+        with ExitStack() as files:
+            folder = self._open_folder(files)
+            with self._predictor.autocast():
+                self._heads = LargeHeads(self._predictor.model, self._run_trunk(folder))
+                places = product(self.spread(0), self.spread(1))
+                self._heads.add_pools((_cells(*place), _cells_inside(*place)) for place in places)
+            self._files = files.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._heads = None
+        self._files.__exit__(*error)
+
+    def _open_folder(self, files: ExitStack) -> Path | None:
+        """Return the folder of the taps, or None if they fit into memory."""
+        backbone = self._predictor.model.backbone
+        size = self.source.height, self.source.width
+        tokens = math.prod(_padded(side) // backbone.patch_size for side in size)
+        needed = 4 * tokens * backbone.arch.embed_dim * len(backbone.out_indices)
+        if needed <= MEMORY:
+            return None
+        folder = self._folder
+        if folder is None:
+            folder = Path(files.enter_context(TemporaryDirectory(prefix="xcit_mm-")))
+            print_line(f"{needed / 1e9:.1f} GB are written to {folder}: give folder for another")
+            return folder
+        settings = self._predictor.settings | self._view.settings | self._image.fingerprint()
+        files.push(lambda kind, *error: None if kind else shutil.rmtree(folder))
+        files.enter_context(open_folder(folder, settings, True, lambda: folder.glob("tap*")))
+        return folder
+
+    def _run_trunk(self, folder: Path | None) -> Taps:
+        predictor = self._predictor
+        size = self.source.height, self.source.width
+
+        def read_rows(first: int, last: int) -> tuple[Tensor, Tensor | None]:
+            pixels, valid = self.source.read(slice(first, last), slice(0, size[1]))
+            sample = predictor.preprocess(pixels, resizes=False)
+            if sample["inputs"].shape[1:] != pixels.shape[:2]:
+                problem = "a step of the test pipeline other than Resize and Pad changes sizes"
+                raise ValueError(f"{problem}: remove it, or predict in tiles")
+            batch = {name: [value] for name, value in sample.items()}
+            inputs = predictor.model.data_preprocessor(batch, False)["inputs"][0]
+            has_data = None if valid.all() else torch.from_numpy(valid.copy())
+            return inputs[:, : last - first, : size[1]], has_data
+
+        def progress(done: int, passes: int) -> None:
+            bar.total = passes
+            bar.update(done - bar.n)
+
+        with progress_bar(None, "pass", disable=not self._shows_progress) as bar:
+            return large_taps(predictor.model.backbone, read_rows, *size, folder, MEMORY, progress)
+
+    def spread(self, axis: int, span: slice | None = None) -> list[Window]:
+        length = (self.source.height, self.source.width)[axis]
+        span = slice(0, length) if span is None else span
+        return windows_along(span, length, self._view.side, self._view.overlap)
+
+    def _predict_parts(self, parts: Iterator[tuple[Part, np.ndarray]]) -> Iterator[Part]:
+        for part, _ in parts:
+            yield from self._predict_part(part)
+
+    def _predict_part(self, part: Part) -> Iterator[Part]:
+        """Predict a window. One with as many objects as a detector returns at most is divided."""
+        prediction = self._predict(part.rows, part.columns)
+        limit = self._predictor.most_objects
+        if limit is None or len(prediction) < limit:
+            yield part._replace(prediction=prediction)
+            return
+        quarters = list(product(halves(part.rows), halves(part.columns)))
+        if len(quarters) == 1:
+            if not self._has_warned:
+                self._has_warned = True
+                print_line(
+                    f"max_per_img={limit} is reached in {CELL} pixels: objects may be missed"
+                )
+            yield part._replace(prediction=prediction)
+            return
+        for rows, columns in quarters:
+            crop = (
+                slice(rows.start - part.rows.start, rows.stop - part.rows.start),
+                slice(columns.start - part.columns.start, columns.stop - part.columns.start),
+            )
+            quarter = Part(rows, columns, prediction, part.valid[crop], part.wanted[crop])
+            if quarter.wanted.any():
+                yield from self._predict_part(quarter)
+
+    @torch.no_grad()
+    def _predict(self, row: Window, column: Window) -> Prediction:
+        assert self._heads is not None
+        size = row.stop - row.start, column.stop - column.start
+        with self._predictor.autocast():
+            model, images = self._heads.model_at(*_cells(row, column))
+            height, width = images.shape[2:]
+            sample = self._predictor.preprocess.blank_sample()
+            sample.set_metainfo(
+                dict(
+                    img_shape=size,
+                    ori_shape=size,
+                    pad_shape=(height, width),
+                    batch_input_shape=(height, width),
+                    # Of left, right, top and bottom: mmseg would stretch logits otherwise.
+                    padding_size=(0, width - size[1], 0, height - size[0]),
+                    scale_factor=(1.0, 1.0),
+                )
+            )
+            if has_plain_labels(model):
+                (predicted,) = predict_labels(model, images, [sample])
+            else:
+                (predicted,) = model.predict(images, [sample])
+        return self._predictor.to_prediction(np.broadcast_to(np.uint8(0), (*size, 3)), predicted)
+
+
+def _cells(*window: Window) -> tuple[slice, slice]:
+    """Return the rows and columns of a window, with the padding at the end of the image."""
+    rows, columns = (slice(side.start, _padded(side.stop)) for side in window)
+    return rows, columns
+
+
+def _cells_inside(*window: Window) -> tuple[slice, slice]:
+    """Return the rows and columns of the interior of a window, with the padding."""
+    rows, columns = (slice(side.inside.start, _padded(side.inside.stop)) for side in window)
+    return rows, columns
+
+
+def _padded(length: int) -> int:
+    return math.ceil(length / STRIDES[-1]) * STRIDES[-1]
+
+
+def check_whole(model: Any) -> None:
+    """Raise ValueError if a model cannot predict whole images. A line names parts that see windows
+    where they would see the image.
+    """
+    for part in _parts_in_windows(model):
+        print_line(f"{part} sees windows, not the image: the result is not that of the whole image")
+
+
+def is_exact_whole(model: Any) -> bool:
+    """Return whether a model predicts a whole image in windows as it would in memory."""
+    try:
+        return not _parts_in_windows(model)
+    except ValueError:
+        return False
+
+
+def _parts_in_windows(model: Any) -> list[str]:
+    check_trunk(model.backbone)
+    if (getattr(model, "test_cfg", None) or {}).get("mode") == "slide":
+        raise ValueError("mode='slide' of test_cfg cuts images: set mode='whole' in the config")
+    return parts_that_see_windows(model, CELL)

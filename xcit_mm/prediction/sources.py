@@ -1,0 +1,68 @@
+"""Where the pixels of a large image come from: an array in memory, or a raster."""
+
+from typing import Any, Protocol
+from zlib import crc32
+
+import cv2
+import numpy as np
+
+
+class Source(Protocol):
+    """Pixels of an image, read by windows. `Raster` of xcit_mm.rasters is one too.
+
+    Attributes:
+        height, width: Size in pixels.
+    """
+
+    height: int
+    width: int
+
+    def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Read a window as the loading step of the config gives images, (h, w, channels), and which
+        of its pixels have data, (h, w), bool.
+        """
+        ...
+
+    def resampled(self, height: int, width: int) -> "Source":
+        """Return the same image in another size."""
+        ...
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what tells the image from others, as plain values."""
+        ...
+
+
+class ImageSource:
+    """An image in memory.
+
+    Args:
+        image: (H, W, C).
+        valid: Which pixels have data, (H, W), bool. Default: all.
+
+    Raises:
+        ValueError: If the mask has another size.
+    """
+
+    def __init__(self, image: np.ndarray, valid: np.ndarray | None = None) -> None:
+        self.height, self.width = image.shape[:2]
+        if valid is not None and valid.shape != image.shape[:2]:
+            raise ValueError(f"a mask of {valid.shape} for an image of {image.shape[:2]}")
+        self._image = image
+        self._valid = np.broadcast_to(True, image.shape[:2]) if valid is None else valid
+
+    def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
+        return self._image[rows, columns], self._valid[rows, columns]
+
+    def fingerprint(self) -> dict[str, Any]:
+        checksum = 0
+        for array in (self._image, self._valid):
+            checksum = crc32(np.ascontiguousarray(array).data, checksum)
+        return dict(pixels=checksum, size=self._image.shape)
+
+    def resampled(self, height: int, width: int) -> "ImageSource":
+        image = cv2.resize(self._image, (width, height)).reshape(height, width, -1)
+        if self._valid.all():
+            return ImageSource(image)
+        valid = self._valid.astype(np.uint8)
+        resized = cv2.resize(valid, (width, height), interpolation=cv2.INTER_NEAREST)
+        return ImageSource(image, resized > 0)

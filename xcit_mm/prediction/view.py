@@ -1,0 +1,134 @@
+"""How a model sees a large image: at which scale, whole or in tiles, in which windows."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from mmengine.config import Config
+
+from ..utils.configs import ModelInput
+from .preprocessing import Preprocessing
+from .windows import CELL, check_overlap
+
+WINDOW = 1024
+"""Side of what a window of a segmentor's neck and head adds to the result, in pixels."""
+
+_PHOTO = (480, 640)  # pixels
+
+
+class View(NamedTuple):
+    """How a model sees a large image.
+
+    Attributes:
+        scale: Factor by which an image is resized.
+        whole: Whether the trunk sees the image whole, and neck and heads in windows. Otherwise the
+            model sees it in tiles.
+        side: Side of a tile, or of what a window adds to the result, in pixels as the model sees
+            them.
+        overlap: Pixels that two tiles or windows share at least, in pixels as the model sees them.
+    """
+
+    scale: float
+    whole: bool
+    side: int
+    overlap: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What determines predictions, as plain values."""
+        side = "window" if self.whole else "tile"
+        return {side: self.side, "whole": self.whole, "scale": self.scale, "overlap": self.overlap}
+
+    def __str__(self) -> str:
+        parts = "windows" if self.whole else "tiles"
+        return f"seen at {self.scale:.3g} of its pixels, in {parts} of {self.side}"
+
+
+def choose_view(
+    cfg: Config,
+    preprocess: Preprocessing,
+    whole: bool,
+    *,
+    scale: float | None = None,
+    tile: int | None = None,
+    overlap: int | None = None,
+    window: int | None = None,
+) -> View:
+    """Decide how a model sees a large image.
+
+    Args:
+        preprocess: The test pipeline of the config.
+        whole: As of `View`.
+        scale: Default: `large = dict(scale=...)` in the config, or the factor by which the test
+            pipeline resizes all images.
+        tile: Side of a tile in pixels of the image. Default: that of the images in training.
+        overlap: In pixels of the image. Default: a quarter of the tile; of windows 256 pixels. The
+            windows of a segmentor ignore it.
+        window: Side of what a window adds, in pixels as the model sees them. Default: 1024; of a
+            detector that of the images in training.
+
+    Raises:
+        ValueError: If an option does not fit, no scale is known, or the test pipeline stretches
+            images.
+    """
+    trained_scale(cfg, preprocess)  # raises if images are stretched
+    scale = scale or (cfg.get("large") or {}).get("scale") or _scale_of_all(cfg, preprocess)
+    if not scale > 0:
+        raise ValueError(f"{scale=}: must be positive")
+    side = ModelInput(cfg).side
+    if not whole:
+        if window is not None:
+            raise ValueError(f"{window=} is for whole images: give tile, or whole=True")
+        if tile is None:
+            if side is None:
+                raise ValueError("the config says no size of images: give tile")
+            tile = round(side / scale)
+        overlap = tile // 4 if overlap is None else overlap
+        check_overlap(tile, overlap)
+        return View(scale, whole, max(1, round(tile * scale)), round(overlap * scale))
+    if tile is not None:
+        raise ValueError(f"{tile=} is not for whole images: give window, or leave it out")
+    if window is not None and window < CELL:
+        raise ValueError(f"{window=}: give at least {CELL}")
+    if cfg.default_scope == "mmseg":
+        return View(scale, whole, window or WINDOW, 2 * CELL)
+    return View(scale, whole, window or side or WINDOW, round((overlap or 0) * scale))
+
+
+def trained_scale(
+    cfg: Config, preprocess: Preprocessing, size: tuple[int, int] | None = None
+) -> float:
+    """Return the factor by which the test pipeline of a config resizes an image.
+
+    Args:
+        size: Height and width of the image. Default: those of a tile if the model was trained on a
+            raster, else of a photo of 640 x 480 pixels.
+
+    Raises:
+        ValueError: If the pipeline stretches images.
+    """
+    height, width = size or _training_size(cfg)
+    blank = np.zeros((height, width, preprocess.channels), np.uint8)
+    meta = preprocess(blank)["data_samples"].metainfo
+    factor, height_factor = meta.get("scale_factor", (1.0, 1.0))
+    if abs(factor / height_factor - 1) > 0.02:  # sizes are rounded to pixels
+        problem = f"the test pipeline stretches images of {width} x {height} pixels"
+        raise ValueError(f"{problem}: set keep_ratio=True in its Resize")
+    return float(factor)
+
+
+def _training_size(cfg: Config) -> tuple[int, int]:
+    tile = (cfg.get("raster") or {}).get("tile")
+    return (tile, tile) if tile else _PHOTO
+
+
+def _scale_of_all(cfg: Config, preprocess: Preprocessing) -> float:
+    """Return the factor by which the test pipeline resizes images of any size, or raise ValueError
+    if it depends on their size.
+    """
+    scale = trained_scale(cfg, preprocess)
+    height, width = _training_size(cfg)
+    if trained_scale(cfg, preprocess, (2 * height, 2 * width)) == scale:
+        return scale
+    problem = "the config has no large = dict(scale=...), the scale of the training images"
+    seen = f"the test pipeline resizes {width} x {height} pixels by {scale:.3g}"
+    raise ValueError(f"{problem}; {seen}: give --scale {scale:.3g}")

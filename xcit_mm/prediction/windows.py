@@ -1,0 +1,113 @@
+"""How an axis of a large image is divided into tiles, or into windows of neck and heads."""
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+# Windows of neck and heads start at its multiples, so that their cells are those of the image at
+# all strides of heads. It is also the least margin in which a window sees its neighbours.
+CELL = 128  # pixels
+
+
+class Window(NamedTuple):
+    """A tile or a window along one axis of an image, in pixels.
+
+    Attributes:
+        start: First pixel.
+        stop: Pixel after the last.
+        inside: The interior. The interiors of all windows cover the axis, each pixel once.
+        margin: Tolerance around a seam, in which neighbours may disagree on an object.
+        edges: Whether the image continues beyond the start, and beyond the stop.
+    """
+
+    start: int
+    stop: int
+    inside: slice
+    margin: float
+    edges: tuple[bool, bool]
+
+    @property
+    def span(self) -> slice:
+        """All of its pixels."""
+        return slice(self.start, self.stop)
+
+
+def tiles_along(length: int, tile: int, overlap: int) -> list[Window]:
+    """Spread tiles of `tile` pixels evenly over `length` pixels, so that neighbours share at least
+    `overlap` pixels.
+
+    An axis shorter than a tile is one tile. Interiors end in the middle of the shared pixels.
+
+    Raises:
+        ValueError: If the tile is not positive or the overlap not between 0 and the tile.
+    """
+    check_overlap(tile, overlap)
+    tile = min(tile, length)
+    count = 1 if length == tile else -((overlap - length) // (tile - overlap))
+    starts = [round(number * (length - tile) / max(count - 1, 1)) for number in range(count)]
+    overlaps = [start + tile - next_start for start, next_start in pairwise(starts)]
+    margin = min(overlaps, default=0) / 8
+    seams = [start + shared // 2 for start, shared in zip(starts[1:], overlaps, strict=True)]
+    spread = []
+    for start, ends in zip(starts, pairwise([0, *seams, length]), strict=True):
+        edges = (start > 0, start + tile < length)
+        spread.append(Window(start, start + tile, slice(*ends), margin, edges))
+    return spread
+
+
+def check_overlap(tile: int, overlap: int) -> None:
+    """Raise ValueError if tiles cannot overlap by so many pixels."""
+    if not 0 <= overlap < tile:
+        raise ValueError(
+            f"tiles of {tile} pixels with an overlap of {overlap}: must be 0 <= overlap < tile"
+        )
+
+
+def windows_along(span: slice, length: int, side: int, overlap: int) -> list[Window]:
+    """Divide a part of an axis of `length` pixels into windows of neck and heads.
+
+    Their interiors are of about `side` pixels and end at multiples of `CELL`. A window sees half of
+    the overlap beyond its interior, at least `CELL` pixels, as far as the image reaches.
+    """
+    first = span.start // CELL
+    last = math.ceil(span.stop / CELL)
+    end = math.ceil(length / CELL)
+    margin = max(1, math.ceil(overlap / 2 / CELL))
+    count = math.ceil((last - first) / max(1, round(side / CELL)))
+    seams = [first + round(number * (last - first) / count) for number in range(count + 1)]
+    spread = []
+    for start, stop in pairwise(seams):
+        low = max(start - margin, 0)
+        high = min(stop + margin, end)
+        inside = slice(max(start * CELL, span.start), min(stop * CELL, span.stop))
+        edges = (low > 0, high < end)
+        tolerance = margin * CELL / 4
+        spread.append(Window(low * CELL, min(high * CELL, length), inside, tolerance, edges))
+    return spread
+
+
+def halves(window: Window) -> list[Window]:
+    """Divide a window of `windows_along` in two, or return it if its interior is one cell."""
+    inside = window.inside
+    middle = round((inside.start + inside.stop) / 2 / CELL) * CELL
+    if not inside.start < middle < inside.stop:
+        return [window]
+    margin = round(4 * window.margin)
+    stop = min(middle + margin, window.stop)
+    start = max(middle - margin, window.start)
+    before, after = window.edges
+    first = Window(
+        window.start,
+        stop,
+        slice(inside.start, middle),
+        window.margin,
+        (before, after or stop < window.stop),
+    )
+    second = Window(
+        start,
+        window.stop,
+        slice(middle, inside.stop),
+        window.margin,
+        (before or start > window.start, after),
+    )
+    return [first, second]
