@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .large_heads import head_with_data
 
-# Numbers of logits at full size at one time: 256 MiB.
-LOGITS = 2**26
+# Logits at full size at one time: 64 MiB.
+LOGITS = 2**24
 
 
 def has_plain_labels(model: Any) -> bool:

@@ -55,8 +55,8 @@ class Predictor:
         scale: Factor by which images in tiles or whole are resized. Default: `large =
             dict(scale=...)` of the config.
         window: Side of what a window of neck and heads adds to the result of a whole image, in
-            pixels as the model sees them. Default: 1024; of a detector the side of its training
-            images.
+            pixels as the model sees them. Default: 1024, of UPerNet and PSPNet 768; of a detector
+            the side of its training images.
 
     Attributes:
         model: The model after `prepare_for_inference`.
@@ -106,7 +106,7 @@ class Predictor:
         self.view: View | None = None
         sizes: Any = dict(scale=scale, tile=tile, overlap=overlap, window=window)
         if tile is not None or whole:
-            self.view = choose_view(cfg, self.preprocess, whole, **sizes)
+            self.view = choose_view(cfg, model, self.preprocess, whole, **sizes)
         self.device = device or next((str(part.device) for part in model.parameters()), "cpu")
         self.dtype = DTYPES[fast_dtype(self.device) if dtype == "auto" else dtype]
         if not can_autocast(torch.device(self.device).type, self.dtype):
@@ -217,7 +217,7 @@ class Predictor:
         Args:
             image: A path, an array or a `Source`, such as a `Raster`.
             valid: Which pixels of a path or an array have data, (H, W), bool. Default: all.
-            folder: For what the trunk computes, if it needs more than 1 GiB: 16 bytes for each
+            folder: For what the trunk computes, if it needs more than 512 MiB: 16 bytes for each
                 channel of each token. Default: a temporary folder, as a line says.
 
         Raises:
@@ -226,7 +226,7 @@ class Predictor:
         if isinstance(image, str | Path | np.ndarray):
             image = ImageSource(self.preprocess.read(image), valid)
         if self.view is None:
-            self.view = choose_view(self.cfg, self.preprocess, whole=True)
+            self.view = choose_view(self.cfg, self.model, self.preprocess, whole=True)
             check_whole(self.model)
             print_line(str(self.view))
         if self.view.whole:

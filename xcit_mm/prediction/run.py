@@ -72,7 +72,7 @@ def predict_many(
             predicted; the new ones are in `OUT/.new` until then.
         retry_failed: Whether to predict failures again.
         scratch: Folder for what the trunk computes of images that it sees whole, if it needs more
-            than 1 GiB. Default: `OUT/.taps`.
+            than 512 MiB. Default: `OUT/.taps`.
 
     Returns:
         Results and failures in the folder, or None in the ranks of torchrun other than 0.

@@ -27,7 +27,7 @@ from .sources import Source
 from .view import View
 from .windows import CELL, Window, halves, tiles_along, windows_along
 
-MEMORY = 2**30
+MEMORY = 2**29
 """Bytes that the taps of an image may take in memory. Larger ones are in files."""
 
 # Says which pixels of a window are asked for, (h, w), bool.

@@ -5,12 +5,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from mmengine.config import Config
 
+from ..models.large_heads import pooled_head
 from ..utils.configs import ModelInput
 from .preprocessing import Preprocessing
 from .windows import CELL, check_overlap
 
+# Side of what a window of a segmentor's neck and head adds to the result, in pixels. UPerHead's
+# maps of 2,048 channels need three times the memory of Semantic FPN's.
 WINDOW = 1024
-"""Side of what a window of a segmentor's neck and head adds to the result, in pixels."""
+WINDOW_OF_POOLS = 768
 
 _PHOTO = (480, 640)  # pixels
 
@@ -45,6 +48,7 @@ class View(NamedTuple):
 
 def choose_view(
     cfg: Config,
+    model: Any,
     preprocess: Preprocessing,
     whole: bool,
     *,
@@ -56,6 +60,7 @@ def choose_view(
     """Decide how a model sees a large image.
 
     Args:
+        model: Of the config.
         preprocess: The test pipeline of the config.
         whole: As of `View`.
         scale: Default: `large = dict(scale=...)` in the config, or the factor by which the test
@@ -63,8 +68,8 @@ def choose_view(
         tile: Side of a tile in pixels of the image. Default: that of the images in training.
         overlap: In pixels of the image. Default: a quarter of the tile; of windows 256 pixels. The
             windows of a segmentor ignore it.
-        window: Side of what a window adds, in pixels as the model sees them. Default: 1024; of a
-            detector that of the images in training.
+        window: Side of what a window adds, in pixels as the model sees them. Default: 1024, with
+            pools over the image 768; of a detector the side of the images in training.
 
     Raises:
         ValueError: If an option does not fit, no scale is known, or the test pipeline stretches
@@ -90,7 +95,9 @@ def choose_view(
     if window is not None and window < CELL:
         raise ValueError(f"{window=}: give at least {CELL}")
     if cfg.default_scope == "mmseg":
-        return View(scale, whole, window or WINDOW, 2 * CELL)
+        has_pools = pooled_head(model) is not None
+        default = WINDOW_OF_POOLS if has_pools else WINDOW
+        return View(scale, whole, window or default, 2 * CELL)
     return View(scale, whole, window or side or WINDOW, round((overlap or 0) * scale))
 
 

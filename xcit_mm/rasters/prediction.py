@@ -89,9 +89,8 @@ def predict_raster(
     sides = dict(tile=reading.pop("tile", None), overlap=reading.pop("overlap", None))
     if whole:
         sides["tile"] = options.get("tile")
-    view = choose_view(
-        predictor.cfg, predictor.preprocess, whole, scale=scale, window=window, **sides
-    )
+    seeing = dict(sides, scale=scale, window=window)
+    view = choose_view(predictor.cfg, predictor.model, predictor.preprocess, whole, **seeing)
     rows = _Rows(Raster(raster, **reading), aoi, predictor, view, out, scratch)
     parts = rows_folder(out)
     folder = open_folder(parts, rows.settings, overwrite, lambda: parts.glob("row-*"))
