@@ -6,19 +6,21 @@ memory.
 The models are the published recipes of S12/16 without training: Semantic FPN and UperNet with 150
 classes of ADE20k, Mask R-CNN with 80 of COCO. Random weights cost as much as trained ones, except
 for the objects that a detector finds: these find none. Each run is a process of its own: `seconds`
-are of all of it, with imports, loading and writing, and `memory` is its peak resident memory.
-`files` is the most that stood beside the result on the disk at one time. Writes OUT.csv.
+are of all of it, with imports, loading and writing, and `memory_gb` is its peak resident memory.
+`files_gb` is the most that stood beside the result on the disk at one time. Writes OUT.csv, in
+which the rows of other models, sizes and modes stay.
 """
 
 import argparse
 import csv
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +101,7 @@ def folder_size(folder: Path) -> int:
 
 
 def run(command: Sequence[str | Path], folder: Path, limit: float) -> dict[str, float]:
-    """Run a command, and return its seconds, its peak memory in GiB, and the GB in its folder."""
+    """Run a command, and return its seconds, its peak memory, and the most in its folder."""
     sizes = [0]
     ended = threading.Event()
 
@@ -122,12 +124,14 @@ def run(command: Sequence[str | Path], folder: Path, limit: float) -> dict[str, 
     if status:
         raise RuntimeError(f"{command}: {errors[-2000:]}")
     cpu = usage.ru_utime + usage.ru_stime
-    peak = usage.ru_maxrss * 1024 / 2**30
-    return dict(seconds=seconds, cpu=cpu, memory=peak, files=max(sizes) / 1e9)
+    peak = usage.ru_maxrss * 1024
+    measured = dict(
+        seconds=seconds, cpu_seconds=cpu, memory_gb=peak / 1e9, files_gb=max(sizes) / 1e9
+    )
+    return {name: round(value, 2) for name, value in measured.items()}
 
 
-def measure(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    results = []
+def measure(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     for side in args.sizes:
         raster = folder / f"{side}.tif"
         write_raster(raster, side)
@@ -143,14 +147,25 @@ def measure(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
                 files = (raster, config, checkpoint)
                 command = (sys.executable, "-c", IN_MEMORY, *files, result)
                 if mode != "memory":
-                    options = (*MODES[mode], *args.options)
+                    options = ("--out", result, *MODES[mode], *args.options)
                     command = (sys.executable, "-m", "xcit_mm", "raster", *files, *options)
-                    command = (*command, "--out", result)
                 measured = run(command, out, args.limit)
-                subprocess.run(["rm", "-r", out], check=True)
-                results.append(dict(model=name, size=side, mode=mode) | measured)
-                print(results[-1], flush=True)
-    return results
+                shutil.rmtree(out)
+                yield dict(model=name, size=side, mode=mode) | measured
+
+
+def write_row(path: Path, row: dict[str, Any]) -> None:
+    """Add a row to a csv in place of that of the same model, size and mode."""
+    rows = []
+    if path.exists():
+        with path.open() as file:
+            rows = list(csv.DictReader(file))
+    keys = ("model", "size", "mode")
+    others = [old for old in rows if any(old[key] != str(row[key]) for key in keys)]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(row))
+        writer.writeheader()
+        writer.writerows([*others, row])
 
 
 def main() -> None:
@@ -167,11 +182,9 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        results = measure(args, Path(folder))
-    with Path(f"{args.out}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(results[0]))
-        writer.writeheader()
-        writer.writerows(results)
+        for row in measure(args, Path(folder)):
+            print(row, flush=True)
+            write_row(Path(f"{args.out}.csv"), row)
 
 
 if __name__ == "__main__":

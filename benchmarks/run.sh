@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All measurements of backbones, as csv files in docs/benchmark, and their tables: make bench.
+# All measurements of backbones and of the command, as csv files in docs/benchmark, and their tables: make bench.
 # With names of measurements only these: bash benchmarks/run.sh 4-resolution 6-train-sizes
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,4 +24,14 @@ measure 6-train-sizes --models xcit-auto xcit-p8 vit-s16 swin-t --mode train --s
 measure 7-whole --models xcit-bands xcit-trunk xcit-tiles swin-t --sizes 1024 2048 4096 --repeats 3 --memory
 measure 8-whole-vit --models vit-s16 --sizes 1024 2048 --repeats 3 --memory
 measure 9-whole-larger --models xcit-bands --sizes 8192 20000 --limit 900 --memory
+commands() {
+    if [[ $wanted == "  " || $wanted == *" 11-commands "* ]]; then
+        "${BENCH_PYTHON:-python}" benchmarks/commands.py "$@" --out "$out/11-commands"
+    fi
+}
+commands --models semantic_fpn mask_rcnn --sizes 2048 4096
+commands --models upernet --sizes 2048
+commands --models upernet --sizes 4096 --modes whole tiles
+commands --models semantic_fpn mask_rcnn --sizes 8192 --modes whole tiles
+commands --models semantic_fpn --sizes 20000 --modes whole
 "${BENCH_PYTHON:-python}" docs/readme_tables.py

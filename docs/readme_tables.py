@@ -31,6 +31,13 @@ WHOLE = {
     "swin-t": "Swin-T",
 }
 """Titles of the models of benchmarks/benchmark.py that see large images."""
+COMMANDS = {
+    "semantic_fpn": "Semantic FPN",
+    "mask_rcnn": "Mask R-CNN",
+    "upernet": "UPerNet",
+}
+MODES = {"whole": "whole", "tiles": "in tiles of 512", "memory": "the model in memory"}
+"""Titles of the models and modes of benchmarks/commands.py."""
 SIZES = ("224x224", "512x512", "1024x1024", "2048x2048", "3072x3072")
 """Rows of the table of time and memory by size."""
 
@@ -163,6 +170,21 @@ def read_whole() -> list[dict[str, str]]:
     return [row for name in names for row in read_csv(name)]
 
 
+def compare_commands(models: Sequence[str]) -> str:
+    """Return a table of seconds and GB of `xcit-mm raster`, by model and side."""
+    cells: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for row in read_csv("11-commands"):
+        cost = f"{float(row['seconds']):,.0f}, {float(row['memory_gb']):.1f}"
+        cells[row["model"], row["size"]][row["mode"]] = cost
+    rows = [
+        [f"{COMMANDS[model]}, {size}x{size}", *(costs.get(mode, "") for mode in MODES)]
+        for model in models
+        for (name, size), costs in sorted(cells.items(), key=lambda item: int(item[0][1]))
+        if name == model
+    ]
+    return table(["seconds, GB", *MODES.values()], rows)
+
+
 def compare_whole() -> str:
     """Return a table of seconds and GiB of large images, by their side."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)
@@ -225,6 +247,10 @@ def with_block(page: str, name: str, block: str) -> str:
     return above + begin + block + end + below
 
 
+def with_commands(path: Path, models: Sequence[str]) -> str:
+    return with_block(path.read_text(), "command", compare_commands(models))
+
+
 def render() -> dict[Path, str]:
     """Return README.md and the pages of docs/ with current blocks."""
     zoo = read_metafiles(ROOT)
@@ -232,10 +258,14 @@ def render() -> dict[Path, str]:
     model_zoo = ROOT / "docs" / "model-zoo.md"
     plain = ROOT / "docs" / "plain-transformers.md"
     benchmark = ROOT / "docs" / "benchmark.md"
+    index = ROOT / "docs" / "index.md"
+    large = ROOT / "docs" / "large-images.md"
     with_backbones = with_block(benchmark.read_text(), "backbones", compare_backbones())
     with_published = with_block(model_zoo.read_text(), "published", published_table(zoo))
     return {
-        readme: with_block(readme.read_text(), "speed", speed()),
+        readme: with_block(with_commands(readme, ["semantic_fpn"]), "speed", speed()),
+        index: with_commands(index, ["semantic_fpn"]),
+        large: with_commands(large, list(COMMANDS)),
         model_zoo: with_block(with_published, "measured", measured_table(zoo["demo"])),
         plain: with_block(plain.read_text(), "sizes", compare_sizes()),
         benchmark: with_block(with_backbones, "whole", compare_whole()),

@@ -86,7 +86,7 @@ def test_a_window_of_a_map_is_that_of_the_whole_map(photo):
         part = image.predict(slice(100, 301), slice(-250, None))
     assert np.array_equal(part.segmentation, everything.segmentation[100:301, -250:])
     assert np.array_equal(part.image, photo[100:301, -250:])
-    with pytest.raises(ValueError, match="no longer seen: predict inside of `with"):
+    with pytest.raises(ValueError, match="is not seen: predict inside of `with"):
         image.result()
 
 
@@ -110,6 +110,24 @@ def test_two_threads_predict_what_one_does(photo, valid):
         assert np.array_equal(future.result().segmentation, labels)
 
 
+@pytest.mark.parametrize("window", [dict(whole=True, window=256), dict(tile=200)])
+@pytest.mark.parametrize("scale", [0.3, 1.7, 2])
+def test_each_pixel_has_the_class_of_its_centre_at_any_scale(scale, window, photo):
+    with predictor_of(semantic_fpn, scale=scale, **window).see(photo[:201, :99]) as image:
+        everything = image.result().segmentation
+        part = image.predict(slice(70, None), slice(3, 98)).segmentation
+        height, width = image.source.height, image.source.width
+        with predictor_of(semantic_fpn, scale=1, **window).see(
+            image.source.read(slice(0, height), slice(0, width))[0]
+        ) as resized:
+            labels = resized.result().segmentation
+    rows = ((np.arange(201) + 0.5) * (height / 201)).astype(int)
+    columns = ((np.arange(99) + 0.5) * (width / 99)).astype(int)
+    if "whole" in window:
+        assert np.array_equal(everything, labels[rows][:, columns])
+    assert np.array_equal(part, everything[70:, 3:98])
+
+
 @pytest.mark.parametrize("recipe", [semantic_fpn, mask_rcnn])
 def test_results_are_in_pixels_of_the_photo_at_any_scale(recipe, photo):
     options = dict(whole=True, window=256)
@@ -127,6 +145,8 @@ def test_results_are_in_pixels_of_the_photo_at_any_scale(recipe, photo):
 
 class Discs(nn.Module):
     """A perfect detector of `number` objects at most in place of neck and heads."""
+
+    preprocess = SimpleNamespace(blank_sample=lambda: None)
 
     def __init__(self, scene: Scene, limit: int) -> None:
         super().__init__()
@@ -193,6 +213,13 @@ class TestWhatSeesWindows:
         model = build(semantic_fpn(decode_head=dict(align_corners=True)))
         assert parts_that_see_windows(model, 128) == ["FPNHead"]
 
+    def test_logits_that_are_resized_by_their_corners_are_named(self, capsys):
+        """Which the head itself does not show."""
+        model = build(upernet())
+        model.align_corners = True
+        check_whole(model)
+        assert capsys.readouterr().err.startswith("UPerHead sees windows, not the image")
+
     def test_a_subclass_of_a_head_with_pools_is_tried(self):
         model = build(upernet())
 
@@ -222,6 +249,9 @@ def test_networks_that_see_whole_images_or_cut_them_are_refused():
         (dict(tile=128, window=256), "window=256 is for whole images"),
         (dict(whole=True, window=64), "window=64: give at least 128"),
         (dict(whole=True, scale=-1), "scale=-1: must be positive"),
+        (dict(whole=True, scale=0), "scale=0: must be positive"),
+        (dict(whole=True, scale=float("inf")), "scale=inf: must be positive"),
+        (dict(whole=True, overlap=-9), "overlap=-9: must not be negative"),
         (dict(scale=2), "scale=2 is for large images: give tile or whole too"),
     ],
 )
@@ -246,13 +276,53 @@ def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, monkeypatch, tmp
     folder = tmp_path / "taps"
     with pytest.raises(KeyboardInterrupt), predictor.see(photo, folder=folder):
         raise KeyboardInterrupt
-    assert len([*folder.glob("tap?")]) == 4
-    other = photo[::-1].copy()
-    for image in (other, photo):  # taps of another image are removed
-        with predictor.see(image, folder=folder) as whole:
-            labels = whole.result().segmentation
-        assert not folder.exists()
+    assert len([*folder.glob("*/tap?")]) == 4
+    (folder / "of-the-user").touch()
+    with predictor.see(photo[::-1].copy(), folder=folder) as whole:
+        whole.result()
+    assert len([*folder.glob("*/tap?")]) == 4  # those of the first image
+    with predictor.see(photo, folder=str(folder)) as whole:
+        labels = whole.result().segmentation
+    assert [path.name for path in folder.iterdir()] == ["of-the-user"]
     assert np.array_equal(labels, expected)
+
+
+def test_seeing_an_image_leaves_the_predictor_of_photos_as_it_is(photo):
+    predictor = Predictor(*model_of(semantic_fpn))
+    settings = predictor.settings
+    with predictor.see(photo) as image:
+        image.result()
+    assert predictor.settings == settings and predictor.view is None
+
+
+@pytest.mark.parametrize(("size", "window", "overlap"), [(1000, 512, 1536), (250, 128, 0)])
+def test_an_object_in_windows_that_see_the_same_is_found_once(size, window, overlap):
+    scene = Scene(size, size)
+    centre = (size // 2, size // 2)
+    assert scene.add(np.array(cv2.ellipse2Poly(centre, (size // 3, size // 3), 0, 0, 360, 5)))
+    assert len(Discs(scene, limit=100).see(overlap, window).result()) == 1
+
+
+def test_neighbouring_parts_have_each_object_once():
+    scene = Scene(300, 600).add_random(20, 20, 60)
+    image = Discs(scene, limit=100).see(overlap=0, window=256)
+    halves = [image.predict(slice(None), slice(start, start + 300)) for start in (0, 300)]
+    assert sum(map(len, halves)) == 20
+
+
+def test_a_detector_without_a_limit_divides_no_window():
+    cfg = mask_rcnn()
+    cfg.model.test_cfg.rcnn.max_per_img = -1
+    assert Predictor(build(cfg), cfg).most_objects is None
+
+
+def test_pixels_into_which_gaps_are_mixed_have_no_data():
+    image = np.zeros((60, 60, 3), np.uint8)
+    valid = np.ones((60, 60), bool)
+    valid[:, :21] = False
+    image[:, :21] = 255
+    pixels, has_data = ImageSource(image, valid).resampled(90, 90).read(slice(0, 90), slice(0, 90))
+    assert not pixels[has_data].any() and has_data.sum() > 80 * 55
 
 
 def test_labels_are_those_of_mmseg_in_a_photo_that_is_resized(photo, monkeypatch):

@@ -104,7 +104,7 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "map.tif")
     folder = tmp_path / (scratch or "map.tif.parts")
-    taps = {path.name for path in folder.glob("*/tap*")}
+    taps = {path.name for path in folder.rglob("tap[0-9]*")}
     assert {f"tap{number}" for number in range(stop_after - 1)} <= taps
     with pytest.raises(ValueError, match="another run: window was 128"):
         run(tmp_path / "map.tif", window=256)
@@ -120,9 +120,29 @@ def test_taps_of_another_option_are_removed_by_overwriting(tmp_path, monkeypatch
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(seen.SeenWhole, "_predict", lambda *_: exec("raise KeyboardInterrupt"))
         run(window=128)
-    assert [*tmp_path.glob("map.tif.parts/taps/tap?")]
+    assert [*tmp_path.glob("map.tif.parts/*/tap?")]
     run(window=256, overwrite=True)
     assert not (tmp_path / "map.tif.parts").exists()
+
+
+def test_an_undeclared_nodata_value_is_not_mixed_with_data(tmp_path):
+    predictor, _ = predictors(semantic_fpn, scale=0.5)
+    raster = save_image(tmp_path / "a.tif", synthetic_photo(200, 200))
+    line = r"does not declare nodata=9, and is resized: declare it by `gdal_translate -of"
+    with pytest.raises(ValueError, match=line):
+        predict_raster(raster, predictor, tmp_path / "map.tif", nodata=9)
+
+
+def test_the_border_of_an_area_is_that_of_the_raster_at_any_scale(tmp_path):
+    predictor, _ = predictors(semantic_fpn, scale=0.3)
+    raster = save_image(tmp_path / "a.tif", synthetic_photo(120, 120))
+    aoi = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(3, 5, 100, 101)])
+    for whole in (True, False):
+        labels = read_map(
+            predict_raster(raster, predictor, tmp_path / f"{whole}.tif", aoi=aoi, whole=whole)
+        )
+        has_class = labels != 255
+        assert has_class[5:101, 3:100].all() and has_class.sum() == 96 * 97
 
 
 def test_a_raster_of_other_pixels_than_the_training_is_named(tmp_path, capsys):

@@ -1,7 +1,9 @@
 """A model to fine-tune, and its config for the classes and labels of another data set."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +95,14 @@ def scale_of_photos(cfg: Config, dataset: Dataset) -> dict[str, float | None]:
 
 def median_scale(cfg: Config, sizes: Sequence[tuple[int, int]]) -> float | None:
     """Return the median factor by which a test pipeline resizes images of sizes, height and width,
-    or None if it stretches them.
+    or None if it stretches most of them.
     """
     preprocess = Preprocessing(cfg)
-    factors = {}
-    try:
-        for size in set(sizes):
-            factors[size] = trained_scale(cfg, preprocess, size)
-    except ValueError:
-        return None
-    return round(float(np.median([factors[size] for size in sizes])), 3)
+    factors = []
+    for size, count in Counter(sizes).items():
+        with suppress(ValueError):  # the rounding of a thin photo to pixels stretches it
+            factors += [trained_scale(cfg, preprocess, size)] * count
+    return round(float(np.median(factors)), 3) if 2 * len(factors) > len(sizes) else None
 
 
 def _padded_to_cells(test_cfg: dict[str, Any]) -> dict[str, Any]:

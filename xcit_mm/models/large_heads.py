@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .large import Taps, pyramid_of
+from .large import FLOAT64_DEVICES, Taps, pyramid_of
 
 Place: TypeAlias = tuple[slice, slice]
 """Rows and columns."""
@@ -136,6 +136,8 @@ class Pools:
         Args:
             rows, columns: Its place in pixels.
         """
+        if x.device.type not in FLOAT64_DEVICES:
+            x, valid = x.cpu(), valid.cpu()
         cells = valid.double()
         x = x.double() * cells
         for number, (of_rows, of_columns) in enumerate(self._bins):
@@ -152,7 +154,7 @@ class Pools:
             for sums, counts in zip(self._sums, self._counts, strict=True)
         ]
         self._pooled = [
-            branch[1](mean.to(parameter.dtype))
+            branch[1](mean.to(parameter))
             for branch, mean in zip(self._branches, means, strict=True)
         ]
 

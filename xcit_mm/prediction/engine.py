@@ -1,6 +1,7 @@
 """Items to records: a process reads and predicts items, and appends records to its journal."""
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ class Engine:
             return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
         self._check_gpu()
         if len(images) == 1:
+            shutil.rmtree(self.scratch / taps_name(items[0]), ignore_errors=True)
             return [failure]
         results = []
         for item, pixels in zip(items, images, strict=True):

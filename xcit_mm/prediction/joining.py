@@ -84,7 +84,8 @@ def interior(
         ends = (window.inside.start, window.inside.stop)
         first, last = (math.ceil(end / scale[axis] - 0.5) for end in ends)
         centres = (np.arange(first, last) + 0.5) * scale[axis]
-        labels = labels.take(np.floor(centres).astype(int) - window.start, axis)
+        rows_or_columns = np.floor(centres).astype(int) - window.start
+        labels = labels.take(rows_or_columns.clip(0), axis)
         corner.append(first)
     return (corner[0], corner[1]), labels
 
@@ -123,7 +124,8 @@ def join(
     shapes = shapely.transform(merged.shapes, lambda points: points - origin)
     shapes = shapely.intersection(shapes, shapely.box(0, 0, *size[::-1]))
     boxes = (merged.boxes - np.tile(origin, 2)).clip(0, np.tile(size[::-1], 2))
-    is_inside = shapely.area(shapes) > 0
+    centres = (merged.boxes[:, :2] + merged.boxes[:, 2:]) / 2 - origin
+    is_inside = ((centres >= 0) & (centres < size[::-1])).all(axis=1) & (shapely.area(shapes) > 0)
     masks = to_compact(map(_rasterize, shapes[is_inside]), size) if has_masks else None
     scores = merged.scores[is_inside]
     detections = sv.Detections(boxes[is_inside], masks, scores, merged.labels[is_inside])

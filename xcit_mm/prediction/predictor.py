@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from threading import RLock
@@ -203,7 +204,7 @@ class Predictor:
         self,
         image: ImageLike | Source,
         valid: np.ndarray | None = None,
-        folder: Path | None = None,
+        folder: str | Path | None = None,
     ) -> Seen:
         """See a large image once, to predict parts of it.
 
@@ -217,21 +218,29 @@ class Predictor:
         Args:
             image: A path, an array or a `Source`, such as a `Raster`.
             valid: Which pixels of a path or an array have data, (H, W), bool. Default: all.
-            folder: For what the trunk computes, if it needs more than 512 MiB: 16 bytes for each
-                channel of each token. Default: a temporary folder, as a line says.
+            folder: In which what the trunk computes is stored, in a folder of its own, if it needs
+                more than 512 MiB: 16 bytes for each channel of each token. Default: the temporary
+                folder, as a line says.
 
         Raises:
             ValueError: If the model cannot see whole images, or at which scale is not known.
         """
         if isinstance(image, str | Path | np.ndarray):
             image = ImageSource(self.preprocess.read(image), valid)
-        if self.view is None:
-            self.view = choose_view(self.cfg, self.model, self.preprocess, whole=True)
-            check_whole(self.model)
-            print_line(str(self.view))
-        if self.view.whole:
-            return SeenWhole(self, image, self.view, folder)
-        return InTiles(self, image, self.view)
+        elif valid is not None:
+            raise ValueError("valid is for a path or an array: a Source says it itself")
+        view = self.view or self._whole_view
+        if view.whole:
+            return SeenWhole(self, image, view, folder)
+        return InTiles(self, image, view)
+
+    @cached_property
+    def _whole_view(self) -> View:
+        """How a predictor of photos sees a large image."""
+        check_whole(self.model)
+        view = choose_view(self.cfg, self.model, self.preprocess, whole=True)
+        print_line(str(view))
+        return view
 
     def predict_at_scale(
         self, images: Iterable[np.ndarray], masks: Iterable[np.ndarray]
@@ -292,7 +301,8 @@ class Predictor:
     def most_objects(self) -> int | None:
         """Number of objects that a detector returns at most, if it has a limit."""
         test_cfg = self.cfg.model.get("test_cfg") or {}
-        return (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
+        limit = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
+        return limit if limit and limit > 0 else None
 
     def to_prediction(self, image: np.ndarray, sample: Any) -> Prediction:
         """Convert the library's data sample of an image, or the classes of its pixels, to NumPy."""

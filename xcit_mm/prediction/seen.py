@@ -9,6 +9,7 @@ from itertools import islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -87,8 +88,9 @@ class Seen(ABC):
             start, stop, step = part.indices(side)
             if step != 1 or start >= stop:
                 raise ValueError(f"{part} of {side} pixels: give a part of them")
-            first = math.floor((start + 0.5) * factor)
-            spans.append((slice(start, stop), slice(first, math.ceil((stop - 0.5) * factor))))
+            # From the pixel that has the centre of the first pixel to that of the last.
+            first, last = (math.floor((pixel + 0.5) * factor) for pixel in (start, stop - 1))
+            spans.append((slice(start, stop), slice(first, last + 1)))
         (rows, seen_rows), (columns, seen_columns) = spans
         places = product(self.spread(0, seen_rows), self.spread(1, seen_columns))
         parts = self.parts(places)
@@ -107,7 +109,7 @@ class Seen(ABC):
     ) -> Iterator[Part]:
         """Predict the windows at places that have data which is asked for, by default all data."""
         if not self._is_open:
-            raise ValueError("the image is no longer seen: predict inside of `with ... as seen:`")
+            raise ValueError("the image is not seen: predict inside of `with ... as seen:`")
         return self._predict_parts(self._read(places, mask))
 
     def _read(
@@ -152,9 +154,9 @@ class SeenWhole(Seen):
     """An image that the trunk sees whole. Neck and heads read its taps window by window.
 
     Args:
-        folder: For the taps, if they do not fit into `MEMORY`. It is removed in the end, but not
-            after an error: another call with the same image and model goes on after the last tap
-            that was finished. Default: a temporary folder.
+        folder: In which a folder for the taps is made, if they do not fit into `MEMORY`. That is
+            removed in the end, but not after an error: another call with the same image and model
+            goes on after the last tap that was finished. Default: the temporary folder.
         shows_progress: Whether to show a bar of the passes of the trunk.
     """
 
@@ -163,7 +165,7 @@ class SeenWhole(Seen):
         predictor: Any,
         source: Source,
         view: View,
-        folder: Path | None = None,
+        folder: str | Path | None = None,
         shows_progress: bool = False,
     ) -> None:
         super().__init__(predictor, source, view)
@@ -171,6 +173,7 @@ class SeenWhole(Seen):
         self._shows_progress = shows_progress
         self._heads: LargeHeads | None = None
         self._files = ExitStack()
+        self._sample = predictor.preprocess.blank_sample()
         self._has_warned = False
 
     def __enter__(self) -> "SeenWhole":
@@ -181,7 +184,6 @@ class SeenWhole(Seen):
             OSError: If the disk of the folder lacks space.
             ValueError: If a step of the test pipeline changes sizes.
         """
-        super().__enter__()
         with ExitStack() as files:
             folder = self._open_folder(files)
             with self._predictor.autocast():
@@ -189,6 +191,7 @@ class SeenWhole(Seen):
                 places = product(self.spread(0), self.spread(1))
                 self._heads.add_pools((_cells(*place), _cells_inside(*place)) for place in places)
             self._files = files.pop_all()
+        super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -207,9 +210,10 @@ class SeenWhole(Seen):
         folder = self._folder
         if folder is None:
             folder = Path(files.enter_context(TemporaryDirectory(prefix="xcit_mm-")))
-            print_line(f"{needed / 1e9:.1f} GB are written to {folder}: give folder for another")
+            print_line(f"{needed / 1e9:.1f} GB are written to {folder}: give another folder")
             return folder
         settings = self._predictor.settings | self._view.settings | self._image.fingerprint()
+        folder = Path(folder) / f"taps-{crc32(repr(settings).encode()):08x}"
         files.push(lambda kind, *error: None if kind else shutil.rmtree(folder))
         files.enter_context(open_folder(folder, settings, True, lambda: folder.glob("tap*")))
         return folder
@@ -277,7 +281,7 @@ class SeenWhole(Seen):
         with self._predictor.autocast():
             model, images = self._heads.model_at(*_cells(row, column))
             height, width = images.shape[2:]
-            sample = self._predictor.preprocess.blank_sample()
+            sample = self._sample.clone()
             sample.set_metainfo(
                 dict(
                     img_shape=size,
@@ -330,6 +334,8 @@ def is_exact_whole(model: Any) -> bool:
 
 def _parts_in_windows(model: Any) -> list[str]:
     check_trunk(model.backbone)
+    # mmseg's last step, which resizes the logits to the image.
+    aligned = [type(model.decode_head).__name__] if getattr(model, "align_corners", False) else []
     if (getattr(model, "test_cfg", None) or {}).get("mode") == "slide":
         raise ValueError("mode='slide' of test_cfg cuts images: set mode='whole' in the config")
-    return parts_that_see_windows(model, CELL)
+    return list(dict.fromkeys(parts_that_see_windows(model, CELL) + aligned))

@@ -40,11 +40,13 @@ class ImageSource:
         valid: Which pixels have data, (H, W), bool. Default: all.
 
     Raises:
-        ValueError: If the mask has another size.
+        ValueError: If the image has no pixels, or the mask another size.
     """
 
     def __init__(self, image: np.ndarray, valid: np.ndarray | None = None) -> None:
         self.height, self.width = image.shape[:2]
+        if 0 in image.shape:
+            raise ValueError(f"image of {image.shape}: it has no pixels")
         if valid is not None and valid.shape != image.shape[:2]:
             raise ValueError(f"a mask of {valid.shape} for an image of {image.shape[:2]}")
         self._image = image
@@ -63,6 +65,6 @@ class ImageSource:
         image = cv2.resize(self._image, (width, height)).reshape(height, width, -1)
         if self._valid.all():
             return ImageSource(image)
-        valid = self._valid.astype(np.uint8)
-        resized = cv2.resize(valid, (width, height), interpolation=cv2.INTER_NEAREST)
-        return ImageSource(image, resized > 0)
+        # A pixel into which one without data is mixed has no data.
+        share = cv2.resize(self._valid.astype(np.float32), (width, height))
+        return ImageSource(image, share > 1 - 1e-5)

@@ -1,5 +1,6 @@
 """How a model sees a large image: at which scale, whole or in tiles, in which windows."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +65,7 @@ def choose_view(
         preprocess: The test pipeline of the config.
         whole: As of `View`.
         scale: Default: `large = dict(scale=...)` in the config, or the factor by which the test
-            pipeline resizes all images.
+            pipeline resizes the tiles of the training, or all images.
         tile: Side of a tile in pixels of the image. Default: that of the images in training.
         overlap: In pixels of the image. Default: a quarter of the tile; of windows 256 pixels. The
             windows of a segmentor ignore it.
@@ -76,8 +77,9 @@ def choose_view(
             images.
     """
     trained_scale(cfg, preprocess)  # raises if images are stretched
-    scale = scale or (cfg.get("large") or {}).get("scale") or _scale_of_all(cfg, preprocess)
-    if not scale > 0:
+    if scale is None:
+        scale = (cfg.get("large") or {}).get("scale") or _scale_of_training(cfg, preprocess)
+    if not 0 < scale < math.inf:
         raise ValueError(f"{scale=}: must be positive")
     side = ModelInput(cfg).side
     if not whole:
@@ -89,9 +91,12 @@ def choose_view(
             tile = round(side / scale)
         overlap = tile // 4 if overlap is None else overlap
         check_overlap(tile, overlap)
-        return View(scale, whole, max(1, round(tile * scale)), round(overlap * scale))
+        seen_tile = max(1, round(tile * scale))
+        return View(scale, whole, seen_tile, min(round(overlap * scale), seen_tile - 1))
     if tile is not None:
         raise ValueError(f"{tile=} is not for whole images: give window, or leave it out")
+    if overlap is not None and overlap < 0:
+        raise ValueError(f"{overlap=}: must not be negative")
     if window is not None and window < CELL:
         raise ValueError(f"{window=}: give at least {CELL}")
     if cfg.default_scope == "mmseg":
@@ -128,14 +133,16 @@ def _training_size(cfg: Config) -> tuple[int, int]:
     return (tile, tile) if tile else _PHOTO
 
 
-def _scale_of_all(cfg: Config, preprocess: Preprocessing) -> float:
-    """Return the factor by which the test pipeline resizes images of any size, or raise ValueError
-    if it depends on their size.
+def _scale_of_training(cfg: Config, preprocess: Preprocessing) -> float:
+    """Return the factor by which the test pipeline resizes the tiles of the training, or images of
+    any size. Raise ValueError if the training was on photos, and the factor depends on their size.
     """
     scale = trained_scale(cfg, preprocess)
     height, width = _training_size(cfg)
-    if trained_scale(cfg, preprocess, (2 * height, 2 * width)) == scale:
-        return scale
-    problem = "the config has no large = dict(scale=...), the scale of the training images"
-    seen = f"the test pipeline resizes {width} x {height} pixels by {scale:.3g}"
-    raise ValueError(f"{problem}; {seen}: give --scale {scale:.3g}")
+    of_larger = trained_scale(cfg, preprocess, (2 * height, 2 * width))
+    # Sizes are rounded to pixels.
+    if (height, width) == _PHOTO and not math.isclose(of_larger, scale, rel_tol=0.01):
+        problem = "the config has no large = dict(scale=...), the scale of the training images"
+        seen = f"the test pipeline resizes {width} x {height} pixels by {scale:.3g}"
+        raise ValueError(f"{problem}; {seen}: give --scale {scale:.3g}")
+    return scale

@@ -71,23 +71,24 @@ def windows_along(span: slice, length: int, side: int, overlap: int) -> list[Win
     """
     first = span.start // CELL
     last = math.ceil(span.stop / CELL)
-    end = math.ceil(length / CELL)
     margin = max(1, math.ceil(overlap / 2 / CELL))
     count = math.ceil((last - first) / max(1, round(side / CELL)))
     seams = [first + round(number * (last - first) / count) for number in range(count + 1)]
-    spread = []
+    spread: list[Window] = []
     for start, stop in pairwise(seams):
-        low = max(start - margin, 0)
-        high = min(stop + margin, end)
+        low = max(start - margin, 0) * CELL
+        high = min((stop + margin) * CELL, length)
         inside = slice(max(start * CELL, span.start), min(stop * CELL, span.stop))
-        edges = (low > 0, high < end)
-        tolerance = margin * CELL / 4
-        spread.append(Window(low * CELL, min(high * CELL, length), inside, tolerance, edges))
+        if spread and (spread[-1].start, spread[-1].stop) == (low, high):  # sees the same
+            spread[-1] = spread[-1]._replace(inside=slice(spread[-1].inside.start, inside.stop))
+            continue
+        edges = (low > 0, high < length)
+        spread.append(Window(low, high, inside, margin * CELL / 4, edges))
     return spread
 
 
 def halves(window: Window) -> list[Window]:
-    """Divide a window of `windows_along` in two, or return it if its interior is one cell."""
+    """Divide a window of `windows_along` in two, or return it if that shows no less."""
     inside = window.inside
     middle = round((inside.start + inside.stop) / 2 / CELL) * CELL
     if not inside.start < middle < inside.stop:
@@ -95,6 +96,8 @@ def halves(window: Window) -> list[Window]:
     margin = round(4 * window.margin)
     stop = min(middle + margin, window.stop)
     start = max(middle - margin, window.start)
+    if (start, stop) == (window.start, window.stop):  # both would see the same
+        return [window]
     before, after = window.edges
     first = Window(
         window.start,

@@ -111,7 +111,7 @@ def predict_raster(
             if rank == 0:
                 rows.join()
     if rank == 0:
-        shutil.rmtree(parts)
+        rows.remove()
     return out
 
 
@@ -161,12 +161,12 @@ class _Rows:
             checkpoint=(predictor.arguments or {}).get("checkpoint"),
             date=f"{date.today()}",
         )
-        taps = rows_folder(out) / "taps"
+        self._taps = rows_folder(out)
         if scratch is not None:
-            taps = Path(scratch) / f"{out.name}-{crc32(str(out.resolve()).encode()):08x}"
+            self._taps = Path(scratch) / f"{out.name}-{crc32(str(out.resolve()).encode()):08x}"
         self._seen: Seen
         if view.whole:
-            self._seen = SeenWhole(predictor, raster, view, taps, shows_progress=True)
+            self._seen = SeenWhole(predictor, raster, view, self._taps, shows_progress=True)
         else:
             self._seen = InTiles(predictor, raster, view)
         self._rows = self._seen.spread(0)
@@ -206,9 +206,11 @@ class _Rows:
             return objects.encode_objects(to_image(reported, scale))
         interiors = {}
         for part in parts:
-            labels = np.where(part.wanted, part.prediction.segmentation, maps.NODATA)
-            corner, inside = interior(labels, part.rows, part.columns, scale)
-            interiors[corner] = inside.astype(np.uint8)
+            labels = np.where(part.valid, part.prediction.segmentation, maps.NODATA)
+            (top, left), inside = interior(labels, part.rows, part.columns, scale)
+            place = slice(top, top + len(inside)), slice(left, left + inside.shape[1])
+            inside[~covers(self._area, *place)] = maps.NODATA
+            interiors[top, left] = inside.astype(np.uint8)
         return maps.encode_labels(interiors)
 
     def join(self) -> None:
@@ -219,6 +221,11 @@ class _Rows:
         else:
             maps.join_maps(*result, self._predictor.metainfo.get("palette"))
 
+    def remove(self) -> None:
+        """Remove the files of the rows, and what the trunk has computed."""
+        for folder in {rows_folder(self._out), self._taps}:
+            shutil.rmtree(folder, ignore_errors=True)
+
 
 def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> None:
     """Print a line for what differs between a raster and that of the model's training."""
@@ -228,7 +235,7 @@ def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> Non
         print_line(f"{raster.path}: scale and offset are not applied: they were {change}")
     large = cfg.get("large") or {}
     trained_size = large.get("pixel_size")
-    if trained_size and raster.pixel_size:
+    if trained_size and large.get("scale") and raster.pixel_size:
         fitting = large["scale"] * raster.pixel_size / trained_size
         if not 0.8 <= view.scale / fitting <= 1.25:
             sizes = f"pixels of {raster.pixel_size:.3g} m, the training of {trained_size:.3g} m"

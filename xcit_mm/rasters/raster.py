@@ -212,7 +212,15 @@ class Raster:
         return side * _METRES_OF_A_DEGREE * math.cos(math.radians(latitude)) ** 0.5
 
     def resampled(self, height: int, width: int) -> "Raster":
-        """Return the raster in another size, to which GDAL resamples what is read."""
+        """Return the raster in another size, to which GDAL resamples what is read.
+
+        Raises:
+            ValueError: If the file does not declare `nodata`: GDAL would mix it with data.
+        """
+        if self._nodata is not None and self._nodata not in self._file.nodatavals:
+            command = f"gdal_translate -of VRT -a_nodata {self._nodata!r} {self.path} OUT.vrt"
+            problem = f"{self.path} does not declare nodata={self._nodata!r}, and is resized"
+            raise ValueError(f"{problem}: declare it by `{command}`")
         other = copy(self)
         other.height = height
         other.width = width
