@@ -82,18 +82,9 @@ class Seen(ABC):
         Raises:
             ValueError: If the part is empty, or the block of `see` has ended.
         """
-        sides = self._image.height, self._image.width
-        spans = []
-        for part, side, factor in zip((rows, columns), sides, self.scale, strict=True):
-            start, stop, step = part.indices(side)
-            if step != 1 or start >= stop:
-                raise ValueError(f"{part} of {side} pixels: give a part of them")
-            # From the pixel that has the centre of the first pixel to that of the last.
-            first, last = (math.floor((pixel + 0.5) * factor) for pixel in (start, stop - 1))
-            spans.append((slice(start, stop), slice(first, last + 1)))
-        (rows, seen_rows), (columns, seen_columns) = spans
-        places = product(self.spread(0, seen_rows), self.spread(1, seen_columns))
-        parts = self.parts(places)
+        rows, seen_rows = _part_of(rows, self._image.height, self.scale[0])
+        columns, seen_columns = _part_of(columns, self._image.width, self.scale[1])
+        parts = self.parts(product(self.spread(0, seen_rows), self.spread(1, seen_columns)))
         image, _ = self._image.read(rows, columns)
         corner = rows.start, columns.start
         return join(parts, image, corner, self.scale, self._predictor.nothing)
@@ -124,6 +115,15 @@ class Seen(ABC):
 
     @abstractmethod
     def _predict_parts(self, parts: Iterator[tuple[Part, np.ndarray]]) -> Iterator[Part]: ...
+
+
+def _part_of(part: slice, side: int, factor: float) -> tuple[slice, slice]:
+    """Return the pixels of a part of an axis, and those that show their centres to the model."""
+    start, stop, step = part.indices(side)
+    if step != 1 or start >= stop:
+        raise ValueError(f"{part} of {side} pixels: give a part of them")
+    first, last = (math.floor((pixel + 0.5) * factor) for pixel in (start, stop - 1))
+    return slice(start, stop), slice(first, last + 1)
 
 
 class InTiles(Seen):

@@ -76,34 +76,51 @@ def choose_view(
         ValueError: If an option does not fit, no scale is known, or the test pipeline stretches
             images.
     """
-    trained_scale(cfg, preprocess)  # raises if images are stretched
-    if scale is None:
-        scale = (cfg.get("large") or {}).get("scale") or _scale_of_training(cfg, preprocess)
-    if not 0 < scale < math.inf:
-        raise ValueError(f"{scale=}: must be positive")
+    scale = _choose_scale(cfg, preprocess, scale)
     side = ModelInput(cfg).side
-    if not whole:
-        if window is not None:
-            raise ValueError(f"{window=} is for whole images: give tile, or whole=True")
-        if tile is None:
-            if side is None:
-                raise ValueError("the config says no size of images: give tile")
-            tile = round(side / scale)
-        overlap = tile // 4 if overlap is None else overlap
-        check_overlap(tile, overlap)
-        seen_tile = max(1, round(tile * scale))
-        return View(scale, whole, seen_tile, min(round(overlap * scale), seen_tile - 1))
-    if tile is not None:
-        raise ValueError(f"{tile=} is not for whole images: give window, or leave it out")
-    if overlap is not None and overlap < 0:
-        raise ValueError(f"{overlap=}: must not be negative")
-    if window is not None and window < CELL:
-        raise ValueError(f"{window=}: give at least {CELL}")
-    if cfg.default_scope == "mmseg":
-        has_pools = pooled_head(model) is not None
-        default = WINDOW_OF_POOLS if has_pools else WINDOW
+    if whole:
+        if tile is not None:
+            raise ValueError(f"{tile=} is not for whole images: give window, or leave it out")
+        if window is not None and window < CELL:
+            raise ValueError(f"{window=}: give at least {CELL}")
+        if overlap is not None and overlap < 0:
+            raise ValueError(f"{overlap=}: must not be negative")
+        if cfg.default_scope == "mmdet":
+            return View(scale, whole, window or side or WINDOW, round((overlap or 0) * scale))
+        default = WINDOW if pooled_head(model) is None else WINDOW_OF_POOLS
         return View(scale, whole, window or default, 2 * CELL)
-    return View(scale, whole, window or side or WINDOW, round((overlap or 0) * scale))
+    if window is not None:
+        raise ValueError(f"{window=} is for whole images: give tile, or whole=True")
+    if tile is None and side is None:
+        raise ValueError("the config says no size of images: give tile")
+    tile = tile or round((side or 0) / scale)
+    overlap = tile // 4 if overlap is None else overlap
+    check_overlap(tile, overlap)
+    seen_tile = max(1, round(tile * scale))
+    return View(scale, whole, seen_tile, min(round(overlap * scale), seen_tile - 1))
+
+
+def _choose_scale(cfg: Config, preprocess: Preprocessing, scale: float | None) -> float:
+    """Return a given scale, that in a config, or that of its training images.
+
+    Raises:
+        ValueError: If it is not positive or not known, or the test pipeline stretches images.
+    """
+    trained = trained_scale(cfg, preprocess)
+    if scale is None:
+        scale = (cfg.get("large") or {}).get("scale")
+    if scale is not None:
+        if not 0 < scale < math.inf:
+            raise ValueError(f"{scale=}: must be positive")
+        return scale
+    height, width = _training_size(cfg)
+    of_larger = trained_scale(cfg, preprocess, (2 * height, 2 * width))
+    # Factors differ a little, since sizes are rounded to pixels.
+    if (height, width) == _PHOTO and not math.isclose(of_larger, trained, rel_tol=0.01):
+        problem = "the config has no large = dict(scale=...), the scale of the training images"
+        seen = f"the test pipeline resizes {width} x {height} pixels by {trained:.3g}"
+        raise ValueError(f"{problem}; {seen}: give --scale {trained:.3g}")
+    return trained
 
 
 def trained_scale(
@@ -131,18 +148,3 @@ def trained_scale(
 def _training_size(cfg: Config) -> tuple[int, int]:
     tile = (cfg.get("raster") or {}).get("tile")
     return (tile, tile) if tile else _PHOTO
-
-
-def _scale_of_training(cfg: Config, preprocess: Preprocessing) -> float:
-    """Return the factor by which the test pipeline resizes the tiles of the training, or images of
-    any size. Raise ValueError if the training was on photos, and the factor depends on their size.
-    """
-    scale = trained_scale(cfg, preprocess)
-    height, width = _training_size(cfg)
-    of_larger = trained_scale(cfg, preprocess, (2 * height, 2 * width))
-    # Sizes are rounded to pixels.
-    if (height, width) == _PHOTO and not math.isclose(of_larger, scale, rel_tol=0.01):
-        problem = "the config has no large = dict(scale=...), the scale of the training images"
-        seen = f"the test pipeline resizes {width} x {height} pixels by {scale:.3g}"
-        raise ValueError(f"{problem}; {seen}: give --scale {scale:.3g}")
-    return scale

@@ -78,19 +78,18 @@ def predict_raster(
     rank, size = rank_and_size()
     if whole and size > 1:
         raise ValueError("--whole runs in one process: start it without torchrun")
+    reading = resolve_settings(predictor.cfg, options)
+    sizes = dict(tile=reading.pop("tile", None), overlap=reading.pop("overlap", None))
     if whole is None:
         # Measured in docs/benchmark.md, "Whole images".
-        is_limited = aoi is not None or options.get("tile") is not None
-        is_single = size == 1 and not is_limited and not predictor.is_detector
-        whole = is_single and is_exact_whole(predictor.model)
+        is_limited = size > 1 or aoi is not None or options.get("tile") is not None
+        whole = not (is_limited or predictor.is_detector) and is_exact_whole(predictor.model)
     elif whole:
         check_whole(predictor.model)
-    reading = resolve_settings(predictor.cfg, options)
-    sides = dict(tile=reading.pop("tile", None), overlap=reading.pop("overlap", None))
     if whole:
-        sides["tile"] = options.get("tile")
-    seeing = dict(sides, scale=scale, window=window)
-    view = choose_view(predictor.cfg, predictor.model, predictor.preprocess, whole, **seeing)
+        sizes["tile"] = options.get("tile")  # not that of the training
+    sizes |= dict(scale=scale, window=window)
+    view = choose_view(predictor.cfg, predictor.model, predictor.preprocess, whole, **sizes)
     rows = _Rows(Raster(raster, **reading), aoi, predictor, view, out, scratch)
     parts = rows_folder(out)
     folder = open_folder(parts, rows.settings, overwrite, lambda: parts.glob("row-*"))
