@@ -30,7 +30,7 @@ def test_the_data_give_classes_splits_schedule_and_work_folder(trained, own_data
     assert cfg.load_from == find_model(str(trained))[1]
     assert cfg.train_cfg.max_iters == 1000
     assert cfg.default_hooks.checkpoint.save_best == "coco/segm_mAP"
-    assert cfg.large == dict(scale=1.0, pixel_size=None)  # photos of 160 x 160 are not resized
+    assert cfg.large == dict(scale=1.667, pixel_size=None)  # photos of 96 pixels become 160
 
 
 def test_a_short_schedule_reaches_its_rate(trained, own_data, start, folder):
