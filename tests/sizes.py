@@ -61,7 +61,8 @@ def main() -> None:
             problems.append(
                 f"{part} has {size} of {limit} kB: a full part gives something up first"
             )
-    sys.exit("\n".join(problems))
+    if problems:
+        sys.exit("\n".join(problems))
 
 
 if __name__ == "__main__":
