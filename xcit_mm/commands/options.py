@@ -54,7 +54,7 @@ def add_view_options(parser: "argparse._ActionsContainer") -> None:
     add("--scale", type=float, metavar="FACTOR", help=scale)
     window = "side of the windows of a whole image (default: 1024; of a detector as in training)"
     add("--window", type=int, metavar="PIXELS", help=window)
-    scratch = "folder for what a whole image needs beyond 512 MiB (default: beside the result)"
+    scratch = "folder for what a whole image needs beyond 256 MiB (default: beside the result)"
     add("--scratch", type=Path, metavar="DIR", help=scratch)
 
 

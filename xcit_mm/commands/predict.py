@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..prediction import Predictor, find_items, predict_many
-from ..prediction.cluster import rank_and_size
 from ..utils.arguments import CommandParser, score
 from ..utils.cli import cli_main, print_line
 from ..utils.errors import preview
 from ..utils.memory import keep_freed_memory
+from ..utils.ranks import rank_and_size
 from .options import (
     CHECKPOINT,
     MODEL,

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import Predictor, predict_raster, score_raster
-from ..prediction.cluster import rank_and_size
 from ..rasters.labels import LabelFile
 from ..rasters.settings import READING
 from ..utils.arguments import CommandParser
 from ..utils.cli import cli_main
 from ..utils.folders import check_output
 from ..utils.memory import keep_freed_memory
+from ..utils.ranks import rank_and_size
 from ..weights.zoo import find_model
 from .options import (
     CHECKPOINT,

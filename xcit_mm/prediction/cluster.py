@@ -8,17 +8,13 @@ from typing import Any
 
 import torch
 
+from ..utils.ranks import rank_and_size
 from .engine import Engine
 from .journal import Journal
 from .listing import Item
 from .predictor import Predictor
 
 CHUNK = 32  # items of a task of Ray at least, which builds the model for them
-
-
-def rank_and_size() -> tuple[int, int]:
-    """Return the number of this process and of all processes of torchrun, without it 0 and 1."""
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 def rank_device() -> str | None:

@@ -25,6 +25,7 @@ from ..models.prepare import copy_sharing_weights, prepare_for_inference
 from ..utils.cli import print_line
 from ..utils.compat import can_autocast
 from ..utils.configs import ModelInput, read_config, tested_metainfo
+from ..utils.ranks import rank_and_size
 from ..version import __version__
 from ..weights.published import PUBLISHED, published_name
 from ..weights.zoo import find_model
@@ -125,7 +126,7 @@ class Predictor:
         else:
             for finding in check_sizes(cfg, self.model):
                 print_line(str(finding))
-        if self.view:
+        if self.view and rank_and_size()[0] == 0:
             print_line(str(self.view))
 
     @classmethod
@@ -219,7 +220,7 @@ class Predictor:
             image: A path, an array or a `Source`, such as a `Raster`.
             valid: Which pixels of a path or an array have data, (H, W), bool. Default: all.
             folder: In which what the trunk computes is stored, in a folder of its own, if it needs
-                more than 512 MiB: 16 bytes for each channel of each token. Default: the temporary
+                more than 256 MiB: 16 bytes for each channel of each token. Default: the temporary
                 folder, as a line says.
 
         Raises:

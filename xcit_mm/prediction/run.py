@@ -11,7 +11,8 @@ from zlib import crc32
 from ..utils.cli import progress_bar
 from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, lock_folder, open_folder
-from .cluster import predict_on_ray, rank_and_size, wait_for_ranks
+from ..utils.ranks import rank_and_size
+from .cluster import predict_on_ray, wait_for_ranks
 from .engine import Engine, taps_name
 from .journal import JOURNAL, Journal, list_pending, read_journals
 from .listing import Item, Listing
@@ -72,7 +73,7 @@ def predict_many(
             predicted; the new ones are in `OUT/.new` until then.
         retry_failed: Whether to predict failures again.
         scratch: Folder for what the trunk computes of images that it sees whole, if it needs more
-            than 512 MiB. Default: `OUT/.taps`.
+            than 256 MiB. Default: `OUT/.taps`.
 
     Returns:
         Results and failures in the folder, or None in the ranks of torchrun other than 0.

@@ -28,7 +28,7 @@ from .sources import Source
 from .view import View
 from .windows import CELL, Window, halves, tiles_along, windows_along
 
-MEMORY = 2**29
+MEMORY = 2**28
 """Bytes that the taps of an image may take in memory. Larger ones are in files."""
 
 # Says which pixels of a window are asked for, (h, w), bool.
@@ -189,7 +189,10 @@ class SeenWhole(Seen):
             with self._predictor.autocast():
                 self._heads = LargeHeads(self._predictor.model, self._run_trunk(folder))
                 places = product(self.spread(0), self.spread(1))
-                self._heads.add_pools((_cells(*place), _cells_inside(*place)) for place in places)
+                self._heads.add_pools(
+                    (_on_grid(row.span, column.span), _on_grid(row.inside, column.inside))
+                    for row, column in places
+                )
             self._files = files.pop_all()
         super().__enter__()
         return self
@@ -279,7 +282,7 @@ class SeenWhole(Seen):
         assert self._heads is not None
         size = row.stop - row.start, column.stop - column.start
         with self._predictor.autocast():
-            model, images = self._heads.model_at(*_cells(row, column))
+            model, images = self._heads.model_at(*_on_grid(row.span, column.span))
             height, width = images.shape[2:]
             sample = self._sample.clone()
             sample.set_metainfo(
@@ -300,15 +303,9 @@ class SeenWhole(Seen):
         return self._predictor.to_prediction(np.broadcast_to(np.uint8(0), (*size, 3)), predicted)
 
 
-def _cells(*window: Window) -> tuple[slice, slice]:
-    """Return the rows and columns of a window, with the padding at the end of the image."""
-    rows, columns = (slice(side.start, _padded(side.stop)) for side in window)
-    return rows, columns
-
-
-def _cells_inside(*window: Window) -> tuple[slice, slice]:
-    """Return the rows and columns of the interior of a window, with the padding."""
-    rows, columns = (slice(side.inside.start, _padded(side.inside.stop)) for side in window)
+def _on_grid(*sides: slice) -> tuple[slice, slice]:
+    """Return rows and columns with the padding at the end of the image."""
+    rows, columns = (slice(side.start, _padded(side.stop)) for side in sides)
     return rows, columns
 
 

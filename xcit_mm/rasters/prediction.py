@@ -14,7 +14,7 @@ import numpy as np
 import shapely
 from shapely.affinity import scale as scaled
 
-from ..prediction.cluster import rank_and_size, wait_for_ranks
+from ..prediction.cluster import wait_for_ranks
 from ..prediction.joining import interior, reported_objects, to_image
 from ..prediction.predictor import Predictor
 from ..prediction.seams import concatenate
@@ -23,6 +23,7 @@ from ..prediction.view import View, choose_view
 from ..prediction.windows import Window
 from ..utils.cli import print_line, progress_bar
 from ..utils.folders import check_output, open_folder
+from ..utils.ranks import rank_and_size
 from . import maps, objects
 from .files import check_finished, rows_folder, written_file
 from .polygons import area_in_pixels, box_of, covers
