@@ -29,6 +29,23 @@ def short_bands(monkeypatch):
     monkeypatch.setattr(large, "CPU_TOKENS", 1)
 
 
+def psp_net():
+    """PSPNet over the coarsest map of an FPN."""
+    cfg = semantic_fpn()
+    head = cfg.model.decode_head
+    cfg.model.decode_head = dict(
+        type="PSPHead",
+        in_channels=head.in_channels[-1],
+        in_index=3,
+        channels=16,
+        num_classes=5,
+        norm_cfg=dict(type="BN"),
+        align_corners=False,
+        loss_decode=head.loss_decode,
+    )
+    return cfg
+
+
 @cache
 def model_of(recipe):
     cfg = recipe()
@@ -59,7 +76,7 @@ def valid() -> np.ndarray:
 
 
 @pytest.mark.parametrize("window", [128, 256])
-@pytest.mark.parametrize("recipe", [semantic_fpn, upernet])
+@pytest.mark.parametrize("recipe", [semantic_fpn, upernet, psp_net])
 def test_a_map_is_that_of_the_image_in_memory(recipe, window, photo, valid):
     whole = predictor_of(recipe, whole=True, window=window)
     in_memory = predictor_of(recipe)
@@ -196,7 +213,7 @@ def test_a_cell_with_too_many_objects_is_named_once(capsys):
 
 
 class TestWhatSeesWindows:
-    @pytest.mark.parametrize("recipe", [semantic_fpn, upernet, mask_rcnn])
+    @pytest.mark.parametrize("recipe", [semantic_fpn, upernet, psp_net, mask_rcnn])
     def test_the_heads_of_the_paper_are_local_or_exact(self, recipe):
         assert parts_that_see_windows(model_of(recipe)[0], 128) == []
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .large_heads import head_with_data
 
-# Logits at full size at one time: 64 MiB.
-LOGITS = 2**24
+# Logits at full size at one time: 16 MiB.
+LOGITS = 2**22
 
 
 def has_plain_labels(model: Any) -> bool:
@@ -47,6 +47,7 @@ def predict_labels(
     if valid is not None:
         head = head_with_data(model, features, valid)
     logits = head(features)
+    del features  # which are larger
     # Images of a batch are of one size.
     first = samples[0].metainfo
     size = first.get("pad_shape", first["img_shape"])[:2]
