@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .large_heads import head_with_data
 
-# Logits at full size at one time: 16 MiB.
-LOGITS = 2**22
+# Logits at full size at one time: 64 MiB.
+LOGITS = 2**24
 
 
 def has_plain_labels(model: Any) -> bool:

@@ -22,6 +22,7 @@ from ..models.locality import parts_that_see_windows
 from ..models.xcit import STRIDES
 from ..utils.cli import print_line, progress_bar
 from ..utils.folders import open_folder
+from ..utils.memory import return_freed_memory
 from .joining import Part, join
 from .prediction import Prediction
 from .sources import Source
@@ -188,6 +189,7 @@ class SeenWhole(Seen):
             folder = self._open_folder(files)
             with self._predictor.autocast():
                 self._heads = LargeHeads(self._predictor.model, self._run_trunk(folder))
+                return_freed_memory()
                 places = product(self.spread(0), self.spread(1))
                 self._heads.add_pools(
                     (_on_grid(row.span, column.span), _on_grid(row.inside, column.inside))

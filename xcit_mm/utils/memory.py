@@ -25,3 +25,11 @@ def keep_freed_memory() -> None:
     # would fix the first at 128 kB, and the system would clear the pages of all larger tensors.
     if libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES):
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def return_freed_memory() -> None:
+    """Return what glibc has kept to the system, between phases whose tensors have other sizes: they
+    do not fit into the places of the earlier ones, and the process would grow.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
