@@ -174,9 +174,8 @@ def main() -> None:
     )
     parser.add_argument("--models", nargs="+", choices=CONFIGS, default=["semantic_fpn"])
     parser.add_argument("--sizes", nargs="+", type=int, default=[2048])
-    parser.add_argument(
-        "--modes", nargs="+", choices=(*MODES, "memory"), default=["whole", "tiles"]
-    )
+    modes = (*MODES, "memory")
+    parser.add_argument("--modes", nargs="+", choices=modes, default=modes)
     parser.add_argument("--options", nargs="*", default=[])
     parser.add_argument("--limit", type=float, default=7200, help="seconds of one run")
     parser.add_argument("--out", required=True)

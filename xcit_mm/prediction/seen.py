@@ -251,6 +251,7 @@ class SeenWhole(Seen):
         return windows_along(span, length, self._view.side, self._view.overlap)
 
     def _predict_parts(self, parts: Iterator[tuple[Part, np.ndarray]]) -> Iterator[Part]:
+        return_freed_memory()  # once for each row of a raster
         for part, _ in parts:
             yield from self._predict_part(part)
 
