@@ -16,6 +16,8 @@ LOGITS = 2**24
 
 def has_plain_labels(model: Any) -> bool:
     """Return whether labels are the classes of the largest logits, as mmseg computes them."""
+    if not hasattr(model, "decode_head"):  # a detector does not need to import mmseg
+        return False
     try:
         from mmseg.models import EncoderDecoder
         from mmseg.models.decode_heads.decode_head import BaseDecodeHead
@@ -97,6 +99,7 @@ def _best_classes(chunks: Iterable[Tensor], enlarge: Callable[[Tensor], Tensor])
             is_better = values > best
             values = torch.where(is_better, values, best)
             classes = torch.where(is_better, classes, labels)
-        best, labels = values, classes
+        best = values
+        labels = classes
         start += chunk.shape[1]
     return labels

@@ -101,12 +101,14 @@ def replace_part(module: Any, name: str, part: nn.Module) -> Any:
 
 def pooled_head(model: Any) -> Any | None:
     """Return the decode head of a model if its pools over the image can be exact, else None."""
+    if not hasattr(model, "decode_head"):  # a detector does not need to import mmseg
+        return None
     try:
         from mmseg.models.decode_heads import PSPHead, UPerHead
         from mmseg.models.decode_heads.psp_head import PPM
     except ModuleNotFoundError:
         return None
-    head: Any = getattr(model, "decode_head", None)
+    head: Any = model.decode_head
     is_known = type(head) in (PSPHead, UPerHead) and type(head.psp_modules) is PPM
     return head if is_known else None
 
@@ -137,7 +139,8 @@ class Pools:
             rows, columns: Its place in pixels.
         """
         if x.device.type not in FLOAT64_DEVICES:
-            x, valid = x.cpu(), valid.cpu()
+            x = x.cpu()
+            valid = valid.cpu()
         cells = valid.double()
         x = x.double() * cells
         for number, (of_rows, of_columns) in enumerate(self._bins):

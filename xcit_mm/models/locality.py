@@ -21,13 +21,14 @@ def parts_that_see_windows(model: Any, margin: int) -> list[str]:
     """
     backbone = model.backbone
     device = next(backbone.parameters()).device
+    parts = _parts(model)
     found = []
     for axis in (2, 3):
         sides = [margin, margin]
         sides[axis - 2] = 5 * margin
         maps = _random_maps(backbone, sides, axis, margin, device)
         windows = [_window_of(x, axis) for x in maps]
-        for name, part in _parts(model):
+        for name, part in parts:
             # Heads that need more than maps, such as queries, are of many kinds, and none is local.
             try:
                 whole = part(tuple(maps))

@@ -33,9 +33,9 @@ class Part(NamedTuple):
 
 
 def reported_objects(part: Part) -> Objects:
-    """Select the objects of a window whose centre lies in its interior, or in the margin around it
-    if the window's edge does not cut the object.
+    """Select the objects of a window that it reports.
 
+    Their centre lies in its interior, or near it if the window's edge does not cut the object.
     So an object that is not larger than the overlap comes from a window that contains it whole.
     """
     prediction = _with_data(part)
@@ -50,12 +50,14 @@ def reported_objects(part: Part) -> Objects:
         # If this tile cuts an object whose centre lies beyond a seam, the next tile sees more.
         below = window.inside.start - (low + high) / 2
         above = (low + high) / 2 - window.inside.stop
-        is_near = np.maximum(below, above) <= window.margin
+        # Neighbours may disagree on an object near a seam.
+        tolerance = window.margin / 4
+        is_near = np.maximum(below, above) <= tolerance
         is_cut_below = (below > 0) & (low <= window.start + 1)
         is_cut_above = (above > 0) & (high >= window.stop - 1)
         keep &= is_near & ~is_cut_below & ~is_cut_above
-        is_open[:, axis] = (low <= window.start + window.margin) & window.edges[0]
-        is_open[:, axis + 2] = (high >= window.stop - window.margin) & window.edges[1]
+        is_open[:, axis] = (low <= window.start + tolerance) & window.edges[0]
+        is_open[:, axis + 2] = (high >= window.stop - tolerance) & window.edges[1]
     shapes = shapely.box(*boxes[keep].T)
     instances: Any = prediction.instances
     masks = instances.mask
@@ -84,8 +86,8 @@ def interior(
         ends = (window.inside.start, window.inside.stop)
         first, last = (math.ceil(end / scale[axis] - 0.5) for end in ends)
         centres = (np.arange(first, last) + 0.5) * scale[axis]
-        rows_or_columns = np.floor(centres).astype(int) - window.start
-        labels = labels.take(rows_or_columns.clip(0), axis)
+        positions = np.floor(centres).astype(int) - window.start
+        labels = labels.take(positions.clip(0), axis)
         corner.append(first)
     return (corner[0], corner[1]), labels
 

@@ -15,6 +15,11 @@ from ..utils.palettes import Palette, make_palette
 from .drawing import FONT, draw_instances, draw_segmentation_map
 
 
+def label_type(names: Sequence[str]) -> type[np.unsignedinteger]:
+    """Return the type of a map of so many classes."""
+    return np.uint8 if len(names) <= 256 else np.uint16
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """A model's prediction for an image, as NumPy arrays.
@@ -44,7 +49,7 @@ class Prediction:
         image = np.zeros((0, 0, 3), np.uint8)
         if is_detector:
             return cls(image, sv.Detections.empty(), None, names, palette)
-        labels = np.zeros((0, 0), np.uint8 if len(names) <= 256 else np.uint16)
+        labels = np.zeros((0, 0), label_type(names))
         return cls(image, None, labels, names, palette)
 
     @property

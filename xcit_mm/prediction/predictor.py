@@ -30,7 +30,7 @@ from ..version import __version__
 from ..weights.published import PUBLISHED, published_name
 from ..weights.zoo import find_model
 from .masks import return_crops, to_detections
-from .prediction import Prediction
+from .prediction import Prediction, label_type
 from .preprocessing import ImageLike, Preprocessing
 from .seen import InTiles, Seen, SeenWhole, check_whole
 from .sources import ImageSource, Source
@@ -310,8 +310,7 @@ class Predictor:
         palette = self.metainfo.get("palette")
         if not self.is_detector:
             classes = sample if isinstance(sample, Tensor) else sample.pred_sem_seg.data[0]
-            labels = classes.cpu().numpy()
-            labels = labels.astype(np.uint8 if len(self.names) <= 256 else np.uint16)
+            labels = classes.cpu().numpy().astype(label_type(self.names))
             return Prediction(image, None, labels, self.names, palette)
         instances = sample.pred_instances
         if self.min_score is not None:

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from ..utils.cli import progress_bar
 from ..utils.errors import preview
-from ..utils.folders import SETTINGS, check_output, lock_folder, open_folder
+from ..utils.folders import SETTINGS, check_output, lock_folder, open_folder, scratch_folder
 from ..utils.ranks import rank_and_size
 from .cluster import predict_on_ray, wait_for_ranks
 from .engine import Engine, taps_name
@@ -88,9 +88,7 @@ def predict_many(
     out = Path(os.path.abspath(out))
     category_ids = _category_ids(predictor, listing.categories)
     folder = out / NEW if overwrite else out
-    taps = out / TAPS
-    if scratch is not None:
-        taps = Path(os.path.abspath(scratch)) / f"{out.name}-{crc32(os.fsencode(out)):08x}"
+    taps = out / TAPS if scratch is None else scratch_folder(scratch, out)
     engine = Engine(predictor, Journal(folder), folder, category_ids, drawing, workers, taps)
     rank, size = rank_and_size()
     with nullcontext() if rank else _open_results(engine, listing, out):

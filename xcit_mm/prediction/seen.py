@@ -259,16 +259,13 @@ class SeenWhole(Seen):
         """Predict a window. One with as many objects as a detector returns at most is divided."""
         prediction = self._predict(part.rows, part.columns)
         limit = self._predictor.most_objects
-        if limit is None or len(prediction) < limit:
-            yield part._replace(prediction=prediction)
-            return
+        is_full = limit is not None and len(prediction) >= limit
         quarters = list(product(halves(part.rows), halves(part.columns)))
-        if len(quarters) == 1:
-            if not self._has_warned:
+        if not is_full or len(quarters) == 1:
+            if is_full and not self._has_warned:
                 self._has_warned = True
-                print_line(
-                    f"max_per_img={limit} is reached in {CELL} pixels: objects may be missed"
-                )
+                reached = f"max_per_img={limit} is reached in {CELL} pixels"
+                print_line(f"{reached}: objects may be missed")
             yield part._replace(prediction=prediction)
             return
         for rows, columns in quarters:
@@ -334,8 +331,10 @@ def is_exact_whole(model: Any) -> bool:
 
 def _parts_in_windows(model: Any) -> list[str]:
     check_trunk(model.backbone)
-    # mmseg's last step, which resizes the logits to the image.
-    aligned = [type(model.decode_head).__name__] if getattr(model, "align_corners", False) else []
     if (getattr(model, "test_cfg", None) or {}).get("mode") == "slide":
         raise ValueError("mode='slide' of test_cfg cuts images: set mode='whole' in the config")
-    return list(dict.fromkeys(parts_that_see_windows(model, CELL) + aligned))
+    parts = parts_that_see_windows(model, CELL)
+    # mmseg's last step resizes the logits to the image.
+    if getattr(model, "align_corners", False):
+        parts.append(type(model.decode_head).__name__)
+    return list(dict.fromkeys(parts))

@@ -114,12 +114,13 @@ def _choose_scale(cfg: Config, preprocess: Preprocessing, scale: float | None) -
             raise ValueError(f"{scale=}: must be positive")
         return scale
     height, width = _training_size(cfg)
-    of_larger = trained_scale(cfg, preprocess, (2 * height, 2 * width))
-    # Factors differ a little, since sizes are rounded to pixels.
-    if (height, width) == _PHOTO and not math.isclose(of_larger, trained, rel_tol=0.01):
-        problem = "the config has no large = dict(scale=...), the scale of the training images"
-        seen = f"the test pipeline resizes {width} x {height} pixels by {trained:.3g}"
-        raise ValueError(f"{problem}; {seen}: give --scale {trained:.3g}")
+    if (height, width) == _PHOTO:
+        of_larger = trained_scale(cfg, preprocess, (2 * height, 2 * width))
+        # Factors differ a little, since sizes are rounded to pixels.
+        if not math.isclose(of_larger, trained, rel_tol=0.01):
+            problem = "the config has no large = dict(scale=...), the scale of the training images"
+            seen = f"the test pipeline resizes {width} x {height} pixels by {trained:.3g}"
+            raise ValueError(f"{problem}; {seen}: give --scale {trained:.3g}")
     return trained
 
 

@@ -16,7 +16,7 @@ class Window(NamedTuple):
         start: First pixel.
         stop: Pixel after the last.
         inside: The interior. The interiors of all windows cover the axis, each pixel once.
-        margin: Tolerance around a seam, in which neighbours may disagree on an object.
+        margin: Pixels that it sees beyond its interior, at least, where the image continues.
         edges: Whether the image continues beyond the start, and beyond the stop.
     """
 
@@ -46,7 +46,7 @@ def tiles_along(length: int, tile: int, overlap: int) -> list[Window]:
     count = 1 if length == tile else -((overlap - length) // (tile - overlap))
     starts = [round(number * (length - tile) / max(count - 1, 1)) for number in range(count)]
     overlaps = [start + tile - next_start for start, next_start in pairwise(starts)]
-    margin = min(overlaps, default=0) / 8
+    margin = min(overlaps, default=0) / 2
     seams = [start + shared // 2 for start, shared in zip(starts[1:], overlaps, strict=True)]
     spread = []
     for start, ends in zip(starts, pairwise([0, *seams, length]), strict=True):
@@ -83,7 +83,7 @@ def windows_along(span: slice, length: int, side: int, overlap: int) -> list[Win
             spread[-1] = spread[-1]._replace(inside=slice(spread[-1].inside.start, inside.stop))
             continue
         edges = (low > 0, high < length)
-        spread.append(Window(low, high, inside, margin * CELL / 4, edges))
+        spread.append(Window(low, high, inside, margin * CELL, edges))
     return spread
 
 
@@ -93,7 +93,7 @@ def halves(window: Window) -> list[Window]:
     middle = round((inside.start + inside.stop) / 2 / CELL) * CELL
     if not inside.start < middle < inside.stop:
         return [window]
-    margin = round(4 * window.margin)
+    margin = int(window.margin)
     stop = min(middle + margin, window.stop)
     start = max(middle - margin, window.start)
     if (start, stop) == (window.start, window.stop):  # both would see the same

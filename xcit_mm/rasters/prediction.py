@@ -22,7 +22,7 @@ from ..prediction.seen import InTiles, Seen, SeenWhole, check_whole, is_exact_wh
 from ..prediction.view import View, choose_view
 from ..prediction.windows import Window
 from ..utils.cli import print_line, progress_bar
-from ..utils.folders import check_output, open_folder
+from ..utils.folders import check_output, open_folder, scratch_folder
 from ..utils.ranks import rank_and_size
 from . import maps, objects
 from .files import check_finished, rows_folder, written_file
@@ -161,9 +161,7 @@ class _Rows:
             checkpoint=(predictor.arguments or {}).get("checkpoint"),
             date=f"{date.today()}",
         )
-        self._taps = rows_folder(out)
-        if scratch is not None:
-            self._taps = Path(scratch) / f"{out.name}-{crc32(str(out.resolve()).encode()):08x}"
+        self._taps = rows_folder(out) if scratch is None else scratch_folder(scratch, out)
         self._seen: Seen
         if view.whole:
             self._seen = SeenWhole(predictor, raster, view, self._taps, shows_progress=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from .atomic import atomic_write
 from .cli import print_line
@@ -66,6 +67,12 @@ def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
     for path in inputs:
         if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(out)):
             raise ValueError(f"--out {out} is or holds the input {path}: give another --out")
+
+
+def scratch_folder(scratch: str | Path, out: Path) -> Path:
+    """Return the folder of a result in a folder that several results may share."""
+    checksum = crc32(os.fsencode(os.path.realpath(out)))
+    return Path(os.path.abspath(scratch)) / f"{out.name}-{checksum:08x}"
 
 
 @contextmanager
