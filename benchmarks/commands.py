@@ -77,8 +77,8 @@ def write_checkpoint(config: Path, path: Path) -> None:
     """Write the state of a model with random weights."""
     from mmengine.registry import MODELS, init_default_scope
 
-    from xcit_mm.utils.cli import quiet
     from xcit_mm.utils.configs import read_config
+    from xcit_mm.utils.output import quiet
 
     torch.manual_seed(0)
     cfg = read_config(config)

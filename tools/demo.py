@@ -26,8 +26,9 @@ from mmengine.device import get_device
 from mmengine.registry import MODELS, init_default_scope
 
 from xcit_mm.models.precision import fast_dtype
-from xcit_mm.utils.cli import cli_main, quiet
+from xcit_mm.utils.cli import cli_main
 from xcit_mm.utils.configs import read_config
+from xcit_mm.utils.output import quiet
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "work_dirs" / "demo"

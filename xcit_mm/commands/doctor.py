@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from ..checks.doctor import diagnose
-from ..utils.arguments import CommandParser
-from ..utils.cli import cli_main
+from ..utils.cli import CommandParser, cli_main
 from .options import CONFIG
 from .stack import check_stack
 

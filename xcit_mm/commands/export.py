@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..utils.arguments import CommandParser
-from ..utils.cli import cli_main
+from ..utils.cli import CommandParser, cli_main
 from ..weights.zoo import find_model
 from .options import CHECKPOINT, MODEL, VERBOSE
 

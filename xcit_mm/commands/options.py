@@ -6,7 +6,7 @@ from typing import Any
 
 from ..models.precision import DTYPES
 from ..prediction.cluster import rank_device
-from ..utils.arguments import score
+from ..utils.cli import score
 
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"

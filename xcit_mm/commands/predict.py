@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..prediction import Predictor, find_items, predict_many
-from ..utils.arguments import CommandParser, score
-from ..utils.cli import cli_main, print_line
+from ..utils.cli import CommandParser, cli_main, score
 from ..utils.errors import preview
 from ..utils.memory import keep_freed_memory
+from ..utils.output import say
 from ..utils.ranks import rank_and_size
 from .options import (
     CHECKPOINT,
@@ -57,7 +57,7 @@ def predict(args: argparse.Namespace) -> int:
     """Predict, print what failed, and return the exit code, 3 after failures."""
     listing = find_items(args.inputs, args.root)
     if listing.left_out and rank_and_size()[0] == 0:
-        print_line(f"left out {len(listing.left_out)}: {preview(listing.left_out)}")
+        say(f"left out {len(listing.left_out)}: {preview(listing.left_out)}")
     names = ("tile", "overlap", "whole", "scale", "window")
     options = {name: getattr(args, name) for name in names}
     options |= predictor_options(args)
@@ -71,5 +71,5 @@ def predict(args: argparse.Namespace) -> int:
         return 0
     print(report)
     for line in report.failures[:20]:
-        print_line(f"failed: {line}")
+        say(f"failed: {line}")
     return 3 if report.failures else 0

@@ -7,8 +7,7 @@ from pathlib import Path
 from .. import Predictor, predict_raster, score_raster
 from ..rasters.labels import LabelFile
 from ..rasters.settings import READING
-from ..utils.arguments import CommandParser
-from ..utils.cli import cli_main
+from ..utils.cli import CommandParser, cli_main
 from ..utils.folders import check_output
 from ..utils.memory import keep_freed_memory
 from ..utils.ranks import rank_and_size

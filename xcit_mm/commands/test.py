@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from .. import launch
-from ..utils.arguments import CommandParser
+from ..utils.cli import CommandParser
 from ..utils.memory import keep_freed_memory
 from .options import CHECKPOINT, CONFIG, add_run_options
 

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.resources import files
 
-from ..utils.arguments import CommandParser
-from ..utils.cli import cli_main
+from ..utils.cli import CommandParser, cli_main
 from ..utils.compat import find_bases_by_package, load_files_by
 from ..weights.zoo import load_checkpoint
 

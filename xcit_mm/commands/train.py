@@ -5,7 +5,7 @@ from pathlib import Path
 
 from .. import launch
 from ..rasters.settings import READING
-from ..utils.arguments import CommandParser
+from ..utils.cli import CommandParser
 from ..utils.memory import keep_freed_memory
 from .options import CONFIG, LABEL_OPTIONS, add_raster_options, add_run_options
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..utils.arguments import CommandParser
-from ..utils.cli import cli_main
+from ..utils.cli import CommandParser, cli_main
 from ..weights.bands import stem_key
 from ..weights.layouts import describe, list_prefixes, parse_checkpoint
 from ..weights.published import PUBLISHED, local_path

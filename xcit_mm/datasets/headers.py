@@ -7,9 +7,9 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 from PIL import ExifTags, Image
 
-from ..utils.cli import progress_bar
 from ..utils.errors import reason
 from ..utils.images import find_dropped
+from ..utils.output import progress_bar
 
 _Fact = TypeVar("_Fact")
 

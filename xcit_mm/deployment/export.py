@@ -10,9 +10,9 @@ from torch.export import Dim
 
 from ..models.build import load_model
 from ..utils.atomic import atomic_path
-from ..utils.cli import print_line, quiet
 from ..utils.configs import read_config
 from ..utils.errors import reason
+from ..utils.output import quiet, say
 from .check import compare
 from .detectors import ExportableDetector
 from .metadata import find_unsupported, model_metadata
@@ -47,7 +47,7 @@ def export_model(config: str | Path, checkpoint: str | Path, out: Path) -> list[
     check_model(cfg)
     lacking = find_unsupported(cfg)
     if lacking:
-        print_line(f"note: run.py lacks {lacking}: {out} is for programs of your own")
+        say(f"note: run.py lacks {lacking}: {out} is for programs of your own")
     with quiet(), torch.no_grad():
         model = load_model(cfg, checkpoint)
         exportable = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
@@ -57,7 +57,7 @@ def export_model(config: str | Path, checkpoint: str | Path, out: Path) -> list[
         try:
             with atomic_path(out) as path:
                 _write_onnx(module, path, channels, metadata)
-                print_line("compare ...")
+                say("compare ...")
                 deviation = compare(path, model, module.outputs, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
@@ -71,9 +71,9 @@ def _write_onnx(module: Any, path: Path, channels: int, metadata: dict[str, str]
     # A size of 1 would become a constant, also that of a level of stride 128.
     image = torch.zeros(2, channels, 288, 416)
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    print_line("trace ...")
+    say("trace ...")
     program = torch.export.export(module, (image,), dynamic_shapes=(sizes,))
-    print_line("optimise ...")
+    say("optimise ...")
     onnx: Any = torch.onnx.export(
         program,
         input_names=["image"],

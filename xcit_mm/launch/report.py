@@ -13,9 +13,9 @@ from mmengine.device import get_device
 from mmengine.registry import DATASETS, VISUALIZERS, init_default_scope
 
 from ..models.build import load_model
-from ..utils.cli import quiet
 from ..utils.configs import tested_dataset
 from ..utils.errors import reason
+from ..utils.output import quiet
 from ..weights.work_dirs import find_checkpoint_in
 
 _PHOTOS = 4

@@ -19,10 +19,11 @@ from ..checks.findings import Finding
 from ..training.console import ConsoleHook
 from ..training.termination import TerminationHook
 from ..utils.atomic import restored_on_error
-from ..utils.cli import cli_main, parse_cfg_options, quiet
+from ..utils.cli import cli_main, parse_cfg_options
 from ..utils.compat import load_files_by
 from ..utils.configs import evaluators, part_class, read_config, type_name
 from ..utils.folders import lock_folder
+from ..utils.output import quiet
 from ..weights.reader import check_checkpoint
 from ..weights.zoo import find_config, find_model, load_checkpoint
 from .config import write_data_anew

@@ -11,9 +11,9 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from ..utils.cli import print_line
 from ..utils.configs import backbone_class, read_config
 from ..utils.errors import reason
+from ..utils.output import say
 from ..weights.classes import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import backbone_options, parse_checkpoint
 from ..weights.matching import load_pretrained, match_model
@@ -157,7 +157,7 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
         strides = getattr(model, "strides", (model.patch_size,) * len(model.out_indices))
         taps = f"blocks {model.out_indices} are tapped for strides {strides}"
         problem = "no config in it says out_indices and strides"
-        print_line(f"{path}: {problem}: {taps}; give both if the training had others")
+        say(f"{path}: {problem}: {taps}; give both if the training had others")
     return model
 
 

@@ -22,9 +22,9 @@ from ..models.build import load_model
 from ..models.labels import has_plain_labels, predict_labels
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
-from ..utils.cli import print_line
 from ..utils.compat import can_autocast
 from ..utils.configs import ModelInput, read_config, tested_metainfo
+from ..utils.output import say
 from ..utils.ranks import rank_and_size
 from ..version import __version__
 from ..weights.published import PUBLISHED, published_name
@@ -125,9 +125,9 @@ class Predictor:
             check_whole(self.model)
         else:
             for finding in check_sizes(cfg, self.model):
-                print_line(str(finding))
+                say(str(finding))
         if self.view and rank_and_size()[0] == 0:
-            print_line(str(self.view))
+            say(str(self.view))
 
     @classmethod
     def from_pretrained(
@@ -240,7 +240,7 @@ class Predictor:
         """How a predictor of photos sees a large image."""
         check_whole(self.model)
         view = choose_view(self.cfg, self.model, self.preprocess, whole=True)
-        print_line(str(view))
+        say(str(view))
         return view
 
     def predict_at_scale(

@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 
 from ..utils.atomic import atomic_write
-from ..utils.cli import print_line
+from ..utils.output import say
 from .journal import JOURNAL, iter_objects
 from .prediction import Prediction
 
@@ -30,7 +30,7 @@ def write_drawing(path: Path, prediction: Prediction, drawing: Mapping[str, Any]
         if not is_encoded:
             raise ValueError("too large for JPEG")
     except ValueError as error:  # or the image has bands other than BGR
-        print_line(f"not drawn: {path}: {error}")
+        say(f"not drawn: {path}: {error}")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(jpeg.tobytes())

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from ..utils.cli import progress_bar
 from ..utils.errors import preview
 from ..utils.folders import SETTINGS, check_output, lock_folder, open_folder, scratch_folder
+from ..utils.output import progress_bar
 from ..utils.ranks import rank_and_size
 from .cluster import predict_on_ray, wait_for_ranks
 from .engine import Engine, taps_name

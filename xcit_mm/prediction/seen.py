@@ -20,9 +20,9 @@ from ..models.large import Taps, check_trunk, large_taps
 from ..models.large_heads import LargeHeads
 from ..models.locality import parts_that_see_windows
 from ..models.xcit import STRIDES
-from ..utils.cli import print_line, progress_bar
 from ..utils.folders import open_folder
 from ..utils.memory import return_freed_memory
+from ..utils.output import progress_bar, say
 from .joining import Part, join
 from .prediction import Prediction
 from .sources import Source
@@ -215,7 +215,7 @@ class SeenWhole(Seen):
         folder = self._folder
         if folder is None:
             folder = Path(files.enter_context(TemporaryDirectory(prefix="xcit_mm-")))
-            print_line(f"{needed / 1e9:.1f} GB are written to {folder}: give another folder")
+            say(f"{needed / 1e9:.1f} GB are written to {folder}: give another folder")
             return folder
         settings = self._predictor.settings | self._view.settings | self._image.fingerprint()
         folder = Path(folder) / f"taps-{crc32(repr(settings).encode()):08x}"
@@ -265,7 +265,7 @@ class SeenWhole(Seen):
             if is_full and not self._has_warned:
                 self._has_warned = True
                 reached = f"max_per_img={limit} is reached in {CELL} pixels"
-                print_line(f"{reached}: objects may be missed")
+                say(f"{reached}: objects may be missed")
             yield part._replace(prediction=prediction)
             return
         for rows, columns in quarters:
@@ -318,7 +318,7 @@ def check_whole(model: Any) -> None:
     where they would see the image.
     """
     for part in _parts_in_windows(model):
-        print_line(f"{part} sees windows, not the image: the result is not that of the whole image")
+        say(f"{part} sees windows, not the image: the result is not that of the whole image")
 
 
 def is_exact_whole(model: Any) -> bool:

@@ -11,8 +11,8 @@ import shapely
 from ..datasets.dataset import IGNORED
 from ..prediction.windows import check_overlap, tiles_along
 from ..utils.atomic import atomic_path
-from ..utils.cli import print_line, progress_bar
 from ..utils.errors import preview
+from ..utils.output import progress_bar, say
 from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels, note_similar
 from .polygons import area_in_pixels, box_of, in_pixels, to_map
 from .raster import Raster
@@ -104,7 +104,7 @@ def cut_raster(
                 images = write_images(raster, bar, image_folder)
                 write(unfinished, split, labels, images)
             count = len([*image_folder.iterdir()])
-            print_line(f"{split}: {count} tiles; {len(tiles) - count} without data are left out")
+            say(f"{split}: {count} tiles; {len(tiles) - count} without data are left out")
         if "val" in parts:
             to_map([parts["val"]], raster).to_file(unfinished / "held_out.gpkg")
     settings = {name: reading[name] for name in READING if name in reading}
@@ -125,7 +125,7 @@ def _read_labels(
         problem = f"{source.path} has no polygon with a class in the area"
         raise ValueError(f"{problem}: compare both in a GIS")
     counts = f"{(~is_inside).sum()} outside of the area, {(~has_class).sum()} without a class"
-    print_line(f"{source.path}: {len(polygons)} polygons, {counts}")
+    say(f"{source.path}: {len(polygons)} polygons, {counts}")
     names = sorted({*classes[has_class]})
     note_similar({*names, *model_classes}, source.path)
     if not is_detector:

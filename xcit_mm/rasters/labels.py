@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import shapely
 
-from ..utils.cli import print_line
+from ..utils.output import say
 from .gdal import open_raster
 from .polygons import box_of, burn, in_pixels, read_polygons, repair
 
@@ -65,7 +65,7 @@ def note_similar(names: Iterable[str], path: str | Path) -> None:
     """Print a line if names of classes differ only by case or spaces."""
     for name, count in Counter("".join(name.split()).casefold() for name in set(names)).items():
         if count > 1:
-            print_line(f"{path}: {count} classes are {name!r}, but for case or spaces")
+            say(f"{path}: {count} classes are {name!r}, but for case or spaces")
 
 
 class Labels:

@@ -8,7 +8,7 @@ import numpy as np
 import shapely
 
 from ..prediction.windows import Window
-from ..utils.cli import print_line
+from ..utils.output import say
 
 Span = slice | Window
 """Pixels along one axis."""
@@ -45,7 +45,7 @@ def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
     polygons = placed[placed.geom_type.isin(["Polygon", "MultiPolygon"])]
     if len(polygons) < len(table):
         count = f"{len(table) - len(polygons)} of {len(table)} shapes"
-        print_line(f"{path}: {count} are left out: no polygons, or not on the raster's map")
+        say(f"{path}: {count} are left out: no polygons, or not on the raster's map")
     return polygons
 
 

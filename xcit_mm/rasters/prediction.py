@@ -21,8 +21,8 @@ from ..prediction.seams import concatenate
 from ..prediction.seen import InTiles, Seen, SeenWhole, check_whole, is_exact_whole
 from ..prediction.view import View, choose_view
 from ..prediction.windows import Window
-from ..utils.cli import print_line, progress_bar
 from ..utils.folders import check_output, open_folder, scratch_folder
+from ..utils.output import progress_bar, say
 from ..utils.ranks import rank_and_size
 from . import maps, objects
 from .files import check_finished, rows_folder, written_file
@@ -98,11 +98,11 @@ def predict_raster(
     if is_finished:
         check_finished(out, rows.settings)
         if rank == 0:
-            print_line(f"{out} exists: --overwrite predicts it again")
+            say(f"{out} exists: --overwrite predicts it again")
         if not parts.exists():  # which a kill may have left
             return out
     elif rank == 0:
-        print_line(str(view))
+        say(str(view))
     with nullcontext() if rank else folder:
         wait_for_ranks()
         if not is_finished:
@@ -230,11 +230,11 @@ def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> Non
     trained = cfg.get("raster")
     if trained and trained.get(SCALING) != raster.scaling:
         change = f"{trained.get(SCALING)} in the training, and are {raster.scaling} here"
-        print_line(f"{raster.path}: scale and offset are not applied: they were {change}")
+        say(f"{raster.path}: scale and offset are not applied: they were {change}")
     large = cfg.get("large") or {}
     trained_size = large.get("pixel_size")
     if trained_size and large.get("scale") and raster.pixel_size:
         fitting = large["scale"] * raster.pixel_size / trained_size
         if not 0.8 <= view.scale / fitting <= 1.25:
             sizes = f"pixels of {raster.pixel_size:.3g} m, the training of {trained_size:.3g} m"
-            print_line(f"{raster.path} has {sizes}: --scale {fitting:.3g} shows it at the same")
+            say(f"{raster.path} has {sizes}: --scale {fitting:.3g} shows it at the same")

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from ..utils.cli import print_line
+from ..utils.output import say
 from .gdal import gdal, open_raster
 from .polygons import Span
 
@@ -77,7 +77,7 @@ class Raster:
             if nodata is not None:
                 self._check_nodata(nodata)
             elif MaskFlags.all_valid in self._file.mask_flag_enums[0]:
-                print_line(f"{path}: no nodata, alpha or mask: if it has a collar, --nodata 0")
+                say(f"{path}: no nodata, alpha or mask: if it has a collar, --nodata 0")
             self._nodata = nodata
             self._bounds = self._find_bounds(bounds)
         given = None if bounds is None else np.asarray(bounds).tolist()
@@ -132,7 +132,7 @@ class Raster:
         is_found = (sample == nodata).all(axis=0).any() or nodata in self._file.nodatavals
         if sample.size and not is_found:
             values = f"a sample has {np.nanmin(sample)} to {np.nanmax(sample)}"
-            print_line(f"{self.path}: no pixel has {nodata=}: {values}")
+            say(f"{self.path}: no pixel has {nodata=}: {values}")
 
     def _find_bounds(self, bounds: Sequence[float] | None) -> np.ndarray | None:
         if bounds is None:

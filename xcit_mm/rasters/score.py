@@ -9,8 +9,8 @@ import numpy as np
 import shapely
 
 from ..utils.atomic import atomic_path
-from ..utils.cli import print_line
 from ..utils.errors import preview
+from ..utils.output import say
 from .files import LAYER
 from .gdal import gdal, open_raster
 from .labels import NO_CLASS, LabelFile, Labels, note_similar
@@ -73,7 +73,7 @@ def _score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
             classes = f"[{preview(drawn)}] in {source.path}, [{preview(names)}] in {out}"
             raise ValueError(f"labels and map have no class in common: {classes}")
         if unknown:
-            print_line(f"{source.path}: the map lacks {preview(unknown)}, which do not count")
+            say(f"{source.path}: the map lacks {preview(unknown)}, which do not count")
         labels = Labels(polygons, file, names)
         counts, total = _count_pixels(file, labels, area_in_pixels(aoi, file))
     both = np.diag(counts)
@@ -82,7 +82,7 @@ def _score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
         raise ValueError(f"{source.path}: none of {total:,} pixels of the area is labelled")
     scores = pandas.DataFrame(dict(IoU=both / (counts.sum(axis=0) + pixels - both), pixels=pixels))
     scores.loc["mean"] = [scores["IoU"].mean(), pixels.sum()]
-    print_line(f"{out} is scored over {pixels.sum():,} of {total:,} pixels of the area")
+    say(f"{out} is scored over {pixels.sum():,} of {total:,} pixels of the area")
     return scores.astype(dict(pixels=int))
 
 
@@ -132,7 +132,7 @@ def _score_objects(
         raise ValueError(f"{source.path}: {problem}: compare both in a GIS")
     scores = _score_matches(out, objects, labels, _match(objects, labels))
     counts = f"{len(labels)} of {len(drawn)} labels, {len(objects)} of {len(table)} objects"
-    print_line(f"{out} is scored over {counts}: those with a class in the area")
+    say(f"{out} is scored over {counts}: those with a class in the area")
     return scores
 
 

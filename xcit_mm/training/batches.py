@@ -13,8 +13,8 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
-from ..utils.cli import log_line
 from ..utils.compat import train_dataloader_config
+from ..utils.output import log_line
 
 
 def seed_generators(*numbers: int) -> None:

@@ -11,7 +11,7 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from ..utils.cli import print_line, progress_bar
+from ..utils.output import progress_bar, say
 
 _WINDOW = 10  # iterations over which the loss is averaged
 
@@ -78,7 +78,7 @@ class ConsoleHook(Hook):
 
 def _print_once(line: str) -> None:
     if is_main_process():
-        print_line(line)
+        say(line)
 
 
 def _list_scores(metrics: Mapping[str, Any] | None) -> list[tuple[str, float]]:

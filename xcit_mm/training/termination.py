@@ -13,7 +13,7 @@ from mmengine.dist import all_reduce, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from ..utils.cli import print_line
+from ..utils.output import say
 from .resuming import AtomicBackend
 
 _STOPPED = "stopped.pth"
@@ -54,7 +54,7 @@ class TerminationHook(Hook):
         )
         if is_main_process():
             hint = f"{Path(runner.work_dir, _STOPPED)} is saved: --resume continues from it"
-            print_line(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
+            say(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
         sys.exit(128 + signal.SIGTERM)
 
 

@@ -1,32 +1,64 @@
-"""A command in a terminal: its progress, its exit code, and one line after an error."""
+"""A command in a terminal: its parser, its exit code, and one line after an error."""
 
 import argparse
-import io
-import logging
 import signal
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from mmengine.config import DictAction
-from mmengine.logging import MMLogger
-from tqdm import tqdm
 
-from .errors import reason
+from .errors import ArgumentError, reason
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command of `xcit-mm`, whose help begins with its commonest calls, or of a
+    part of it, without them.
+    """
+
+    def __init__(self, command: str = "", calls: str = "", **options: Any) -> None:
+        if command:
+            options["prog"] = f"xcit-mm {command}"
+            options["usage"] = calls.strip().replace("\n", "\n       ")
+        if "description" in options:
+            options["description"] = options["description"].strip()
+        # Most options fit a line.
+        formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
+        super().__init__(formatter_class=formatter, **options)
+
+    def name_on_command_line(self, argument: str) -> str:
+        """Return how a user gives an argument of a function: as `--option`, or as `PLACE`."""
+        for action in self._actions:
+            if action.dest == argument:
+                return str((action.option_strings or [action.metavar or argument.upper()])[-1])
+        return argument
+
+
+def score(text: str) -> float:
+    """Parse a score, as the type of an option."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a score from 0 to 1")
+    return value
 
 
 class Terminated(KeyboardInterrupt):
     """The process is stopped by SIGTERM, as by a scheduler."""
 
 
-def cli_main(work: Callable[[], int | None], interrupted: str, verbose: bool = False) -> int:
+def cli_main(
+    work: Callable[[], int | None],
+    interrupted: str,
+    verbose: bool = False,
+    parser: CommandParser | None = None,
+) -> int:
     """Run a command in the main thread and return its exit code.
 
     Args:
         interrupted: Message after Ctrl-C, for which the exit code is 130, and after SIGTERM, 143.
         verbose: Whether an error ends the program with its traceback, not with one line.
+        parser: Of the command. It knows the options of arguments that an error names.
     """
 
     def terminate(number: int, frame: object) -> None:
@@ -38,6 +70,9 @@ def cli_main(work: Callable[[], int | None], interrupted: str, verbose: bool = F
     except Exception as error:  # a command calls every library
         if verbose:
             raise
+        if isinstance(error, ArgumentError) and parser is not None:
+            name = parser.name_on_command_line(error.name)
+            sys.exit(f"{name}: {' '.join(error.problem.split())}")
         sys.exit(reason(error))
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted: {str(stop) or interrupted}", file=sys.stderr)
@@ -47,40 +82,11 @@ def cli_main(work: Callable[[], int | None], interrupted: str, verbose: bool = F
 
 
 def parse_cfg_options(options: Sequence[str]) -> dict[str, Any]:
-    """Return the values of `--cfg-options KEY=VALUE ...` by dotted key, or raise ValueError."""
+    """Return the values of `--cfg-options KEY=VALUE ...` by dotted key."""
     parsed: Any = argparse.Namespace()
     try:
         DictAction([], "cfg_options")(None, parsed, options)
     except (ValueError, AssertionError):
         fix = "write KEY=VALUE and close each bracket"
-        raise ValueError(f"--cfg-options {' '.join(options)}: {fix}") from None
+        raise ArgumentError("cfg_options", f"{' '.join(options)}: {fix}") from None
     return parsed.cfg_options
-
-
-def print_line(line: str) -> None:
-    """Print a line on stderr, above a progress bar. A path may have bytes that are not UTF-8."""
-    tqdm.write(line.encode(errors="backslashreplace").decode(), file=sys.stderr)
-
-
-def log_line(line: str) -> None:
-    """Log a line of this package, which the console of a run shows beside the library's log."""
-    MMLogger.get_current_instance().info(line, extra=dict(on_screen=True))
-
-
-def progress_bar(total: int | None, unit: str, **options: Any) -> tqdm:
-    """Return tqdm's bar on stderr. In a log file it prints a line at most every 30 seconds."""
-    interval = 0.1 if sys.stderr.isatty() else 30
-    return tqdm(total=total, unit=unit, dynamic_ncols=True, mininterval=interval, **options)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the logs, warnings and stdout of libraries. stderr stays open."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)

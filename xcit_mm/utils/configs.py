@@ -11,9 +11,9 @@ from mmengine.fileio import list_from_file
 from mmengine.registry import DATASETS, MODELS, Registry
 from mmengine.runner import Runner
 
-from .cli import print_line
 from .compat import find_bases_by_package
 from .errors import reason
+from .output import say
 
 # What runners, the libraries' scripts and this package read of a config.
 _READ_KEYS = {
@@ -45,7 +45,7 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
     check_keys(options or ())
     for key in options or ():
         if "." in key and not key.endswith("._delete_") and not _has_key(cfg, key):
-            print_line(f"--cfg-options {key}: new key")
+            say(f"--cfg-options {key}: new key")
     if options:
         cfg.merge_from_dict(dict(options))
     return cfg

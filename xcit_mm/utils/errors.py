@@ -3,6 +3,25 @@
 from collections.abc import Collection
 
 
+class ArgumentError(ValueError):
+    """The value of an argument is wrong.
+
+    A command shows the name of its option in place of that of the argument.
+
+    Attributes:
+        name: The argument.
+        problem: What is wrong with its value, and what to do.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(name, problem)
+        self.name = name
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.problem}"
+
+
 def reason(error: BaseException) -> str:
     """Return an exception's type and message as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -9,7 +9,7 @@ from typing import Any
 from zlib import crc32
 
 from .atomic import atomic_write
-from .cli import print_line
+from .output import say
 
 SETTINGS = "run.json"
 
@@ -96,5 +96,5 @@ def lock_folder(folder: Path, option: str) -> Iterator[None]:
             fix = f"wait for its end, or give another {option}"
             raise BlockingIOError(f"another process writes into {folder}: {fix}") from None
         except (OSError, ModuleNotFoundError) as error:  # on some network file systems, and Windows
-            print_line(f"{folder} cannot be locked ({error}): let no other process write into it")
+            say(f"{folder} cannot be locked ({error}): let no other process write into it")
         yield

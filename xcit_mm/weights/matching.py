@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..utils.cli import log_line
 from ..utils.errors import preview
+from ..utils.output import log_line
 from .bands import with_stem_for_bands
 from .classes import KEEP_HINT
 from .layouts import CLASSIFIER_PREFIXES, PYRAMID_PREFIXES, Weights, describe, parse_checkpoint

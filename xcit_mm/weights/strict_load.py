@@ -7,9 +7,9 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..utils.cli import log_line
 from ..utils.compat import is_resuming, is_training_run
 from ..utils.errors import preview
+from ..utils.output import log_line
 from .classes import as_names, check_same_classes, learned_classes
 from .matching import match_model
 

@@ -1,0 +1,64 @@
+"""What this package says while it works, and silence for what other libraries say.
+
+Lines and progress bars go to stderr. The level of the logger `xcit_mm` silences both:
+
+    logging.getLogger("xcit_mm").setLevel("ERROR")
+"""
+
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+from mmengine.logging import MMLogger
+from tqdm import tqdm
+
+from .ranks import is_first
+
+_LOGGER = logging.getLogger("xcit_mm")
+
+
+def say(line: str) -> None:
+    """Write a line to stderr, above a progress bar. Only the first process of a run writes.
+
+    Bytes of a path that are not UTF-8 are written as escapes.
+    """
+    if _is_heard() and is_first():
+        tqdm.write(line.encode(errors="backslashreplace").decode(), file=sys.stderr)
+
+
+def log_line(line: str) -> None:
+    """Write a line into the log of the library, and to stderr where a console of ours shows it."""
+    MMLogger.get_current_instance().info(line, extra=dict(on_screen=True))
+
+
+def progress_bar(total: int | None, unit: str, disable: bool = False, **options: Any) -> tqdm:
+    """Return tqdm's bar on stderr. In a log file it prints a line at most every 30 seconds.
+
+    Args:
+        options: More arguments of tqdm.
+    """
+    interval = 0.1 if sys.stderr.isatty() else 30
+    disable = disable or not _is_heard()
+    options = dict(options, unit=unit, dynamic_ncols=True, mininterval=interval)
+    return tqdm(total=total, disable=disable, **options)
+
+
+def _is_heard() -> bool:
+    return _LOGGER.level <= logging.INFO
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the logs, warnings and stdout of libraries. `say` and stderr stay open."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
