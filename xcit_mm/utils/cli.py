@@ -31,7 +31,8 @@ class CommandParser(argparse.ArgumentParser):
         """Return how a user gives an argument of a function: as `--option`, or as `PLACE`."""
         for action in self._actions:
             if action.dest == argument:
-                return str((action.option_strings or [action.metavar or argument.upper()])[-1])
+                place = str(action.metavar or argument.upper())
+                return action.option_strings[-1] if action.option_strings else place
         return argument
 
 
