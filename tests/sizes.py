@@ -23,7 +23,7 @@ SIZES = {
     "xcit_mm/prediction": 79,
     "xcit_mm/rasters": 52,
     "xcit_mm/training": 22,
-    "xcit_mm/utils": 25,
+    "xcit_mm/utils": 26,
     "xcit_mm/weights": 40,
     "tests": 508,
 }
