@@ -26,7 +26,10 @@ from .version import __version__
 from .weights import StrictLoadHook
 
 if TYPE_CHECKING:
-    from .prediction import Predictor
+    from .checks.doctor import diagnose
+    from .deployment import export
+    from .launch import evaluate, finetune, train
+    from .prediction import Predictor, predict_many
     from .rasters.prediction import predict_raster
     from .rasters.score import score_raster
 
@@ -42,9 +45,15 @@ __all__ = [
     "XCiTClassifier",
     "__version__",
     "backbone",
+    "diagnose",
+    "evaluate",
+    "export",
+    "finetune",
+    "predict_many",
     "predict_raster",
     "read_config",
     "score_raster",
+    "train",
 ]
 
 ops.install()
@@ -58,8 +67,14 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use: its module needs libraries that a backbone does not."""
     modules = dict(
         Predictor=".prediction",
+        diagnose=".checks.doctor",
+        evaluate=".launch",
+        export=".deployment",
+        finetune=".launch",
+        predict_many=".prediction",
         predict_raster=".rasters.prediction",
         score_raster=".rasters.score",
+        train=".launch",
     )
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

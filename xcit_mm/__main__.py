@@ -10,7 +10,8 @@ from xcit_mm.version import __version__
 COMMANDS = {
     "predict": "detect or segment in images and folders of images",
     "raster": "detect or segment in a raster on a map, larger than memory",
-    "train": "train a config, or fine-tune a model on your own data",
+    "finetune": "fine-tune a model on your own data",
+    "train": "train a config",
     "test": "score a model on the data set of its config",
     "export": "write a model as ONNX",
     "doctor": "check the installation, or a training run before it starts",
@@ -26,7 +27,7 @@ _USAGE = """usage: xcit-mm COMMAND ...
 xcit-mm COMMAND --help lists the arguments, xcit-mm --version the version. A MODEL is the name of a
 published model, the work folder of a training run, or a config and its checkpoint. For example:
 
-  xcit-mm predict photo.jpg --model maskrcnn_xcit_small_12_p16"""
+  xcit-mm predict maskrcnn_xcit_small_12_p16 photo.jpg"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -48,7 +48,7 @@ def test_what_a_name_stands_for_is_reported(capsys):
     [
         ("maskrcnn_xcit_smal_12_p16", "try maskrcnn_xcit_small_12_p16"),
         ("xyz", "`xcit-mm weights list`"),
-        ("config.py", "config.py has no checkpoint"),
+        ("config.py", "checkpoint: config.py has none: give one"),
     ],
 )
 def test_a_wrong_name_is_rejected_with_similar_names(model, named):

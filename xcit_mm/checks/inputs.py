@@ -24,7 +24,9 @@ def check_start(cfg: Config, processes: int) -> Iterator[Finding]:
     base = scaling.get("base_batch_size", batch)
     if batch != base and not scaling.get("enable"):
         images = f"{batch} images a step over {processes} process(es), {accumulated} iteration(s)"
-        yield note("D204", f"{images}; the learning rate is for {base} images", "--auto-scale-lr")
+        yield note(
+            "D204", f"{images}; the learning rate is for {base} images", "auto_scale_lr.enable=True"
+        )
     init_cfg = (cfg.model.get("backbone") or {}).get("init_cfg")
     initial = init_cfg.get("checkpoint") if isinstance(init_cfg, dict) else None
     for source in map(str, filter(None, (initial, cfg.get("load_from")))):

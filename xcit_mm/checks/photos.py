@@ -29,7 +29,7 @@ def check_photos(
     missing = [path for path in labels if not os.path.isfile(path)]
     problem = f"of {len(labels)} images are missing"
     fix = "add them, write / for the \\ of Windows in their names, or name their folder: "
-    fix += "--images of `train --from`, data_prefix of a config"
+    fix += "images of a fine-tuning, data_prefix of a config"
     yield from listed("FAIL", "D314", missing, problem, fix)
     color_type = step.get("color_type", "color")
     is_whole = reads_all_bands(color_type, step.get("imdecode_backend"))

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..models.precision import DTYPES
 from ..prediction.cluster import rank_device
-from ..utils.cli import score
+from ..utils.cli import parse_cfg_options, score
 
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
@@ -14,6 +14,19 @@ MODEL = "a published model's name, the work folder of a training, or a config"
 WHOLE = "the trunk sees the whole image, and only neck and heads see windows"
 VERBOSE = "print the traceback of an error"
 LABEL_OPTIONS = ("class_column", "class_name", "layer")
+
+
+def add_model(parser: argparse.ArgumentParser, checkpoint_follows: bool = False) -> None:
+    """Add the model of a command, and the checkpoint that takes the place of its own.
+
+    Args:
+        checkpoint_follows: Whether the checkpoint may also follow the model, as in mmdet's scripts.
+    """
+    add = parser.add_argument
+    add("model", metavar="MODEL", help=MODEL)
+    add("--checkpoint", metavar="FILE", help=CHECKPOINT)
+    if checkpoint_follows:
+        add("checkpoint", nargs="?", metavar="CHECKPOINT", default=argparse.SUPPRESS)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +37,26 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     changes.help = "changes of the config"
     add("--skip-checks", action="store_true", help="start without the doctor's checks")
     add("--verbose", action="store_true", help=VERBOSE)
-    launchers = ("none", "pytorch")
-    add("--launcher", choices=launchers, default="none", help="pytorch: torchrun started this")
+
+
+def run_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of `add_run_options` as arguments of a training or a test."""
+    changes = parse_cfg_options(args.cfg_options)
+    return dict(work_dir=args.work_dir, cfg_options=changes, skip_checks=args.skip_checks)
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a training."""
+    add = parser.add_argument
+    add("--amp", action="store_true", help="train in mixed precision")
+    add("--auto-scale-lr", action="store_true", help="scale the learning rate to the batch")
+
+
+def add_launcher(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says whether torchrun has started the process."""
+    choices = ("none", "pytorch")
+    help_ = "pytorch: torchrun started this process"
+    parser.add_argument("--launcher", choices=choices, default="none", help=help_)
 
 
 def add_predictor_options(parser: argparse.ArgumentParser) -> None:

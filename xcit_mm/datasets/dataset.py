@@ -48,7 +48,7 @@ class Dataset:
         if self.val:
             parts.append(f"held out {counted(len(self.val.images), 'photo')}")
         else:
-            parts.append("no validation: no --val, `val` in data.yaml or images/val")
+            parts.append("no validation: give a json as val, `val` in data.yaml, or images/val")
         if self.left_out:
             parts.append(f"left out {counted(self.left_out, 'object')} of other classes")
         return ", ".join(parts)

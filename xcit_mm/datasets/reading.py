@@ -1,11 +1,11 @@
-"""The files that a user gives to `train --from`, each read by the reader of its format."""
+"""The files that a user fine-tunes on, each read by the reader of its format."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..utils.errors import preview
+from ..utils.errors import ArgumentError, preview
 from . import maps, yolo
 from .coco import CocoFile, read_coco
 from .dataset import PAGE, Dataset
@@ -41,8 +41,9 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
         yaml.YAMLError: If a data.yaml is no yaml.
     """
     data = source.data
-    if data.suffix != ".json" and (source.val or source.images or source.val_images):
-        raise ValueError(f"--val, --images and --val-images belong to a COCO json, not to {data}")
+    for name in ("val", "images", "val_images"):
+        if getattr(source, name) and data.suffix != ".json":
+            raise ArgumentError(name, f"it is for a COCO json, and the data are {data}")
     if not is_detector:
         return maps.read(data)
     val = None
@@ -91,7 +92,6 @@ def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
     return len(objects) - len(content.annotations)
 
 
-def suggest_files(folder: Path) -> list[list[str]]:
-    """List the options of `train --from` for each file that a folder could mean, by names alone."""
-    paths = [*folder.glob("*.yaml"), *folder.glob("train/*.json")]
-    return [["--data", str(path)] for path in paths]
+def suggest_files(folder: Path) -> list[Path]:
+    """List the files that a user who gave a folder could mean, by their names."""
+    return [*folder.glob("*.yaml"), *folder.glob("train/*.json")]

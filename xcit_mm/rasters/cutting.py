@@ -55,7 +55,7 @@ def check_folder(folder: Path, overwrite: bool) -> None:
         ValueError: If it has files of the user.
     """
     if folder.exists() and not overwrite:
-        raise FileExistsError(f"{folder} exists: --overwrite cuts the tiles again")
+        raise FileExistsError(f"{folder} exists: set overwrite, which cuts the tiles again")
     others = [path.name for path in folder.glob("*") if path.name not in _WRITTEN]
     if others:
         raise ValueError(f"{folder} holds {preview(others)}, which are not of tiles: move them")

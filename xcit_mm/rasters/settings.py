@@ -7,7 +7,7 @@ import numpy as np
 from mmengine.config import Config
 
 from ..utils.configs import ModelInput
-from ..utils.errors import preview
+from ..utils.errors import ArgumentError, preview
 
 READING = ("bands", "bounds", "nodata", "tile", "overlap")
 """Options by which a user, or `raster = dict(...)` of a config, says how a raster is read."""
@@ -45,8 +45,8 @@ def resolve_settings(
     if unknown:
         raise ValueError(f"{preview(unknown)}: no option of a raster, as {', '.join(READING)} are")
     if trains and "tile" not in settings:
-        fix = "give --tile PIXELS, the size of the images that the model was trained on"
-        raise ValueError(f"the config has no raster = dict(tile=...): {fix}")
+        fix = "give the size of the images that the model was trained on"
+        raise ArgumentError("tile", f"the config has no raster = dict(tile=...): {fix}")
     # Three bands become colors, and one becomes gray. Other bands keep their values.
     count = len(settings.get("bands", (1, 2, 3)))
     raw = model_input.raster_step is not None or (trains and count not in (1, 3))

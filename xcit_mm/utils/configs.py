@@ -12,7 +12,7 @@ from mmengine.registry import DATASETS, MODELS, Registry
 from mmengine.runner import Runner
 
 from .compat import find_bases_by_package
-from .errors import reason
+from .errors import ArgumentError, reason
 from .output import say
 
 # What runners, the libraries' scripts and this package read of a config.
@@ -45,18 +45,31 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
     check_keys(options or ())
     for key in options or ():
         if "." in key and not key.endswith("._delete_") and not _has_key(cfg, key):
-            say(f"--cfg-options {key}: new key")
+            say(f"new key in the config: {key}")
     if options:
         cfg.merge_from_dict(dict(options))
     return cfg
 
 
 def check_keys(options: Iterable[str]) -> None:
-    """Raise ValueError if no part of a run has the name of an option, a dotted key."""
+    """Raise ArgumentError if no part of a run has the name of an option, a dotted key."""
     for key in options:
         if key.partition(".")[0] not in _READ_KEYS:  # mistyped, or a variable that parts copy
             fix = "give a whole key, such as train_cfg.max_iters"
-            raise ValueError(f"--cfg-options {key}: no part of a run has this name: {fix}")
+            raise ArgumentError("cfg_options", f"no part of a run has the name {key}: {fix}")
+
+
+def iter_parts(config: Any) -> Iterator[dict]:
+    """Iterate over the parts of a config, dicts with a type, also inside of others."""
+    if isinstance(config, dict):
+        if "type" in config:
+            yield config
+            if type_name(config) == "Albu":  # its steps are those of albumentations
+                return
+        config = list(config.values())
+    if isinstance(config, list | tuple):
+        for inner in config:
+            yield from iter_parts(inner)
 
 
 def _has_key(cfg: Config, key: str) -> bool:

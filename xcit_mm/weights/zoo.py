@@ -1,7 +1,6 @@
 """Models by name: published files, shipped configs, work folders, models of the Hub."""
 
 import functools
-import sys
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 from mmengine.fileio import load
 from mmengine.runner import CheckpointLoader
 
-from ..utils.errors import reason
+from ..utils.errors import ArgumentError, reason
+from ..utils.output import say
 from ..utils.shipped import shipped_folder
 from .published import (
     PUBLISHED,
@@ -41,7 +41,7 @@ def shipped_models() -> dict[str, tuple[str, str | None]]:
     return models
 
 
-def find_config(model: str) -> str:
+def find_config(model: str | Path) -> str:
     """Return the path of a model's config.
 
     Args:
@@ -52,30 +52,34 @@ def find_config(model: str) -> str:
         ValueError: If the name is unknown, with similar names, or on the Hugging Face Hub.
         FileNotFoundError: If the folder has no config.
     """
-    return _look_up_model(model)[0]
+    return _look_up_model(str(model))[0]
 
 
-def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
-    """Return the path of a model's config and the path, URL or `xcit://NAME` of its checkpoint, and
-    print what a name or folder stands for.
+def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple[str, str]:
+    """Return the path of a model's config, and the path, URL or `xcit://NAME` of its checkpoint.
+
+    A line says what a name or folder stands for.
 
     Args:
         model: As in `find_config`.
         checkpoint: Replaces that of the model. The path of a config requires it.
 
     Raises:
-        ValueError: If the model has no checkpoint, or as `find_config`.
+        ArgumentError: If the model has no checkpoint.
+        ValueError: As `find_config`.
     """
+    model = str(model)
     if checkpoint and model.endswith(CHECKPOINT_SUFFIXES):
-        raise ValueError(f"{model} is not a config (*.py): the config comes before the checkpoint")
+        problem = f"{model} is a checkpoint, not a config (*.py): the config comes first"
+        raise ArgumentError("model", problem)
     config, own = _look_up_model(model, find_weights=checkpoint is None)
     checkpoint = checkpoint or own
     if checkpoint is None:
-        fix = "give one after it, or the name of published weights"
-        raise ValueError(f"{model} has no checkpoint: {fix}")
+        fix = "give one, or the name of published weights in place of the config"
+        raise ArgumentError("checkpoint", f"{model} has none: {fix}")
     if config != model:
-        print(f"{model}: {config} with {checkpoint}", file=sys.stderr)
-    return config, checkpoint
+        say(f"{model}: {config} with {checkpoint}")
+    return config, str(checkpoint)
 
 
 def _look_up_model(model: str, find_weights: bool = False) -> tuple[str, str | None]:

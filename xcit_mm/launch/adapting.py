@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,30 +15,31 @@ from ..datasets.headers import read_headers
 from ..models import MIN_SIZE
 from ..prediction.preprocessing import Preprocessing
 from ..prediction.view import trained_scale
-from ..utils.configs import read_config, type_name
+from ..utils.configs import iter_parts, read_config, type_name
+from ..utils.errors import ArgumentError
 from ..weights.zoo import find_model
 
-_TAKEN = "--from takes detectors and segmentors whose heads have num_classes"
+_TAKEN = "only detectors and segmentors whose heads have num_classes can be fine-tuned"
 _WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")
 
 
-def read_model(name: str) -> Config:
-    """Read the config of a model, as in `find_model`, with its checkpoint as `load_from`. That of a
-    config alone is None: it has weights of its own to start from.
+def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
+    """Read the config of a model to fine-tune, with the weights to start from as `load_from`.
+
+    A config alone starts from the weights that it names itself: its `load_from` is None.
 
     Raises:
         FileNotFoundError: If files are missing.
         ValueError: If the model is neither a detector nor a segmentor.
     """
-    config = name
-    checkpoint = None
-    if not name.endswith(".py"):
-        config, checkpoint = find_model(name)
+    config = str(model)
+    if checkpoint or not config.endswith(".py"):
+        config, checkpoint = find_model(model, checkpoint)
         if Path(checkpoint).is_file():
             checkpoint = str(Path(checkpoint).resolve())
     cfg = read_config(config)
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):
-        raise ValueError(f"{name} is a {type_name(cfg.model)}: {_TAKEN}")
+        raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
     cfg.load_from = checkpoint
     return cfg
 
@@ -114,19 +115,6 @@ def _padded_to_cells(test_cfg: dict[str, Any]) -> dict[str, Any]:
     divisor = math.lcm(test_cfg.get("size_divisor") or 1, MIN_SIZE)
     size = dict(size=None) if "size" in test_cfg else {}
     return dict(size, size_divisor=divisor)
-
-
-def iter_parts(config: Any) -> Iterator[dict]:
-    """Iterate over the parts of a config, dicts with a type, also inside of others."""
-    if isinstance(config, dict):
-        if "type" in config:
-            yield config
-            if type_name(config) == "Albu":  # its steps are those of albumentations
-                return
-        config = list(config.values())
-    if isinstance(config, list | tuple):
-        for inner in config:
-            yield from iter_parts(inner)
 
 
 def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:
