@@ -48,8 +48,8 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
     "arguments, hint",
     [
         (["rastr"], "did you mean raster?"),
-        (["predict", "a.jpg", "--model", "m", "--batchsize", 2], "arguments: --batchsize"),
-        (["predict", "a.jpg", "--model", "m", "--score-thr", 7], "7 is not a score from 0 to 1"),
+        (["predict", "m", "a.jpg", "--batchsize", 2], "arguments: --batchsize"),
+        (["predict", "m", "a.jpg", "--draw-score", 7], "7 is not a score from 0 to 1"),
         (["train", "own.py", "--from", "m", "--data", "d"], "give CONFIG, or --from and --data"),
         ([*FROM, "--launcher", "pytorch"], "then train it with --launcher"),
         ([*FROM, "--no-val"], "options of a labelled raster are for --labels"),
@@ -62,5 +62,5 @@ def test_a_wrong_argument_is_named_in_the_last_line(arguments, hint, command):
 
 def test_negative_numbers_are_values(command):
     numbers = ("--nodata=-3.4028235e+38", "--bounds", -1000, 1000)
-    end, _, _ = command("raster", "a.tif", "none", "--out", "b.tif", *numbers)
+    end, _, _ = command("raster", "none", "a.tif", "--out", "b.tif", *numbers)
     assert "none is neither a config" in str(end)

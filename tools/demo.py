@@ -40,7 +40,7 @@ TASKS = {
         {"coco/bbox_mAP_50": "box AP50", "coco/segm_mAP_50": "mask AP50"},
     ),
 }
-NEXT = "predict photo.jpg --model maskrcnn_xcit_tiny_12_p16"  # the smallest published detector
+NEXT = "predict maskrcnn_xcit_tiny_12_p16 photo.jpg"  # the smallest published detector
 
 
 def run_command(name: str, *args: object, quiet: bool = False) -> None:

@@ -26,7 +26,7 @@ from .version import __version__
 from .weights import StrictLoadHook
 
 if TYPE_CHECKING:
-    from .prediction import Predictor
+    from .prediction import Predictor, predict_many
     from .rasters.prediction import predict_raster
     from .rasters.score import score_raster
 
@@ -42,6 +42,7 @@ __all__ = [
     "XCiTClassifier",
     "__version__",
     "backbone",
+    "predict_many",
     "predict_raster",
     "read_config",
     "score_raster",
@@ -58,6 +59,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use: its module needs libraries that a backbone does not."""
     modules = dict(
         Predictor=".prediction",
+        predict_many=".prediction",
         predict_raster=".rasters.prediction",
         score_raster=".rasters.score",
     )

@@ -26,7 +26,7 @@ _USAGE = """usage: xcit-mm COMMAND ...
 xcit-mm COMMAND --help lists the arguments, xcit-mm --version the version. A MODEL is the name of a
 published model, the work folder of a training run, or a config and its checkpoint. For example:
 
-  xcit-mm predict photo.jpg --model maskrcnn_xcit_small_12_p16"""
+  xcit-mm predict maskrcnn_xcit_small_12_p16 photo.jpg"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

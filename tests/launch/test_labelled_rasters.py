@@ -66,7 +66,7 @@ def test_a_made_scene_is_learned(call, folder, tmp_path):
     training = "--from", config, *labelled(scene), "--cfg-options", *quick
     assert call("train", *training)[0] == 0
     out = folder / "map.tif"
-    call("raster", scene.raster, folder / "work_dirs" / "scene", "--out", out)
+    call("raster", folder / "work_dirs" / "scene", scene.raster, "--out", out)
     scores = score_raster(out, scene.labels, folder / "scene-tiles" / "held_out.gpkg")
     assert scores.loc["mean", "IoU"] > 0.85
 
@@ -88,7 +88,7 @@ def test_tiles_without_overwrite_and_files_of_the_user_stay(trained, scene, star
     start(*options)
     (folder / "scene.py").unlink()
     before = contents(folder / "scene-tiles")
-    assert "scene-tiles exists: --overwrite cuts the tiles again" in refused(*options)
+    assert "scene-tiles exists: set overwrite to cut the tiles again" in refused(*options)
     (folder / "scene-tiles" / "notes.txt").touch()
     message = refused(*options, "--overwrite")
     assert "holds notes.txt, which are not of tiles: move them" in message
@@ -124,7 +124,7 @@ def test_a_wrong_option_ends_before_tiles_are_cut(trained, scene, refused, folde
     "options, message",
     [
         (["{labels}", "--tile", 160, "--class-column", "kind"], "has no column kind, but class"),
-        (["{labels}"], "give --tile PIXELS"),
+        (["{labels}"], "give the size of the images"),
         (["gone.gpkg", "--tile", 160], "gone.gpkg: No such file"),
     ],
 )

@@ -73,7 +73,7 @@ def run_training(
             cfg = _read_run(find_config(options.config), options)
             folder = Path(cfg.work_dir)
             if _is_first():
-                lock.enter_context(lock_folder(folder, "--work-dir"))
+                lock.enter_context(lock_folder(folder))
             with quiet():
                 change_training(cfg, options)
                 checkpoint = find_checkpoint(cfg, options.resume)

@@ -1,7 +1,6 @@
 """Models by name: published files, shipped configs, work folders, models of the Hub."""
 
 import functools
-import sys
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +10,7 @@ from mmengine.fileio import load
 from mmengine.runner import CheckpointLoader
 
 from ..utils.errors import reason
+from ..utils.output import say
 from ..utils.shipped import shipped_folder
 from .published import (
     PUBLISHED,
@@ -74,7 +74,7 @@ def find_model(model: str, checkpoint: str | None = None) -> tuple[str, str]:
         fix = "give one after it, or the name of published weights"
         raise ValueError(f"{model} has no checkpoint: {fix}")
     if config != model:
-        print(f"{model}: {config} with {checkpoint}", file=sys.stderr)
+        say(f"{model}: {config} with {checkpoint}")
     return config, checkpoint
 
 
