@@ -144,10 +144,10 @@ def measure(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
                 out = folder / "out"
                 out.mkdir()
                 result = out / ("a.gpkg" if name == "mask_rcnn" else "a.tif")
-                files = (raster, config, checkpoint)
-                command = (sys.executable, "-c", IN_MEMORY, *files, result)
+                command = (sys.executable, "-c", IN_MEMORY, raster, config, checkpoint, result)
                 if mode != "memory":
-                    options = ("--out", result, *MODES[mode], *args.options)
+                    files = (config, raster, "--checkpoint", checkpoint, "--out", result)
+                    options = (*MODES[mode], *args.options)
                     command = (sys.executable, "-m", "xcit_mm", "raster", *files, *options)
                 measured = run(command, out, args.limit)
                 shutil.rmtree(out)

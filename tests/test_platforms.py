@@ -18,7 +18,7 @@ from xcit_mm.utils.folders import lock_folder
 
 backbone = xcit_mm.backbone("sem_fpn_xcit_tiny_12_p16", pretrained=False)
 print(xcit_mm.Predictor, len(backbone(torch.zeros(1, 3, 64, 64))))
-with lock_folder(Path("out"), "--out"):
+with lock_folder(Path("out")):
     pass
 sys.exit(main(["weights", "list"]))
 """

@@ -37,7 +37,7 @@ class RasterRun:
     def predict(self, model: Any = None, out: Path | None = None, **options: Any) -> int:
         """Predict the raster, and return the number of tiles that the model saw."""
         model = model or self.model()
-        predict_raster(self.raster, model, out or self.out, **dict(tile=96, overlap=24) | options)
+        predict_raster(model, self.raster, out or self.out, **dict(tile=96, overlap=24) | options)
         return model.seen
 
     def die_after(self, tiles: int, die: Callable[[], object], **options: Any) -> None:

@@ -1,14 +1,9 @@
 """Content of a folder of predictions."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-
-def model_of(model: Sequence[object]) -> list[object]:
-    """Return the arguments of a config and a checkpoint."""
-    return ["--model", model[0], "--checkpoint", model[1]]
 
 
 def read_records(out: Path) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ def test_tiles_without_overwrite_and_files_of_the_user_stay(trained, scene, star
     start(*options)
     (folder / "scene.py").unlink()
     before = contents(folder / "scene-tiles")
-    assert "scene-tiles exists: set overwrite, which cuts the tiles again" in refused(*options)
+    assert "scene-tiles exists: set overwrite to cut the tiles again" in refused(*options)
     (folder / "scene-tiles" / "notes.txt").touch()
     message = refused(*options, "--overwrite")
     assert "holds notes.txt, which are not of tiles: move them" in message

@@ -77,6 +77,6 @@ def test_a_segmentor_is_tested_and_predicts_a_raster(shapes):
     run("test", config, "work/iter_4.pth", "--work-dir", "test")
     save(Path("scene.tif"), noise(3, 150, 130), **UTM)
     predictor = Predictor.from_pretrained(str(config), "work/iter_4.pth", device="cpu")
-    predict_raster("scene.tif", predictor, "map.tif", tile=64, overlap=16, scale=1.0)
+    predict_raster(predictor, "scene.tif", "map.tif", tile=64, overlap=16, scale=1.0)
     with rasterio.open("map.tif") as file:
         assert (file.shape, file.crs.to_epsg()) == ((150, 130), 32633)

@@ -48,7 +48,7 @@ def test_only_the_first_process_checks_and_prints(shapes, monkeypatch, capsys, r
 
 
 def hold(is_locked: Event) -> None:
-    with lock_folder(Path("work"), "--work-dir"):
+    with lock_folder(Path("work")):
         is_locked.set()
         time.sleep(600)
 

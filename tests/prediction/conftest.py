@@ -7,7 +7,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from helpers.runs import model_of
 from PIL import Image
 
 from xcit_mm.commands import predict
@@ -63,8 +62,9 @@ def out(tmp_path) -> Path:
 def command(models, out) -> Callable[..., tuple]:
     """Returns the command that predicts inputs with the segmentor, or `kind="det"` the detector."""
 
-    def build(*inputs: object, kind: str = "seg", out: Path = out) -> tuple:
-        return ("predict", *inputs, *model_of(models[kind]), "--out", out)
+    def build(*inputs: object, kind: str = "seg", model: tuple = (), out: Path = out) -> tuple:
+        config, checkpoint = model or models[kind]
+        return ("predict", config, *inputs, "--checkpoint", checkpoint, "--out", out)
 
     return build
 

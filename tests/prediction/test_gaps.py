@@ -62,7 +62,7 @@ def test_the_collar_of_a_raster_changes_nothing_inside(photo, valid, tmp_path):
     cropped = save(tmp_path / "b.tif", bands[:, INSIDE[0], INSIDE[1]], **UTM)
     maps = []
     for path in (raster, cropped):
-        out = predict_raster(path, predictor, path.with_suffix(".map.tif"), tile=416, scale=1)
+        out = predict_raster(predictor, path, path.with_suffix(".map.tif"), tile=416, scale=1)
         with rasterio.open(out) as file:
             maps.append(file.read(1))
     with_collar, alone = maps

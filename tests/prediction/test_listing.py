@@ -36,10 +36,14 @@ def test_a_folder_names_what_is_left_out(folder):
 @pytest.mark.parametrize(
     ("sources", "error", "message"),
     [
-        (["in/clip.mp4"], ValueError, r"clip\.mp4 is not in a format that is .*docs/recipes\.md"),
-        (["in/a.jpg", "in/sub"], ValueError, r"with an --out: two have the name 'a\.jpg'"),
-        (["in", "in/sub/c.webp"], ValueError, r"each image once.* two have the path .*c\.webp'"),
-        (["gone.json"], FileNotFoundError, r"no images at gone\.json: .* the --root of its paths"),
+        (["in/clip.mp4"], ValueError, r"clip\.mp4 is in no format that is .*docs/recipes\.md"),
+        (
+            ["in/a.jpg", "in/sub"],
+            ValueError,
+            r"in/a\.jpg and .*in/sub/a\.jpg have one name: predict",
+        ),
+        (["in", "in/sub/c.webp"], ValueError, r"inputs: .*c\.webp is given twice"),
+        (["gone.json"], FileNotFoundError, r"no images at gone\.json: .* the root of its paths"),
         (["out.json"], ValueError, r"the file_name in/\.\./\.\./x\.jpg leads out of"),
     ],
 )

@@ -1,6 +1,7 @@
 """Many images: a folder of records that the same command completes, whatever stopped it."""
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -11,11 +12,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from helpers.runs import model_of, read_images, read_records, write_json
+from helpers.runs import read_images, read_records, write_json
 from pycocotools.coco import COCO
 
-from xcit_mm.prediction import find_items, predict_many
+from xcit_mm import predict_many
+from xcit_mm.prediction.drawing import FONT
 from xcit_mm.prediction.journal import read_journals
+from xcit_mm.utils.errors import ArgumentError
 
 
 @pytest.mark.parametrize("kind", ["seg", "det"])
@@ -23,7 +26,7 @@ def test_a_run_from_python_gives_what_single_images_give(kind, predictors, photo
     folder = Path(shutil.copytree(photos, tmp_path / "in"))
     (folder / "04.png").write_bytes(b"no image")
     predictor = predictors[kind]
-    report = predict_many(find_items([folder]), predictor, out, drawing=dict(min_score=0))
+    report = predict_many(predictor, folder, out, draw_score=0)
     assert str(report) == f"11 predicted, 1 failed: {out}"
     assert len(report.failures) == 1 and str(folder / "04.png") in report.failures[0]
     names = [f"{number:02}.png" for number in range(12) if number != 4]
@@ -77,11 +80,15 @@ def test_ids_stay_and_no_image_takes_the_name_or_id_of_another(
     ids = {image["file_name"]: image["id"] for image in read_images(out)}
     assert ids["01.png"] == 1 and sorted(ids.values()) == list(range(1, 13))
     another = shutil.copy(photos / "02.png", tmp_path / "00.png")
-    assert "its name 00.png or its id None otherwise" in refusal(*command(another))
-    for id_, name in ((1, "02.png"), (99, "01.png")):
+    message = refusal(*command(another))
+    assert f"--out: it has results of {another}: the name 00.png is that of {photos}" in message
+    problems = {
+        (1, "02.png"): "the id 1 is that of",
+        (99, "01.png"): "its id is 99, and was 1: give",
+    }
+    for (id_, name), problem in problems.items():
         path = write_json(tmp_path / "images.json", {id_: name}, {})
-        message = refusal(*command(path), "--root", photos)
-        assert f"{name}, its name {name} or its id {id_} otherwise: give another --out" in message
+        assert f"{name}: {problem}" in refusal(*command(path), "--root", photos)
 
 
 def test_a_finished_folder_is_one_line_until_a_photo_is_new(
@@ -95,7 +102,7 @@ def test_a_finished_folder_is_one_line_until_a_photo_is_new(
     seen = []
     before_forward(seen.append)
     code, printed, errors = call(*arguments)
-    assert code == 0 and not seen and "--overwrite predicts all again" in printed
+    assert code == 0 and not seen and "set overwrite to predict all again" in printed
     assert printed.count("\n") == 1 and not errors
     shutil.move(folder / "00.png", tmp_path)  # results of a photo that is gone stay
     shutil.copy(photos / "01.png", folder)
@@ -162,16 +169,16 @@ def test_a_dead_gpu_ends_the_process_and_fails_no_other_photo(
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     before_forward(fail_once)
-    listing = find_items(sorted(photos.glob("0[0-4].png")))
+    few = sorted(photos.glob("0[0-4].png"))
     with monkeypatch.context() as patch:
         patch.setattr(predictor, "device", "cuda:0")
         patch.setattr(torch.cuda, "synchronize", synchronize)
         with pytest.raises(RuntimeError, match=r"cuda:0 fails: .*illegal memory access"):
-            predict_many(listing, predictor, out, workers=0)
+            predict_many(predictor, few, out, workers=0)
     progress = read_journals(out)
     assert len(progress.records) == 2 and not any("error" in r for r in progress.records.values())
     assert list(progress.deaths) == [str(photos / "02.png")]
-    report = predict_many(listing, predictor, out)
+    report = predict_many(predictor, few, out)
     assert report.predicted == 5 and not report.failures
 
 
@@ -186,7 +193,7 @@ def test_a_stop_keeps_what_is_completed_and_is_no_death(command, photos, call, o
     arguments = command(*photos.glob("0[0-4].png"))
     before_forward(interrupt)
     code, _, errors = call(*arguments)
-    assert code == 143 and "interrupted: start the same command again to go on" in errors
+    assert code == 143 and "interrupted: run the same command again to continue" in errors
     assert not read_journals(out).deaths
     assert len(read_records(out)) == 2
     assert call(*arguments)[0] == 0
@@ -202,19 +209,19 @@ def predicted(command, photos, call) -> tuple:
 
 
 def test_results_of_other_options_or_models_are_not_mixed(
-    models, predicted, refusal, call, tmp_path, out
+    models, photos, command, predicted, refusal, call, tmp_path
 ):
     assert "tile was None, is 64" in refusal(*predicted, "--tile", 64)
-    assert "drawing was {'min_score': 0.3," in refusal(*predicted, "--score-thr", 0.5)
+    assert "draw_score was 0.3, is 0.5: give" in refusal(*predicted, "--draw-score", 0.5)
     edited = tmp_path / "edited.py"
     edited.write_text(f"_base_ = {models['seg'][0]!r}\nmodel = dict(test_cfg=dict(mode='slide'))")
-    other = model_of((edited, models["seg"][1]))
-    assert "config was " in refusal(*predicted[:2], *other, "--out", out)
+    other = (edited, models["seg"][1])
+    assert "config was " in refusal(*command(photos / "00.png", model=other))
     checkpoint = torch.load(models["seg"][1])
     checkpoint["state_dict"]["decode_head.conv_seg.bias"] += 1
     torch.save(checkpoint, tmp_path / "other.pth")
-    other = model_of((models["seg"][0], tmp_path / "other.pth"))
-    assert "weights was " in refusal(*predicted[:2], *other, "--out", out)
+    other = (models["seg"][0], tmp_path / "other.pth")
+    assert "weights was " in refusal(*command(photos / "00.png", model=other))
     assert call(*predicted, "--batch-size", 3, "--workers", 1)[0] == 0  # change no result
 
 
@@ -253,7 +260,7 @@ def test_results_stay_until_those_that_overwrite_them_are_complete(
 @pytest.mark.parametrize("moves", [0, 1, 4, 6])
 @pytest.mark.parametrize("again", ["--overwrite", "--no-visualizations"])
 def test_results_that_a_kill_stops_from_moving_move_at_the_next_call(
-    again, moves, predictors, predicted, photos, call, out, monkeypatch
+    again, moves, predictors, predicted, command, photos, call, out, monkeypatch
 ):
     """Also at a call with the former options, which is refused then."""
     replaced = Path.replace
@@ -266,7 +273,7 @@ def test_results_that_a_kill_stops_from_moving_move_at_the_next_call(
             done.append(self)
         return replaced(self, target)
 
-    overwrite = ("predict", photos / "01.png", *predicted[2:], "--overwrite")
+    overwrite = (*command(photos / "01.png"), "--overwrite")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", replace)
         code = call(*overwrite)[0]
@@ -286,7 +293,7 @@ def test_results_that_a_kill_stops_from_moving_move_at_the_next_call(
 
 
 def test_what_a_stopped_overwriting_predicted_of_other_photos_is_not_taken(
-    predicted, photos, call, out, before_forward
+    predicted, command, photos, call, out, before_forward
 ):
     seen = []
 
@@ -296,9 +303,9 @@ def test_what_a_stopped_overwriting_predicted_of_other_photos_is_not_taken(
             raise KeyboardInterrupt
 
     before_forward(interrupt)
-    two = (predicted[0], photos / "01.png", photos / "02.png", *predicted[2:], "--overwrite")
-    assert call(*two)[0] == 130
-    assert call("predict", photos / "03.png", *predicted[2:], "--overwrite")[0] == 0
+    two = command(photos / "01.png", photos / "02.png")
+    assert call(*two, "--overwrite")[0] == 130
+    assert call(*command(photos / "03.png"), "--overwrite")[0] == 0
     assert [image["file_name"] for image in read_images(out)] == ["03.png"]
 
 
@@ -314,16 +321,43 @@ def test_overwriting_keeps_the_files_of_the_user(predicted, call, command, photo
     settings = out / "run.json"
     assert json.loads(settings.read_text())["tile"] == 64
     settings.unlink()
-    assert "is not of a run: give another --out" in refusal(*overwrite)
+    assert "is not of a run: choose another folder" in refusal(*overwrite)
     message = refusal(*command(photos / "00.png", out=photos))
-    assert "holds the input" in message and "give another --out" in message
+    assert "--out: " in message and "holds the input" in message
+
+
+def test_a_model_by_its_name_and_paths_as_text_predict_in_silence(
+    models, photos, tmp_path, out, capsys, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("xcit_mm"), "level", logging.ERROR)
+    config, checkpoint = models["det"]
+    options = dict(checkpoint=checkpoint, device="cpu", draw_score=0, font=FONT)
+    (tmp_path / "notes.txt").touch()  # which is left out
+    shutil.copy(photos / "00.png", tmp_path)
+    report = predict_many(config, str(tmp_path), str(out), **options)
+    assert report.predicted == 1 and report.out == out
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "device"])
+def test_a_predictor_has_its_own_checkpoint_and_device(name, predictors, photos, out):
+    with pytest.raises(ArgumentError, match=f"^{name}: is for the name of a model"):
+        predict_many(predictors["seg"], photos, out, **{name: "cpu"})
+
+
+def test_inputs_before_the_model_are_one_line_with_the_order(models, photos, refusal, out):
+    line = refusal("predict", photos, models["seg"][0], "--out", out)
+    assert line.endswith(f"the model comes first: xcit-mm predict {models['seg'][0]} {photos}")
+    line = refusal("predict", photos / "00.png", "maskrcnn_xcit_tiny_12_p16")
+    assert line.startswith("MODEL: the model comes first: xcit-mm predict maskrcnn")
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--tile 64 --overlap 64", "0 <= overlap < tile"),
-        ("--min-score 0.5", "min_score=0.5"),
+        ("--tile 64 --overlap 64", "--overlap: 64 of tiles of 64 pixels: give at least 0"),
+        ("--min-score 0.5", "--min-score: 0.5: only detectors have scores"),
     ],
 )
 def test_an_error_before_the_start_is_one_line(options, message, command, photos, refusal, out):

@@ -35,8 +35,8 @@ def test_supervision_and_pycocotools_read_the_objects(prediction):
     assert repr(prediction) == "Prediction of 40x60 pixels: 1 dog, 1 cat"
 
 
-def test_no_object_above_a_score_is_an_empty_prediction(prediction):
-    assert len(prediction.above(0.4)) == 1
+def test_without_objects_of_a_score_a_prediction_is_empty(prediction):
+    assert len(prediction.above(0.4)) == 2 and len(prediction.above(0.41)) == 1
     nothing = prediction.above(1)
     assert nothing.masks.shape == (0, 40, 60) and len(nothing.to_supervision()) == 0
     assert nothing.draw().sum() == 0 and nothing.to_coco() == []

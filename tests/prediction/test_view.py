@@ -23,7 +23,7 @@ def test_the_scale_of_a_published_detector_is_what_its_recipe_does_to_a_photo():
     cfg = read_config_file(RECIPE)
     scale = PUBLISHED["maskrcnn_xcit_tiny_12_p16"].scale
     assert scale == pytest.approx(trained_scale(cfg, Preprocessing(cfg)), abs=0.01)
-    with pytest.raises(ValueError, match=r"resizes 640 x 480 pixels by 1\.67: give --scale 1\.67"):
+    with pytest.raises(ValueError, match=r"resizes 640 x 480 pixels by 1\.67: give 1\.67"):
         view_of(cfg)
 
 

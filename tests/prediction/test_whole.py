@@ -262,14 +262,14 @@ def test_networks_that_see_whole_images_or_cut_them_are_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(whole=True, tile=128), "tile=128 is not for whole images: give window"),
-        (dict(tile=128, window=256), "window=256 is for whole images"),
-        (dict(whole=True, window=64), "window=64: give at least 128"),
-        (dict(whole=True, scale=-1), "scale=-1: must be positive"),
-        (dict(whole=True, scale=0), "scale=0: must be positive"),
-        (dict(whole=True, scale=float("inf")), "scale=inf: must be positive"),
-        (dict(whole=True, overlap=-9), "overlap=-9: must not be negative"),
-        (dict(scale=2), "scale=2 is for large images: give tile or whole too"),
+        (dict(whole=True, tile=128), "tile: 128 is not for whole images: give window"),
+        (dict(tile=128, window=256), "window: 256 is for whole images"),
+        (dict(whole=True, window=64), "window: 64 pixels: give at least 128"),
+        (dict(whole=True, scale=-1), "scale: -1: must be positive"),
+        (dict(whole=True, scale=0), "scale: 0: must be positive"),
+        (dict(whole=True, scale=float("inf")), "scale: inf: must be positive"),
+        (dict(whole=True, overlap=-9), "overlap: -9 pixels: must not be negative"),
+        (dict(scale=2), "scale: 2 is for large images: give tile or whole too"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(options, message):

@@ -28,7 +28,7 @@ def predict(tmp_path):
         raster = save_image(tmp_path / "scene.tif", scene.image, **place or {})
         out = tmp_path / "out.gpkg"
         options = dict(tile=96) | options
-        predict_raster(raster, detector or PerfectDetector(), out, **options)
+        predict_raster(detector or PerfectDetector(), raster, out, **options)
         return geopandas.read_file(out)
 
     return predict

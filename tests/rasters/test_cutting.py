@@ -160,7 +160,7 @@ def test_classes_that_differ_by_case_or_spaces_are_one_line(raster, tmp_path, ca
     ("box", "message"),
     [
         ((9000, 0, 9100, 9), r"^[^\n]* no polygon with a class in the area: compare"),
-        ((5, 5, 475, 475), r"^train: no tile shows a third of a label: [^\n]*$"),
+        ((5, 5, 475, 475), r"^tile: no tile of train shows a third of a label: [^\n]*$"),
     ],
 )
 def test_labels_elsewhere_or_too_large_are_one_line_and_leave_no_tiles(box, message, tmp_path):

@@ -118,7 +118,7 @@ class TestMask:
         [("nodata", 0), ("mask", None), ("alpha", 0), ("none", 0), ("none", None)],
     )
     def test_every_sign_of_a_file_counts_and_nodata_besides(self, sign, nodata, path, capsys):
-        """The left fifth has no data by the file, the right tenth by --nodata."""
+        """The left fifth has no data by the file, the right tenth by nodata."""
         bands = noise(3, 100, 200, high=200) + np.uint8(20)
         bands[:, :, :40] = 250
         bands[:, :, 180:] = 0
@@ -139,7 +139,7 @@ class TestMask:
         expected[:, :40] = sign == "none"
         expected[:, 180:] = nodata is None
         np.testing.assert_array_equal(valid, expected)
-        note = "a.tif: no nodata, alpha or mask: if it has a collar, --nodata 0\n"
+        note = "a.tif has no nodata, alpha or mask: if it has a collar, give its value as nodata\n"
         assert (note in capsys.readouterr().err) == (sign == "none" and nodata is None)
 
     def test_blocks_that_a_sparse_file_lacks_are_no_data(self, path):
@@ -197,8 +197,8 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("bands", "profile", "options", "message"),
         [
-            (NINE, {}, {}, "it has 9 without alpha, .*: choose others by --bands$"),
-            (NINE[:5], {}, dict(bands=[1, 2]), r"bands \[1, 2\] of .*, and the model takes 3"),
+            (NINE, {}, {}, "bands: .* has 9 without alpha, .*: choose others$"),
+            (NINE[:5], {}, dict(bands=[1, 2]), r"bands: \[1, 2\]: .*, and the model takes 3"),
             # rasterio marks the fourth of four bands as alpha. Water has an infrared of 0.
             (INFRARED, {}, dict(bands=[4, 2, 1]), "`gdal_translate -colorinterp_4 undefined .*`$"),
             (
@@ -207,11 +207,16 @@ class TestFiles:
                 {},
                 "too many values for a mask in band 4, marked as alpha: .*OUT.tif`$",
             ),
-            (BANDS, {}, {}, "of uint16: .* `--bounds 22 980 220 9800 440 19600`, percentiles 2 98"),
-            (COLLAR, {}, {}, "of int16: .* `--bounds 17 980 170 9800 340 19600`, percentiles 2 98"),
-            (COLLAR.clip(0, 7), {}, {}, "such as `--bounds 1 6 LOW HIGH LOW HIGH`, "),
-            (NOISE[:3], {}, dict(bounds=(5, 5)), r"bounds \(5, 5\) for .*: give LOW HIGH of uint8"),
-            (NOISE[:3], {}, dict(bounds=(0, 3000)), r"bounds \(0, 3000\) for "),
+            (BANDS, {}, {}, "bounds: .* of uint16: .* 22 980 220 9800 440 19600, percentiles 2"),
+            (COLLAR, {}, {}, "bounds: .* of int16: .* 17 980 170 9800 340 19600, percentiles 2"),
+            (COLLAR.clip(0, 7), {}, {}, "such as 1 6 LOW HIGH LOW HIGH, "),
+            (
+                NOISE[:3],
+                {},
+                dict(bounds=(5, 5)),
+                r"bounds: \[5.0, 5.0\] for .*: give LOW HIGH of uint8",
+            ),
+            (NOISE[:3], {}, dict(bounds=(0, 3000)), r"bounds: \[0.0, 3000.0\] for "),
             (NOISE[0], dict(gcps=POINTS, crs="EPSG:4326"), {}, "`gdalwarp -r bilinear .*a.tif OUT"),
             (NOISE[0], dict(rpcs=RPCS), {}, "`gdalwarp -rpc -r bilinear .*a.tif OUT.tif`$"),
             (NOISE[0].astype(np.complex64), UTM, {}, "`gdal_calc.py -A .*a.tif .*OUT.tif`$"),

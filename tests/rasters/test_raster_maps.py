@@ -30,7 +30,7 @@ def test_pixels_place_palette_and_classes_are_read_as_predicted(count, transform
     bands[:, :150, 100:] = 0
     segmentor = PixelSegmentor([*CLASSES, *map(str, range(count - 3))])
     raster = save(tmp_path / "a.tif", bands, nodata=0, crs="EPSG:32633", transform=transform)
-    predict_raster(raster, segmentor, out, tile=128)
+    predict_raster(segmentor, raster, out, tile=128)
     expected = np.where(bands.any(axis=0), segmentor.classes_of(bands.transpose(1, 2, 0)), 255)
     with rasterio.open(out) as file:
         np.testing.assert_array_equal(file.read(1), expected)
@@ -51,7 +51,7 @@ def test_bands_of_the_training_are_read_again_as_stored_and_no_place_is_made_up(
     bands = noise(3, 100, 120, high=9000, dtype=np.uint16)
     segmentor = PixelSegmentor(bands=2)
     segmentor.cfg.raster = dict(bands=[3, 1], tile=64, overlap=16)
-    predict_raster(save(tmp_path / "a.tif", bands), segmentor, out, nodata=np.uint16(0))
+    predict_raster(segmentor, save(tmp_path / "a.tif", bands), out, nodata=np.uint16(0))
     expected = segmentor.classes_of(bands[[2, 0]].transpose(1, 2, 0))
     np.testing.assert_array_equal(read_map(out), expected)
     with rasterio.open(out) as file:
@@ -63,7 +63,7 @@ import resource, sys
 raster, out, *sys.path[:0] = sys.argv[1:]
 from helpers.pixel_segmentor import PixelSegmentor
 from xcit_mm import predict_raster
-predict_raster(raster, PixelSegmentor(), out, tile=1000)
+predict_raster(PixelSegmentor(), raster, out, tile=1000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

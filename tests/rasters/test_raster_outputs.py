@@ -3,8 +3,11 @@ another run is mixed in.
 """
 
 import json
+import logging
 from pathlib import Path
 
+import geopandas
+import numpy as np
 import pyogrio
 import pytest
 import rasterio
@@ -44,6 +47,36 @@ def test_rows_of_other_options_or_polygons_are_refused_by_name(table, tmp_path):
     assert table.predict(nodata=0, overwrite=True) == TILES and not table.rows
 
 
+def test_polygons_in_memory_are_those_of_a_file_and_are_recognised(table, tmp_path):
+    path = write_shapes(tmp_path / "area.gpkg", AREA)
+    frame = geopandas.read_file(path)
+    table.interrupt(aoi=path)
+    assert 0 < table.predict(aoi=frame) < TILES
+    assert table.predict(aoi=frame) == table.predict(aoi=path) == 0
+    with pytest.raises(ValueError, match=r"^out: .* is of another run: aoi_polygons was "):
+        table.predict(aoi=in_pixels([shapely.box(0, 0, 100, 100)]))
+
+
+@pytest.mark.parametrize("bounds", [np.array([0, 100]), [[0, 100]] * 3, (0.0, 100.0)])
+def test_bounds_are_numbers_pairs_or_an_array(bounds, table):
+    table.interrupt(bounds=bounds)
+    assert 0 < table.predict(bounds=bounds) < TILES
+    assert table.predict(bounds=bounds) == 0
+
+
+def test_the_level_of_the_logger_silences_lines_and_bars(run, capsys, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("xcit_mm"), "level", logging.ERROR)
+    for _ in range(2):  # a finished result is a line too
+        run.predict()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_raster_before_the_model_is_one_line_with_the_order(models, refusal, tmp_path):
+    raster = save(tmp_path / "a.tif", noise(3, 9, 9), **UTM)
+    line = refusal("raster", raster, models["seg"][0], "--out", tmp_path / "map.tif")
+    assert line == f"MODEL: the model comes first: xcit-mm raster {models['seg'][0]} {raster}"
+
+
 @pytest.mark.parametrize(
     ("step", "place", "name"), [(-1, {}, "pixels"), (1, dict(transform=ROTATED), "transform")]
 )
@@ -58,7 +91,7 @@ def test_another_raster_of_the_same_name_and_size_is_refused(step, place, name, 
     run.interrupt()
     run.raster = other
     with pytest.raises(
-        ValueError, match=f"results of another run: raster_{name} was .*, is .*; gi"
+        ValueError, match=f"results of another run: raster_{name} was .*, is .*: gi"
     ):
         run.predict()
     run.raster = raster.rename(tmp_path / "renamed.tif")  # which changes nothing
@@ -85,8 +118,8 @@ def test_no_input_is_replaced_by_the_result(models, refusal, tmp_path):
     for out, reason in (reasons | {config: is_no_map, checkpoint: is_no_map}).items():
         before = Path(out).read_bytes()
         options = ["--labels", labels, "--aoi", area, "--overwrite"]
-        line = refusal("raster", raster, config, checkpoint, "--out", out, *options)
-        assert f"--out {out}" in line and reason in line
+        line = refusal("raster", config, raster, "--checkpoint", checkpoint, "--out", out, *options)
+        assert line.startswith(f"--out: {out}") and reason in line
         assert Path(out).read_bytes() == before
 
 
@@ -98,7 +131,7 @@ class TestFinished:
         model.batch_size = 1
         model.arguments = dict(checkpoint="moved.pth")
         assert run.predict(model) == 0 and run.out.stat().st_mtime_ns == before
-        assert f"{run.out} exists: --overwrite predicts it again\n" in capsys.readouterr().err
+        assert f"{run.out} exists: set overwrite to predict it again\n" in capsys.readouterr().err
         assert run.predict(overwrite=True) == TILES
         assert run.out.stat().st_mtime_ns > before
         run.assert_equals_an_undisturbed_run()
@@ -149,8 +182,8 @@ class TestFinished:
             f"_base_ = {config!r}\nwork_dir = '.'\ntrain_dataloader = dict(batch_size=9)"
         )
         options = "--out", tmp_path / name, "--tile", 96, "--labels", labels, "--class", "circle"
-        codes = [call("raster", raster, path, checkpoint, *options)[0] for path in (config, moved)]
-        assert codes == [0, 0]
+        for path in (config, moved):
+            assert call("raster", path, raster, "--checkpoint", checkpoint, *options)[0] == 0
 
 
 def test_a_result_states_what_it_was_made_from(run, monkeypatch, capsys):
@@ -178,14 +211,13 @@ def test_a_result_states_what_it_was_made_from(run, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(out=Path("a.tif")), r"--out a\.tif: the result of this model is a \.gpkg"),
-        (dict(out=Path("a.tif"), model=MANY_CLASSES), "256 classes: a map has at most 255"),
-        (dict(model=IN_TILES), "the Predictor has tile or whole: give them"),
+        (dict(out=Path("a.tif")), r"out: a\.tif: the result of this model is a \.gpkg"),
         (
-            dict(tiles=9),
-            "tiles: no option of a raster, as bands, bounds, nodata, tile, overlap are",
+            dict(out=Path("a.tif"), model=MANY_CLASSES),
+            "model: it has 256 classes: a map has at most 255",
         ),
-        (dict(whole=True), "--whole runs in one process: start it without torchrun"),
+        (dict(model=IN_TILES), "a Predictor with tile or whole: give these to"),
+        (dict(whole=True), "whole: it runs in one process: start it without torchrun"),
     ],
 )
 def test_a_result_that_cannot_be_is_one_line(options, message, table, monkeypatch):

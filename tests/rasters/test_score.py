@@ -60,6 +60,7 @@ def test_counts_and_layers_are_those_by_hand(tmp_path, draw):
     missed = in_pixels(boxes(20, 100)).total_bounds
     np.testing.assert_allclose(layers["missed"].total_bounds, missed, atol=0.01)
     assert score_raster(out, labels).equals(scores)  # whose layers replace those before
+    assert score_raster(str(out), geopandas.read_file(labels)).equals(scores)
 
 
 def test_average_precision_is_that_of_pycocotools(tmp_path, draw):
@@ -127,7 +128,7 @@ def test_one_of_several_layers_is_named_and_its_shapes_repaired(result, tmp_path
     shapes = [crossing, *boxes(20), shapely.Point(0, 0), None]
     classes = {"class": ["oak", "fir", "fir", "fir"]}
     in_pixels(shapes, **classes).to_file(labels, layer="fields")
-    with pytest.raises(ValueError, match="has the layers points, fields: give a file of one, or "):
+    with pytest.raises(ValueError, match="has the layers points, fields: name one of them"):
         score_raster(result, labels)
     assert score_raster(result, labels, layer="fields").loc["all", "matched"] == 2
     assert "l.gpkg: 2 of 4 shapes are left out" in capsys.readouterr().err
@@ -136,7 +137,7 @@ def test_one_of_several_layers_is_named_and_its_shapes_repaired(result, tmp_path
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (dict(kind=["oak"] * 2, height=[9, 8]), "no column class, but kind, height: give --cl"),
+        (dict(kind=["oak"] * 2, height=[9, 8]), "no column class, but kind, height: name one"),
         ({"class": [None, None]}, "none of 2 labels has a class, and its centre in the area"),
     ],
 )
@@ -178,13 +179,15 @@ def test_the_command_predicts_and_scores(name, model, columns, models, call, tmp
     raster = save(tmp_path / "a.tif", noise(3, 96, 96), **UTM)
     labels = draw(0, 20, 200, species=["circle"] * 3)
     out = tmp_path / "out" / name
-    command = "raster", raster, *models[model], "--out", out, "--tile", 96, "--labels", labels
+    config, checkpoint = models[model]
+    command = ("raster", config, raster, "--checkpoint", checkpoint, "--out", out)
+    options = ("--tile", 96, "--labels", labels)
     with pytest.raises(SystemExit, match="no column class, but species"):
-        call(*command)
-    with pytest.raises(SystemExit, match="--layer are for --labels"):
-        call(*command[:-2], "--layer", "name")
+        call(*command, *options)
+    with pytest.raises(SystemExit, match="--layer: name is for labels: give them too"):
+        call(*command, "--layer", "name")
     assert not out.exists()
-    code, printed, errors = call(*command, "--class-column", "species")
+    code, printed, errors = call(*command, *options, "--class-column", "species")
     path, head, *_ = printed.splitlines()
     assert code == 0 and path == str(out) and head.split() == columns.split()
     assert f"{out} is scored over" in errors

@@ -40,7 +40,7 @@ def test_a_map_is_that_of_the_photo_also_in_an_area_and_beside_a_collar(tmp_path
     raster = save_image(tmp_path / "a.tif", photo, nodata=0)
     aoi = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(0, 0, 250, 330)])
     out = tmp_path / "map.tif"
-    predict_raster(raster, of_raster, out, aoi=aoi, window=128, whole=True)
+    predict_raster(of_raster, raster, out, aoi=aoi, window=128, whole=True)
     expected = of_photo(photo, photo.any(axis=2)).segmentation
     expected[:, :100] = 255
     expected[330:] = 255
@@ -55,7 +55,7 @@ def test_objects_are_those_of_the_photo(scale, tolerance, tmp_path):
     photo = synthetic_photo(200, 300)
     of_raster, of_photo = predictors(mask_rcnn, scale)
     raster = save_image(tmp_path / "a.tif", photo, crs=None, transform=None)
-    out = predict_raster(raster, of_raster, tmp_path / "a.gpkg", window=128, whole=True)
+    out = predict_raster(of_raster, raster, tmp_path / "a.gpkg", window=128, whole=True)
     table = geopandas.read_file(out)
     masks = of_photo(photo).masks
     assert len(table) == pytest.approx(masks.any(axis=(1, 2)).sum(), rel=tolerance)
@@ -86,7 +86,7 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(
     predictor, _ = predictors(semantic_fpn)
     raster = save_image(tmp_path / "a.tif", synthetic_photo(300, 200))
     # Whole is a segmentor's default.
-    run = partial(predict_raster, raster, predictor, window=128)
+    run = partial(predict_raster, predictor, raster, window=128)
     expected = read_map(run(tmp_path / "expected.tif"))
     assert "seen at 1 of its pixels, in windows of 128\n" in capsys.readouterr().err
     if scratch:
@@ -116,7 +116,7 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(
 def test_taps_of_another_option_are_removed_by_overwriting(tmp_path, monkeypatch):
     predictor, _ = predictors(semantic_fpn)
     raster = save_image(tmp_path / "a.tif", synthetic_photo(300, 200))
-    run = partial(predict_raster, raster, predictor, tmp_path / "map.tif")
+    run = partial(predict_raster, predictor, raster, tmp_path / "map.tif")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(seen.SeenWhole, "_predict", lambda *_: exec("raise KeyboardInterrupt"))
         run(window=128)
@@ -130,7 +130,7 @@ def test_an_undeclared_nodata_value_is_not_mixed_with_data(tmp_path):
     raster = save_image(tmp_path / "a.tif", synthetic_photo(200, 200))
     line = r"does not declare nodata=9, and is resized: declare it by `gdal_translate -of"
     with pytest.raises(ValueError, match=line):
-        predict_raster(raster, predictor, tmp_path / "map.tif", nodata=9)
+        predict_raster(predictor, raster, tmp_path / "map.tif", nodata=9)
 
 
 def test_the_border_of_an_area_is_that_of_the_raster_at_any_scale(tmp_path):
@@ -139,7 +139,7 @@ def test_the_border_of_an_area_is_that_of_the_raster_at_any_scale(tmp_path):
     aoi = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(3, 5, 100, 101)])
     for whole in (True, False):
         labels = read_map(
-            predict_raster(raster, predictor, tmp_path / f"{whole}.tif", aoi=aoi, whole=whole)
+            predict_raster(predictor, raster, tmp_path / f"{whole}.tif", aoi=aoi, whole=whole)
         )
         has_class = labels != 255
         assert has_class[5:101, 3:100].all() and has_class.sum() == 96 * 97
@@ -150,20 +150,20 @@ def test_a_raster_of_other_pixels_than_the_training_is_named(tmp_path, capsys):
     predictor, _ = predictors(semantic_fpn)
     predictor.cfg.large = dict(scale=0.5, pixel_size=0.25)
     raster = save_image(tmp_path / "a.tif", synthetic_photo(200, 200))
-    line = "has pixels of 0.5 m, the training of 0.25 m: --scale 1 shows it at the same"
+    line = "has pixels of 0.5 m, the training of 0.25 m: a scale of 1 shows it at the same"
     for scale, is_named in ((None, True), (1.2, False), (0.75, True)):
-        predict_raster(raster, predictor, tmp_path / f"{scale}.tif", scale=scale)
+        predict_raster(predictor, raster, tmp_path / f"{scale}.tif", scale=scale)
         assert (line in capsys.readouterr().err) == is_named
 
 
 def test_both_commands_take_whole(models, shapes, call, tmp_path):
     photo = shapes / "images" / "validation" / "00000.jpg"
     out = tmp_path / "map.tif"
-    assert call("raster", photo, *models["seg"], "--out", out, "--window", 128, "--whole")[0] == 0
     config, checkpoint = models["seg"]
-    options = ["--model", config, "--checkpoint", checkpoint, "--out", tmp_path / "predictions"]
-    scratch = ["--scratch", tmp_path / "scratch"]
-    code, _, errors = call("predict", photo, *options, "--window", 128, "--whole", *scratch)
+    arguments = (config, photo, "--checkpoint", checkpoint, "--window", 128, "--whole", "--out")
+    assert call("raster", *arguments, out)[0] == 0
+    scratch = ("--scratch", tmp_path / "scratch")
+    code, _, errors = call("predict", *arguments, tmp_path / "predictions", *scratch)
     assert code == 0, errors
     assert "temporary" not in errors and not [*tmp_path.glob("scratch/*")]
     (labels,) = (tmp_path / "predictions" / "labels").glob("*.png")

@@ -1,12 +1,14 @@
 """Options that several commands share."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..models.precision import DTYPES
-from ..prediction.cluster import rank_device
 from ..utils.cli import parse_cfg_options, score
+from ..utils.errors import ArgumentError
+from ..weights.zoo import find_config
 
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
@@ -66,7 +68,7 @@ def add_predictor_options(parser: argparse.ArgumentParser) -> None:
     dtypes = (*DTYPES, "auto")
     add("--dtype", choices=dtypes, default="float32", metavar="TYPE", help=", ".join(dtypes))
     add("--batch-size", type=int, default=1, metavar="N", help="images or tiles together")
-    add("--min-score", type=score, metavar="S", help="least score of stored objects")
+    add("--min-score", type=score, metavar="S", help="least score of objects in results")
     add("--verbose", action="store_true", help=VERBOSE)
 
 
@@ -90,9 +92,24 @@ def add_view_options(parser: "argparse._ActionsContainer") -> None:
 
 
 def predictor_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of `add_predictor_options`, with the GPU of this rank of torchrun."""
-    options = {name: getattr(args, name) for name in ("dtype", "batch_size", "min_score")}
-    return dict(options, device=args.device or rank_device())
+    """Return the values of `add_predictor_options`."""
+    return {name: getattr(args, name) for name in ("device", "dtype", "batch_size", "min_score")}
+
+
+def check_order(command: str, model: str, others: Sequence[str]) -> None:
+    """Raise ArgumentError if the model comes after what it predicts, before anything is loaded."""
+    models = [other for other in others if _is_model(other)]
+    if models and not _is_model(model):
+        fix = f"xcit-mm {command} {models[0]} {model}"
+        raise ArgumentError("model", f"the model comes first: {fix}")
+
+
+def _is_model(name: str) -> bool:
+    try:
+        find_config(name)
+    except (ValueError, OSError):
+        return False
+    return True
 
 
 def add_raster_options(parser: "argparse._ActionsContainer") -> None:

@@ -8,10 +8,10 @@ from .. import Predictor, predict_raster, score_raster
 from ..rasters.labels import LabelFile
 from ..rasters.settings import READING
 from ..utils.cli import CommandParser, cli_main
+from ..utils.errors import ArgumentError
 from ..utils.folders import check_output
 from ..utils.memory import keep_freed_memory
-from ..utils.ranks import rank_and_size
-from ..weights.zoo import find_model
+from ..utils.ranks import is_first
 from .options import (
     CHECKPOINT,
     LABEL_OPTIONS,
@@ -20,12 +20,13 @@ from .options import (
     add_predictor_options,
     add_raster_options,
     add_view_options,
+    check_order,
     predictor_options,
 )
 
 CALLS = """
-xcit-mm raster RASTER MODEL --out map.tif        # a segmentor: a GeoTIFF of classes
-xcit-mm raster RASTER MODEL --out objects.gpkg   # a detector; the same command resumes
+xcit-mm raster MODEL RASTER --out map.tif        # a segmentor: a GeoTIFF of classes
+xcit-mm raster MODEL RASTER --out objects.gpkg   # a detector; the same command resumes
 """
 
 
@@ -33,9 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     parser = CommandParser("raster", CALLS)
     add = parser.add_argument
-    add("raster", help="a GeoTIFF, a JPEG2000 or another format that GDAL reads")
-    add("config", metavar="MODEL", help=MODEL)
-    add("checkpoint", nargs="?", help=CHECKPOINT)
+    raster = "a GeoTIFF, a JPEG2000 or another format that GDAL reads"
+    add("model", metavar="MODEL", help=MODEL)
+    add("raster", metavar="RASTER", help=raster)
+    add("--checkpoint", metavar="FILE", help=CHECKPOINT)
     add("--out", type=Path, required=True, metavar="FILE", help="the result")
     add("--overwrite", action="store_true", help="replace the result, and start again")
     whole = f"{WHOLE} (default: of a segmentor)"
@@ -45,23 +47,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_view_options(parser)
     add_predictor_options(parser)
     args = parser.parse_args(argv)
-    return cli_main(lambda: predict(args), "the same command resumes", args.verbose)
+    interrupted = "run the same command again to continue"
+    return cli_main(lambda: predict(args), interrupted, args.verbose, parser)
 
 
 def predict(args: argparse.Namespace) -> None:
     """Predict a raster, and print the path and the score of the result."""
+    check_order("raster", args.model, [args.raster])
     columns = {name: getattr(args, name) for name in LABEL_OPTIONS}
-    if args.labels is None and any(columns.values()):
-        raise ValueError("--class-column, --class and --layer are for --labels: give it too")
-    config, checkpoint = find_model(args.config, args.checkpoint)
-    predictor = Predictor.from_pretrained(config, checkpoint, **predictor_options(args))
-    if args.labels is not None:
+    if args.labels is not None:  # an error comes before the model is loaded
         check_output(args.out, [args.labels])
         LabelFile(args.labels, **columns).check(args.raster)
+    for name, value in columns.items():
+        if args.labels is None and value is not None:
+            raise ArgumentError(name, f"{value} is for labels: give them too")
+    predictor = Predictor.from_pretrained(args.model, args.checkpoint, **predictor_options(args))
     names = (*READING, "aoi", "whole", "scale", "window", "scratch", "overwrite")
     options = {name: getattr(args, name) for name in names}
-    predict_raster(args.raster, predictor, args.out, **options)
-    if rank_and_size()[0] > 0:
+    predict_raster(predictor, args.raster, args.out, **options)
+    if not is_first():
         return
     print(args.out, flush=True)
     if args.labels is not None:

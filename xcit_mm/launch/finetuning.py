@@ -124,7 +124,7 @@ def finetune(
     if raster is not None:
         raster.check_folder(tiles, overwrite)
         written.append(tiles)
-    with lock_folder(folder, "work_dir"):
+    with lock_folder(folder):
         check_is_new(folder)
         with restored_on_error(written):
             if raster is None:

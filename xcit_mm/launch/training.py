@@ -69,7 +69,7 @@ def train(
     folder = Path(cfg.work_dir)
     with ExitStack() as stack:
         if is_first():
-            stack.enter_context(lock_folder(folder, "work_dir"))
+            stack.enter_context(lock_folder(folder))
         with quiet():
             checkpoint = find_checkpoint(cfg, resume)
             if checkpoint and is_complete(checkpoint):

@@ -5,14 +5,14 @@ drawing; tiles.
 from .listing import Item, Listing, find_items
 from .prediction import Prediction
 from .predictor import Predictor
-from .run import RunReport, predict_many
+from .run import Report, predict_many
 
 __all__ = [
     "Item",
     "Listing",
     "Prediction",
     "Predictor",
-    "RunReport",
+    "Report",
     "find_items",
     "predict_many",
 ]

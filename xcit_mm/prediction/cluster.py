@@ -1,36 +1,16 @@
-"""Processes that share a folder of predictions: the ranks of torchrun, and tasks of Ray."""
+"""Tasks of a Ray cluster that predict many images."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
-import torch
-
-from ..utils.ranks import rank_and_size
+from ..utils.errors import ArgumentError
 from .engine import Engine
 from .journal import Journal
 from .listing import Item
 from .predictor import Predictor
 
 CHUNK = 32  # items of a task of Ray at least, which builds the model for them
-
-
-def rank_device() -> str | None:
-    """Return the GPU of this rank of torchrun, or None without torchrun or GPUs."""
-    local_rank = os.environ.get("LOCAL_RANK")
-    if local_rank is None or not torch.cuda.is_available():
-        return None
-    return f"cuda:{local_rank}"
-
-
-def wait_for_ranks() -> None:
-    """Wait until all ranks call this function. A rank may work for days."""
-    if rank_and_size()[1] > 1:
-        if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo", timeout=timedelta(days=100))
-        torch.distributed.barrier()
 
 
 def predict_chunk(
@@ -55,7 +35,8 @@ def predict_on_ray(
         return
     model = engine.predictor.arguments
     if model is None:
-        raise ValueError("Ray's tasks build the model themselves: use Predictor.from_pretrained")
+        fix = "give a name, or a Predictor.from_pretrained"
+        raise ArgumentError("model", f"the tasks of Ray build it themselves: {fix}")
     ray: Any = import_module("ray")
     names = ("out", "category_ids", "drawing", "workers", "scratch")
     options = {name: getattr(engine, name) for name in names}

@@ -12,12 +12,13 @@ process that died leaves starts without records, and perhaps an incomplete last 
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from ..utils.errors import ArgumentError
 from .listing import Item
 
 JOURNAL = "journal"
@@ -87,27 +88,37 @@ def list_pending(
     Items without an id get the next free numbers from 1, whoever is recorded first.
 
     Raises:
-        ValueError: If an item has the name or id of another one with a record, or another id.
+        ArgumentError: If an item has the name or id of another one with a record, or another id.
     """
-    owners = {}  # paths by name and by id
-    for path, record in records.items():
-        owners[record["name"]] = path
-        owners[record["id"]] = path
-    taken = {*owners, *(item.id for item in items)}
+    _check_names(items, records)
+    taken = {record["id"] for record in records.values()} | {item.id for item in items}
     free_ids = (number for number in count(1) if number not in taken)
     new = []
     failed = []
     for item in items:
-        record = records.get(item.path, dict(id=item.id))
-        is_other = item.id is not None and item.id != record["id"]
-        if is_other or {owners.get(key, item.path) for key in item[1:]} != {item.path}:
-            problem = f"{item.path}, its name {item.name} or its id {item.id}"
-            raise ValueError(f"earlier results know {problem} otherwise: give another --out")
-        if item.path not in records:
+        record = records.get(item.path)
+        if record is None:
             new.append(item if item.id is not None else item._replace(id=next(free_ids)))
         elif "error" in record and retry_failed:
             failed.append(item._replace(id=record["id"]))
     return new + failed
+
+
+def _check_names(items: Sequence[Item], records: Mapping[str, dict[str, Any]]) -> None:
+    """Raise ArgumentError unless names and ids mean the images that they mean in records."""
+    path_of_name = {record["name"]: path for path, record in records.items()}
+    path_of_id = {record["id"]: path for path, record in records.items()}
+    for item in items:
+        path = item.path
+        problem = ""
+        if path_of_name.get(item.name, path) != path:
+            problem = f"the name {item.name} is that of {path_of_name[item.name]}"
+        elif item.id is not None and path_of_id.get(item.id, path) != path:
+            problem = f"the id {item.id} is that of {path_of_id[item.id]}"
+        elif item.id is not None and path in records and records[path]["id"] != item.id:
+            problem = f"its id is {item.id}, and was {records[path]['id']}"
+        if problem:
+            raise ArgumentError("out", f"it has results of {path}: {problem}: give another")
 
 
 class Journal:

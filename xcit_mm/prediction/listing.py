@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..datasets.coco import check_unique, read_coco
+from ..datasets.coco import read_coco
+from ..utils.errors import ArgumentError
 from ..utils.folders import SETTINGS
 from ..utils.images import PHOTO_SUFFIXES
 
-_FIX = "give images, folders or a COCO .json and the --root of its paths; see docs/recipes.md"
+_FIX = "give images, folders, or a COCO .json with the root of its paths; see docs/recipes.md"
 
 
 class Item(NamedTuple):
@@ -39,34 +40,51 @@ class Listing(NamedTuple):
     categories: Mapping[str, int] = {}
 
 
-def find_items(sources: Sequence[str | Path], root: str | Path | None = None) -> Listing:
-    """List images and the images below folders, or the images of a COCO json, of which some may be
-    missing.
+def find_items(
+    inputs: str | Path | Sequence[str | Path], root: str | Path | None = None
+) -> Listing:
+    """List the images to predict.
 
-    Hidden files, links to folders, folders of results and other files are left out.
+    Hidden files, links to folders, folders of results and other files are left out. Some images of
+    a COCO json may be missing: their predictions fail.
 
     Args:
+        inputs: Images, folders of images, or the path of one COCO json.
         root: Folder of the paths in a json. Default: that of the json.
 
     Raises:
-        OSError: If a source does not exist, has no images or cannot be read.
-        ValueError: If a file has another format, or two images have one name.
+        ArgumentError: If a file has another format, or two images have one name.
+        OSError: If an input does not exist, has no images or cannot be read.
     """
-    paths = [os.fspath(source) for source in sources]
+    inputs = [inputs] if isinstance(inputs, str | Path) else inputs
+    paths = [os.fspath(path) for path in inputs]
     left_out: list[str] = []
     if len(paths) == 1 and _suffix(paths[0]) == ".json":
         listing = _read_coco(Path(paths[0]), root)
     elif root is not None:
-        raise ValueError(f"root {root} is for paths in a COCO .json: leave it out")
+        raise ArgumentError("root", f"{root} is for the paths in a COCO .json: leave it out")
     else:
         items = [item for path in paths for item in _list_source(path, left_out)]
         listing = Listing(items, left_out)
     if not any(os.path.isfile(item.path) for item in listing.items):
         raise FileNotFoundError(f"no images at {', '.join(paths)}: {_FIX}")
-    fix = "predict each image once, and images of one name each with an --out"
-    check_unique((item.path for item in listing.items), f"{fix}: two have the path")
-    check_unique((item.name for item in listing.items), f"{fix}: two have the name")
+    _check_unique(listing.items)
     return listing
+
+
+def _check_unique(items: Sequence[Item]) -> None:
+    """Raise ArgumentError if an image is listed twice, or two images have one name."""
+    paths: set[str] = set()
+    path_of_name: dict[str, str] = {}
+    for path, name, _ in items:
+        if path in paths:
+            raise ArgumentError("inputs", f"{path} is given twice: give it once")
+        if name in path_of_name:
+            problem = f"{path_of_name[name]} and {path} have one name"
+            fix = "predict them into two folders, or give the folder that holds both"
+            raise ArgumentError("inputs", f"{problem}: {fix}")
+        paths.add(path)
+        path_of_name[name] = path
 
 
 def _suffix(path: str) -> str:
@@ -77,7 +95,7 @@ def _list_source(source: str, left_out: list[str]) -> list[Item]:
     """List an image, or those below a folder, and what is left out."""
     if os.path.isfile(source):
         if _suffix(source) not in PHOTO_SUFFIXES:
-            raise ValueError(f"{source} is not in a format that is predicted: {_FIX}")
+            raise ArgumentError("inputs", f"{source} is in no format that is predicted: {_FIX}")
         return [Item(os.path.abspath(source), os.path.basename(source))]
     paths = sorted(_list_folder(source, left_out))
     return [Item(os.path.abspath(path), os.path.relpath(path, source)) for path in paths]
@@ -106,7 +124,7 @@ def _read_coco(path: Path, root: str | Path | None) -> Listing:
         name = os.path.relpath(image_path, folder)
         if name.startswith(os.pardir + os.sep):
             problem = f"{path}: the file_name {image.file_name} leads out of {folder}"
-            raise ValueError(f"{problem}: write paths below the folder of --root")
+            raise ArgumentError("root", f"{problem}: give a folder that holds all images")
         items.append(Item(image_path, name, image.id))
     categories = {category.name: category.id for category in coco.categories}
     return Listing(items, categories=categories)

@@ -24,7 +24,7 @@ def label_type(names: Sequence[str]) -> type[np.unsignedinteger]:
 class Prediction:
     """A model's prediction for an image, as NumPy arrays.
 
-    `len` is the number of objects, or of classes in a segmentor's map.
+    `len` is the number of a detector's objects.
 
     Attributes:
         image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads other images.
@@ -80,16 +80,16 @@ class Prediction:
         return self.instances
 
     def above(self, score: float) -> "Prediction":
-        """Select the objects with a higher score, or all objects without scores."""
+        """Select the objects with at least this score, or all objects without scores."""
         if self._objects.confidence is None:
             return self
-        return replace(self, instances=self._objects[self.scores > score])
+        return replace(self, instances=self._objects[self.scores >= score])
 
     def draw(self, min_score: float = 0.3, font: str | None = None) -> np.ndarray:
         """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with a map's legend.
 
         Args:
-            min_score: Score above which objects are drawn.
+            min_score: Least score of the objects that are drawn.
             font: Path of the font of the names. Default: DejaVu Sans, which has European letters.
 
         Raises:
@@ -129,7 +129,7 @@ class Prediction:
         return replace(self._objects, data=dict(class_name=np.array(self.names)[self.labels]))
 
     def __len__(self) -> int:
-        return len(self.boxes) if self.segmentation is None else len(np.unique(self.segmentation))
+        return len(self._objects)
 
     def __repr__(self) -> str:
         if self.segmentation is None:

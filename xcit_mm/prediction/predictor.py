@@ -24,8 +24,9 @@ from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
 from ..utils.compat import can_autocast
 from ..utils.configs import ModelInput, read_config, tested_metainfo
+from ..utils.errors import ArgumentError
 from ..utils.output import say
-from ..utils.ranks import rank_and_size
+from ..utils.ranks import rank_device
 from ..version import __version__
 from ..weights.published import PUBLISHED, published_name
 from ..weights.zoo import find_model
@@ -43,8 +44,7 @@ class Predictor:
     Args:
         model: A model of mmdet or mmseg with its weights, which stays as it is.
         cfg: The model's config, whose test pipeline preprocesses images.
-        device: A device of torch. Default: that of the model; in `from_pretrained` a GPU if
-            available.
+        device: A device of torch. Default: that of the model.
         tile: Side of the tiles in which images are predicted, in pixels. Default: whole images.
         overlap: Minimum overlap of tiles, or of the windows of a detector, in pixels. Default: a
             quarter of the tile, or 256 pixels.
@@ -85,15 +85,19 @@ class Predictor:
         if scope not in ("mmdet", "mmseg"):
             raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
         if min_score is not None and scope != "mmdet":
-            raise ValueError(f"{min_score=}: only detectors have scores, leave it out")
+            raise ArgumentError(
+                "min_score", f"{min_score}: only detectors have scores: leave it out"
+            )
         if tile is None and not whole:
             for name, value in dict(overlap=overlap, scale=scale, window=window).items():
                 if value is not None:
-                    raise ValueError(f"{name}={value} is for large images: give tile or whole too")
+                    raise ArgumentError(
+                        name, f"{value} is for large images: give tile or whole too"
+                    )
         if dtype not in (*DTYPES, "auto"):
-            raise ValueError(f"{dtype=}: give {', '.join(DTYPES)} or auto")
+            raise ArgumentError("dtype", f"{dtype!r}: give {', '.join(DTYPES)} or auto")
         if batch_size < 1:
-            raise ValueError(f"{batch_size=}: must be positive")
+            raise ArgumentError("batch_size", f"{batch_size}: must be positive")
         self.cfg = cfg
         self.batch_size = batch_size
         self.min_score = min_score
@@ -113,7 +117,9 @@ class Predictor:
         self.dtype = DTYPES[fast_dtype(self.device) if dtype == "auto" else dtype]
         if not can_autocast(torch.device(self.device).type, self.dtype):
             fix = "give bfloat16, or take torch 2.2 or newer"
-            raise ValueError(f"{dtype=}: torch {torch.__version__} has none on a CPU: {fix}")
+            raise ArgumentError(
+                "dtype", f"torch {torch.__version__} has no {dtype} on a CPU: {fix}"
+            )
         self._checksum = _checksum(model)  # of the weights before they are folded
         own_model = copy_sharing_weights(model).eval().to(self.device)
         self.model: Any = prepare_for_inference(own_model)
@@ -126,7 +132,7 @@ class Predictor:
         else:
             for finding in check_sizes(cfg, self.model):
                 say(str(finding))
-        if self.view and rank_and_size()[0] == 0:
+        if self.view:
             say(str(self.view))
 
     @classmethod
@@ -143,6 +149,8 @@ class Predictor:
             model: Name of a published model, the folder of a training run or the path of a config.
             checkpoint: A path, a URL or `xcit://NAME`, in place of that of the name or folder. A
                 config requires it.
+            device: A device of torch. Default: the GPU of this process of torchrun, or a GPU if
+                there is one.
             options: Other arguments of the class, such as `tile` and `dtype`.
         """
         config, weights = find_model(str(model), None if checkpoint is None else str(checkpoint))
@@ -154,7 +162,9 @@ class Predictor:
         published = PUBLISHED.get(published_name(weights))
         if published and "large" not in cfg:
             cfg.large = dict(scale=published.scale)
-        predictor = cls(load_model(cfg, weights), cfg, device or get_device(), **options)
+        predictor = cls(
+            load_model(cfg, weights), cfg, device or rank_device() or get_device(), **options
+        )
         predictor.arguments = dict(model=config, checkpoint=weights) | options
         return predictor
 
@@ -190,7 +200,9 @@ class Predictor:
         if isinstance(images, str | np.ndarray) or not isinstance(images, Sequence):
             return self([images], None if valid is None else [valid])[0]
         if valid is not None and len(valid) != len(images):
-            raise ValueError(f"{len(valid)} masks for {len(images)} images: give one for each")
+            raise ArgumentError(
+                "valid", f"{len(valid)} masks for {len(images)} images: give one for each"
+            )
         masks = () if valid is None else valid
         arrays = map(self.preprocess.read, images)
         if self.view is None:
@@ -229,7 +241,7 @@ class Predictor:
         if isinstance(image, str | Path | np.ndarray):
             image = ImageSource(self.preprocess.read(image), valid)
         elif valid is not None:
-            raise ValueError("valid is for a path or an array: a Source says it itself")
+            raise ArgumentError("valid", "is for a path or an array: a Source says it itself")
         view = self.view or self._whole_view
         if view.whole:
             return SeenWhole(self, image, view, folder)
@@ -317,6 +329,22 @@ class Predictor:
             instances = instances[instances.scores >= self.min_score]
         detections = to_detections(instances, image.shape[:2])
         return Prediction(image, detections, None, self.names, palette)
+
+
+def as_predictor(
+    model: str | Path | Predictor, checkpoint: str | Path | None, device: str | None
+) -> Predictor:
+    """Return a predictor as it is, or build that of a model as `Predictor.from_pretrained`.
+
+    Raises:
+        ArgumentError: If a predictor is given with a checkpoint or a device.
+    """
+    if isinstance(model, str | Path):
+        return Predictor.from_pretrained(model, checkpoint, device)
+    for name, value in dict(checkpoint=checkpoint, device=device).items():
+        if value is not None:
+            raise ArgumentError(name, "is for the name of a model: a Predictor has its own")
+    return model
 
 
 def _checksum(model: nn.Module) -> int:

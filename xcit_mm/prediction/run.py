@@ -2,21 +2,21 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
-from ..utils.errors import preview
+from ..utils.errors import ArgumentError, preview
 from ..utils.folders import SETTINGS, check_output, lock_folder, open_folder, scratch_folder
-from ..utils.output import progress_bar
-from ..utils.ranks import rank_and_size
-from .cluster import predict_on_ray, wait_for_ranks
+from ..utils.output import progress_bar, say
+from ..utils.ranks import rank_and_size, wait_for_ranks
+from .cluster import predict_on_ray
 from .engine import Engine, taps_name
 from .journal import JOURNAL, Journal, list_pending, read_journals
-from .listing import Item, Listing
-from .predictor import Predictor
+from .listing import Item, Listing, find_items
+from .predictor import Predictor, as_predictor
 from .results import IMAGES, LABELS, PREDICTIONS, VISUALIZATIONS, result_paths, write_jsons
 
 NEW = ".new"
@@ -28,12 +28,12 @@ TAPS = ".taps"
 """Folder, in that of a run, of what the trunk computes of images that it sees whole."""
 
 
-class RunReport(NamedTuple):
-    """Result of a run.
+class Report(NamedTuple):
+    """What `predict_many` has done.
 
     Attributes:
         out: Folder of the results.
-        predicted: Number of images with a result, of this call or an earlier one.
+        predicted: Number of images with a result, from this call or an earlier one.
         failures: Path and reason of each image that failed.
         is_new: Whether there was an image to predict.
     """
@@ -45,46 +45,73 @@ class RunReport(NamedTuple):
 
     def __str__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
-        fix = "" if self.is_new else " (none of them now: --overwrite predicts all again)"
+        fix = "" if self.is_new else " (none of them now: set overwrite to predict all again)"
         return f"{self.predicted} predicted{failed}: {self.out}{fix}"
 
 
 def predict_many(
-    listing: Listing,
-    predictor: Predictor,
+    model: str | Path | Predictor,
+    inputs: str | Path | Sequence[str | Path] | Listing,
     out: str | Path,
-    drawing: dict[str, Any] | None = None,
+    *,
+    checkpoint: str | Path | None = None,
+    device: str | None = None,
+    root: str | Path | None = None,
+    draws: bool = True,
+    draw_score: float = 0.3,
+    font: str | Path | None = None,
     workers: int | None = None,
     ray: str | None = None,
-    overwrite: bool = False,
     retry_failed: bool = False,
+    overwrite: bool = False,
     scratch: str | Path | None = None,
-) -> RunReport | None:
-    """Predict the items that have no record in a folder, as docs/prediction.md describes.
+) -> Report | None:
+    """Predict many images into a folder.
 
-    Each rank of torchrun predicts items of its own.
+    Each image gets a drawing in `visualizations`, and a segmentor's map in `labels`. At the end,
+    `images.json` lists the images, and `predictions.json` has a detector's objects as COCO results.
+    The same call resumes after any stop: it predicts the images that have no record. An image that
+    fails is a record with the reason. Processes of torchrun share the images.
+
+        from xcit_mm import Predictor, predict_many
+
+        report = predict_many("maskrcnn_xcit_tiny_12_p16", "photos", "predictions")
+        predictor = Predictor.from_pretrained("work_dirs/nuts", tile=800, batch_size=4)
+        report = predict_many(predictor, ["a.jpg", "b.jpg"], "in-tiles", draw_score=0.5)
 
     Args:
-        listing: From `find_items`.
-        drawing: Arguments of `Prediction.draw`, or None to draw nothing.
+        model: A `Predictor`, or a model as `Predictor.from_pretrained` takes it.
+        inputs: Images, folders of images, a COCO json, or what `find_items` returns.
+        out: Folder of the results.
+        checkpoint, device: As in `Predictor.from_pretrained`, for the name of a model.
+        root: Folder of the paths in a COCO json. Default: that of the json.
+        draws: Whether to draw the predictions.
+        draw_score: Least score of the objects that are drawn.
+        font: Path of the font of the names in drawings. Default: DejaVu Sans.
         workers: Number of processes that read images. Default: 2 beside a GPU, else 0.
         ray: Address of a Ray cluster, 'auto' for that of this machine, or 'local' for a new one.
+        retry_failed: Whether to predict failures again.
         overwrite: Whether to replace the results of earlier calls. They stay until all images are
             predicted; the new ones are in `OUT/.new` until then.
-        retry_failed: Whether to predict failures again.
         scratch: Folder for what the trunk computes of images that it sees whole, if it needs more
             than 256 MiB. Default: `OUT/.taps`.
 
     Returns:
-        Results and failures in the folder, or None in the ranks of torchrun other than 0.
+        Results and failures in the folder, or None in the processes of torchrun but the first.
 
     Raises:
-        ValueError: If the folder holds an input, or results of another model or option.
+        ArgumentError: If the inputs are no images, or the folder holds an input, or results of
+            another model or option.
         OSError: If the folder is not of a run, is in use, or cannot be written.
         RuntimeError: If a process that reads images died. Another call finds the image.
     """
+    listing = inputs if isinstance(inputs, Listing) else find_items(inputs, root)
+    if listing.left_out:
+        say(f"left out {len(listing.left_out)}: {preview(listing.left_out)}")
+    predictor = as_predictor(model, checkpoint, "cpu" if ray else device)  # the tasks use the GPUs
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
+    drawing = dict(min_score=draw_score, font=font and str(font)) if draws else None
     out = Path(os.path.abspath(out))
     category_ids = _category_ids(predictor, listing.categories)
     folder = out / NEW if overwrite else out
@@ -138,7 +165,8 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
     missing = [name for name in names if name not in categories]
     if missing:
         problem = f"the json has no category {preview(missing)}, a class of the model"
-        raise ValueError(f"{problem}, but {preview(categories)}: rename them in the json")
+        fix = f"but {preview(categories)}: rename them in the json"
+        raise ArgumentError("inputs", f"{problem}, {fix}")
     return [categories[name] for name in names]
 
 
@@ -150,13 +178,19 @@ def _open_results(engine: Engine, listing: Listing, out: Path) -> Iterator[None]
     paths = {item.path for item in listing.items}
     check_output(out, paths)
     folder = engine.out
-    settings = dict(category_ids=engine.category_ids, drawing=engine.drawing)
-    settings |= engine.predictor.settings
-    with lock_folder(out, "--out") if folder != out else nullcontext():
+    drawing = engine.drawing or {}
+    settings = dict(
+        category_ids=engine.category_ids,
+        draws=engine.drawing is not None,
+        draw_score=drawing.get("min_score"),
+        font=drawing.get("font"),
+        **engine.predictor.settings,
+    )
+    with lock_folder(out) if folder != out else nullcontext():
         _replace_results(out)  # which a kill may have stopped
         for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
             if (out / name).exists() and not (out / SETTINGS).exists():
-                raise FileExistsError(f"{out / name} is not of a run: give another --out")
+                raise FileExistsError(f"{out / name} is not of a run: choose another folder")
         if folder != out and not paths.issuperset(read_journals(folder).records):
             shutil.rmtree(folder)  # of other images
         with open_folder(folder, settings, folder != out, lambda: _list_results(folder)):
@@ -195,7 +229,7 @@ def _replace_results(out: Path) -> None:
     shutil.rmtree(new)
 
 
-def _report(engine: Engine, is_new: bool) -> RunReport:
+def _report(engine: Engine, is_new: bool) -> Report:
     predictor = engine.predictor
     classes = zip(engine.category_ids, predictor.names, strict=True)
     categories = [dict(id=id_, name=name) for id_, name in classes]
@@ -209,4 +243,4 @@ def _report(engine: Engine, is_new: bool) -> RunReport:
             images.append(place | dict(height=record["height"], width=record["width"]))
     coco = dict(images=images, categories=categories, annotations=[])
     write_jsons(engine.out, coco, predictor.is_detector)
-    return RunReport(engine.out, len(images), failures, is_new)
+    return Report(engine.out, len(images), failures, is_new)

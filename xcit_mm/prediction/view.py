@@ -8,6 +8,7 @@ from mmengine.config import Config
 
 from ..models.large_heads import pooled_head
 from ..utils.configs import ModelInput
+from ..utils.errors import ArgumentError
 from .preprocessing import Preprocessing
 from .windows import CELL, check_overlap
 
@@ -73,26 +74,28 @@ def choose_view(
             pools over the image 768; of a detector the side of the images in training.
 
     Raises:
-        ValueError: If an option does not fit, no scale is known, or the test pipeline stretches
-            images.
+        ArgumentError: If an option does not fit, or no scale is known.
+        ValueError: If the test pipeline stretches images.
     """
     scale = _choose_scale(cfg, preprocess, scale)
     side = ModelInput(cfg).side
     if whole:
         if tile is not None:
-            raise ValueError(f"{tile=} is not for whole images: give window, or leave it out")
+            raise ArgumentError(
+                "tile", f"{tile} is not for whole images: give window, or leave it out"
+            )
         if window is not None and window < CELL:
-            raise ValueError(f"{window=}: give at least {CELL}")
+            raise ArgumentError("window", f"{window} pixels: give at least {CELL}")
         if overlap is not None and overlap < 0:
-            raise ValueError(f"{overlap=}: must not be negative")
+            raise ArgumentError("overlap", f"{overlap} pixels: must not be negative")
         if cfg.default_scope == "mmdet":
             return View(scale, whole, window or side or WINDOW, round((overlap or 0) * scale))
         default = WINDOW if pooled_head(model) is None else WINDOW_OF_POOLS
         return View(scale, whole, window or default, 2 * CELL)
     if window is not None:
-        raise ValueError(f"{window=} is for whole images: give tile, or whole=True")
+        raise ArgumentError("window", f"{window} is for whole images: give tile, or set whole")
     if tile is None and side is None:
-        raise ValueError("the config says no size of images: give tile")
+        raise ArgumentError("tile", "the config says no size of images: give that of a tile")
     tile = tile or round((side or 0) / scale)
     overlap = tile // 4 if overlap is None else overlap
     check_overlap(tile, overlap)
@@ -104,14 +107,15 @@ def _choose_scale(cfg: Config, preprocess: Preprocessing, scale: float | None) -
     """Return a given scale, that in a config, or that of its training images.
 
     Raises:
-        ValueError: If it is not positive or not known, or the test pipeline stretches images.
+        ArgumentError: If it is not positive or not known.
+        ValueError: If the test pipeline stretches images.
     """
     trained = trained_scale(cfg, preprocess)
     if scale is None:
         scale = (cfg.get("large") or {}).get("scale")
     if scale is not None:
         if not 0 < scale < math.inf:
-            raise ValueError(f"{scale=}: must be positive")
+            raise ArgumentError("scale", f"{scale}: must be positive")
         return scale
     height, width = _training_size(cfg)
     if (height, width) == _PHOTO:
@@ -120,7 +124,7 @@ def _choose_scale(cfg: Config, preprocess: Preprocessing, scale: float | None) -
         if not math.isclose(of_larger, trained, rel_tol=0.01):
             problem = "the config has no large = dict(scale=...), the scale of the training images"
             seen = f"the test pipeline resizes {width} x {height} pixels by {trained:.3g}"
-            raise ValueError(f"{problem}; {seen}: give --scale {trained:.3g}")
+            raise ArgumentError("scale", f"{problem}; {seen}: give {trained:.3g}")
     return trained
 
 

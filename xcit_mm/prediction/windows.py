@@ -4,6 +4,8 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
+from ..utils.errors import ArgumentError
+
 # Windows of neck and heads start at its multiples, so that their cells are those of the image at
 # all strides of heads. It is also the least margin in which a window sees its neighbours.
 CELL = 128  # pixels
@@ -39,7 +41,7 @@ def tiles_along(length: int, tile: int, overlap: int) -> list[Window]:
     An axis shorter than a tile is one tile. Interiors end in the middle of the shared pixels.
 
     Raises:
-        ValueError: If the tile is not positive or the overlap not between 0 and the tile.
+        ArgumentError: If the tile is not positive or the overlap not between 0 and the tile.
     """
     check_overlap(tile, overlap)
     tile = min(tile, length)
@@ -56,11 +58,12 @@ def tiles_along(length: int, tile: int, overlap: int) -> list[Window]:
 
 
 def check_overlap(tile: int, overlap: int) -> None:
-    """Raise ValueError if tiles cannot overlap by so many pixels."""
+    """Raise ArgumentError if tiles cannot overlap by so many pixels."""
+    if tile < 1:
+        raise ArgumentError("tile", f"{tile} pixels: must be positive")
     if not 0 <= overlap < tile:
-        raise ValueError(
-            f"tiles of {tile} pixels with an overlap of {overlap}: must be 0 <= overlap < tile"
-        )
+        problem = f"{overlap} of tiles of {tile} pixels"
+        raise ArgumentError("overlap", f"{problem}: give at least 0, and less than a tile")
 
 
 def windows_along(span: slice, length: int, side: int, overlap: int) -> list[Window]:

@@ -11,10 +11,10 @@ import shapely
 from ..datasets.dataset import IGNORED
 from ..prediction.windows import check_overlap, tiles_along
 from ..utils.atomic import atomic_path
-from ..utils.errors import preview
+from ..utils.errors import ArgumentError, preview
 from ..utils.output import progress_bar, say
 from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels, note_similar
-from .polygons import area_in_pixels, box_of, in_pixels, to_map
+from .polygons import Polygons, area_in_pixels, box_of, in_pixels, to_map
 from .raster import Raster
 from .settings import READING, SCALING
 from .tiles import Tile, write_images, write_maps, write_objects
@@ -55,7 +55,7 @@ def check_folder(folder: Path, overwrite: bool) -> None:
         ValueError: If it has files of the user.
     """
     if folder.exists() and not overwrite:
-        raise FileExistsError(f"{folder} exists: set overwrite, which cuts the tiles again")
+        raise FileExistsError(f"{folder} exists: set overwrite to cut the tiles again")
     others = [path.name for path in folder.glob("*") if path.name not in _WRITTEN]
     if others:
         raise ValueError(f"{folder} holds {preview(others)}, which are not of tiles: move them")
@@ -68,7 +68,7 @@ def cut_raster(
     reading: Mapping[str, Any],
     *,
     is_detector: bool,
-    aoi: str | Path | None = None,
+    aoi: Polygons | None = None,
     hold_out: bool = True,
     model_classes: Sequence[str] = (),
 ) -> Tiles:
@@ -79,11 +79,11 @@ def cut_raster(
 
     Args:
         reading: What `resolve_settings` returns.
-        aoi: Vector file of the area in which the labels are complete. Default: the raster.
+        aoi: The area in which the labels are complete. Default: the raster.
         model_classes: Classes of the model. If the labels have the same, they take their order.
 
     Raises:
-        ValueError: If no label lies in the area, or labels and raster do not match.
+        ArgumentError: If no label lies in the area, or labels and raster do not match.
     """
     options = dict(reading)
     tile = options.pop("tile")
@@ -122,18 +122,19 @@ def _read_labels(
     classes = polygons["class"][is_inside]
     has_class = classes != NO_CLASS
     if not has_class.any():
-        problem = f"{source.path} has no polygon with a class in the area"
-        raise ValueError(f"{problem}: compare both in a GIS")
+        problem = f"{source.name} has no polygon with a class in the area"
+        raise ArgumentError("labels", f"{problem}: compare both in a GIS")
     counts = f"{(~is_inside).sum()} outside of the area, {(~has_class).sum()} without a class"
-    say(f"{source.path}: {len(polygons)} polygons, {counts}")
+    say(f"{source.name}: {len(polygons)} polygons, {counts}")
     names = sorted({*classes[has_class]})
-    note_similar({*names, *model_classes}, source.path)
+    note_similar({*names, *model_classes}, source.name)
     if not is_detector:
         names = [BACKGROUND, *(name for name in names if name != BACKGROUND)]
     if set(names) == set(model_classes):
         names = list(model_classes)
     if len(names) > IGNORED:
-        raise ValueError(f"{source.path} has {len(names)} classes: a map has at most {IGNORED}")
+        problem = f"{source.name} has {len(names)} classes"
+        raise ArgumentError("labels", f"{problem}: a map has at most {IGNORED}")
     return Labels(polygons[is_inside], raster, names)
 
 

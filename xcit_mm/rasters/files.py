@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.atomic import atomic_path
+from ..utils.errors import ArgumentError
 from ..utils.folders import find_change
 from .gdal import open_raster
 
@@ -32,7 +33,7 @@ def check_finished(out: Path, settings: Mapping[str, Any]) -> None:
     """Check that a finished result was made with these settings.
 
     Raises:
-        ValueError: If it was made with others, or by another program, which does not say what it
+        ArgumentError: If it was made with others, or by another program, which does not say what it
             was made from. The message names the first difference.
         OSError, RuntimeError: If it is no file of GDAL.
     """
@@ -46,4 +47,6 @@ def check_finished(out: Path, settings: Mapping[str, Any]) -> None:
     made_from = json.loads(metadata.get(MADE_FROM, "{}"))
     change = find_change({name: made_from.get(name) for name in settings}, settings)
     if change:
-        raise ValueError(f"{out} is of another run: {change}: give another out, or overwrite")
+        raise ArgumentError(
+            "out", f"{out} is of another run: {change}: give another, or set overwrite"
+        )

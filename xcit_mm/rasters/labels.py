@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import shapely
 
+from ..utils.errors import ArgumentError
 from ..utils.output import say
 from .gdal import open_raster
-from .polygons import box_of, burn, in_pixels, read_polygons, repair
+from .polygons import Polygons, box_of, burn, in_pixels, name_of, read_polygons, repair
 
 BACKGROUND = "background"
 NO_CLASS = ""
@@ -20,18 +21,24 @@ UNLABELLED = -1
 
 
 class LabelFile(NamedTuple):
-    """A user's file of labels.
+    """A user's labels, in a vector file or in memory.
 
     Attributes:
+        polygons: The path of the file, or a GeoDataFrame.
         class_column: Column of the classes. Default: `class`.
         class_name: Class of all polygons, in place of a column.
         layer: Layer of the polygons. Default: the only one.
     """
 
-    path: str | Path
+    polygons: Polygons
     class_column: str | None = None
     class_name: str | None = None
     layer: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages call the labels."""
+        return name_of(self.polygons)
 
     def check(self, raster: str | Path) -> None:
         """Read the labels of a raster once, so that an error ends a command before its work."""
@@ -42,30 +49,30 @@ class LabelFile(NamedTuple):
         """Read the polygons as a GeoDataFrame of `class` and `geometry` in a coordinate system.
 
         Raises:
-            ValueError: If the file has no polygon, or no column of classes.
+            ArgumentError: If there is no polygon, or no column of classes.
             RuntimeError: If GDAL cannot read the file.
         """
-        polygons = read_polygons(self.path, crs, self.layer)
+        polygons = read_polygons(self.polygons, crs, self.layer)
         if polygons.empty:
-            raise ValueError(f"{self.path} has no polygons on the map of the raster")
+            raise ArgumentError("labels", f"{self.name} has no polygons on the map of the raster")
         classes: Any = self.class_name
         if classes is None:
             column = self.class_column or "class"
             columns = polygons.columns.drop("geometry")
             if column not in columns:
-                problem = f"{self.path} has no column {column}, but {', '.join(columns) or 'none'}"
-                raise ValueError(f"{problem}: give --class-column, or --class NAME for all")
+                problem = f"{self.name} has no column {column}, but {', '.join(columns) or 'none'}"
+                raise ArgumentError("class_column", f"{problem}: name one, or one class for all")
             # Numbers are floats where one is missing.
             names = polygons[column].convert_dtypes().astype("string")
             classes = names.fillna(NO_CLASS).astype(object)
         return polygons[["geometry"]].assign(**{"class": classes})
 
 
-def note_similar(names: Iterable[str], path: str | Path) -> None:
+def note_similar(names: Iterable[str], source: str) -> None:
     """Print a line if names of classes differ only by case or spaces."""
     for name, count in Counter("".join(name.split()).casefold() for name in set(names)).items():
         if count > 1:
-            say(f"{path}: {count} classes are {name!r}, but for case or spaces")
+            say(f"{source}: {count} classes are {name!r}, but for case or spaces")
 
 
 class Labels:

@@ -2,42 +2,42 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 import shapely
 
 from ..prediction.windows import Window
+from ..utils.errors import ArgumentError
 from ..utils.output import say
+
+if TYPE_CHECKING:
+    import geopandas
 
 Span = slice | Window
 """Pixels along one axis."""
+Polygons: TypeAlias = Union[str, Path, "geopandas.GeoDataFrame"]
+"""The path of a vector file, or its content."""
 
 
-def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
-    """Read the polygons of a vector file as a GeoDataFrame in a coordinate system.
+def read_polygons(source: Polygons, crs: Any, layer: str | None = None) -> Any:
+    """Read polygons as a GeoDataFrame in a coordinate system.
 
     Shapes that are no polygons, or have no place in this system, are left out, as a line says.
 
     Args:
-        crs: The coordinate system, or None if neither the raster nor the file has one.
-        layer: Name of the layer. Default: the only one that has shapes.
+        crs: The coordinate system, or None if neither the raster nor the polygons have one.
+        layer: Name of the layer of a file. Default: the only one that has shapes.
 
     Raises:
-        ValueError: If the file has several layers, or no coordinate system.
+        ArgumentError: If the file has several layers.
+        ValueError: If the polygons or the raster have no coordinate system.
         RuntimeError: If GDAL cannot read the file.
     """
-    import geopandas
-
-    layers = geopandas.list_layers(path)
-    names = layers["name"][layers["geometry_type"].notna()].tolist()
-    if layer is None and len(names) != 1:
-        shown = ", ".join(names) or "no shapes"
-        raise ValueError(f"{path} has the layers {shown}: give a file of one, or --layer")
-    table = geopandas.read_file(path, layer=layer or names[0])
+    table = _read_file(source, layer) if isinstance(source, str | Path) else source
     if (table.crs is None) != (crs is None):
-        lacking = path if table.crs is None else "the raster"
-        raise ValueError(f"{lacking} has no coordinate system: assign it in a GIS")
+        without = name_of(source) if table.crs is None else "the raster"
+        raise ValueError(f"{without} has no coordinate system: assign it in a GIS")
     if crs is not None:
         table = table.to_crs(crs)
     placed = table[np.isfinite(table.bounds).all(axis=1)]
@@ -45,8 +45,25 @@ def read_polygons(path: str | Path, crs: Any, layer: str | None = None) -> Any:
     polygons = placed[placed.geom_type.isin(["Polygon", "MultiPolygon"])]
     if len(polygons) < len(table):
         count = f"{len(table) - len(polygons)} of {len(table)} shapes"
-        say(f"{path}: {count} are left out: no polygons, or not on the raster's map")
+        say(f"{name_of(source)}: {count} are left out: no polygons, or not on the raster's map")
     return polygons
+
+
+def _read_file(path: str | Path, layer: str | None) -> Any:
+    """Read a layer of a vector file, by default the only one that has shapes."""
+    import geopandas
+
+    layers = geopandas.list_layers(path)
+    names = layers["name"][layers["geometry_type"].notna()].tolist()
+    if layer is None and len(names) != 1:
+        shown = ", ".join(names) or "no shapes"
+        raise ArgumentError("layer", f"{path} has the layers {shown}: name one of them")
+    return geopandas.read_file(path, layer=layer or names[0])
+
+
+def name_of(source: Polygons) -> str:
+    """Return how messages call polygons: by the path of their file."""
+    return str(source) if isinstance(source, str | Path) else "the GeoDataFrame"
 
 
 def repair(shapes: Any) -> np.ndarray:
@@ -69,21 +86,21 @@ def to_map(shapes: Any, raster: Any) -> Any:
     )
 
 
-def area_in_pixels(path: str | Path | None, raster: Any) -> Any:
-    """Return the union of the polygons of `--aoi` within a raster, or an open file of rasterio, in
-    pixels, or all of the raster.
+def area_in_pixels(aoi: Polygons | None, raster: Any) -> Any:
+    """Return the union of polygons within a raster, or an open file of rasterio, in pixels.
+    Without polygons, return all of the raster.
 
     Raises:
-        ValueError: If the area covers no pixel.
+        ArgumentError: If the area covers no pixel.
     """
     whole = shapely.box(0, 0, raster.width, raster.height)
-    if path is None:
+    if aoi is None:
         return whole
-    polygons = read_polygons(path, raster.crs)
+    polygons = read_polygons(aoi, raster.crs)
     area = shapely.union_all(in_pixels(polygons.geometry, raster)).intersection(whole)
     if area.area < 1:
         fix = "compare both in a GIS, and cut what is much larger than the raster"
-        raise ValueError(f"{path} covers no pixel of the raster: {fix}")
+        raise ArgumentError("aoi", f"{name_of(aoi)} covers no pixel of the raster: {fix}")
     return area
 
 

@@ -3,7 +3,7 @@ into a file of its own.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
@@ -14,81 +14,104 @@ import numpy as np
 import shapely
 from shapely.affinity import scale as scaled
 
-from ..prediction.cluster import wait_for_ranks
 from ..prediction.joining import interior, reported_objects, to_image
-from ..prediction.predictor import Predictor
+from ..prediction.predictor import Predictor, as_predictor
 from ..prediction.seams import concatenate
 from ..prediction.seen import InTiles, Seen, SeenWhole, check_whole, is_exact_whole
 from ..prediction.view import View, choose_view
 from ..prediction.windows import Window
+from ..utils.errors import ArgumentError
 from ..utils.folders import check_output, open_folder, scratch_folder
 from ..utils.output import progress_bar, say
-from ..utils.ranks import rank_and_size
+from ..utils.ranks import rank_and_size, wait_for_ranks
 from . import maps, objects
 from .files import check_finished, rows_folder, written_file
-from .polygons import area_in_pixels, box_of, covers
-from .raster import Raster
+from .polygons import Polygons, area_in_pixels, box_of, covers, name_of
+from .raster import Numbers, Raster
 from .settings import SCALING, resolve_settings
 
 
 def predict_raster(
+    model: str | Path | Predictor,
     raster: str | Path,
-    predictor: Predictor,
     out: str | Path,
     *,
-    aoi: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    device: str | None = None,
+    bands: Sequence[int] | None = None,
+    bounds: Numbers | None = None,
+    nodata: float | None = None,
+    tile: int | None = None,
+    overlap: int | None = None,
+    aoi: Polygons | None = None,
     whole: bool | None = None,
     scale: float | None = None,
     window: int | None = None,
     scratch: str | Path | None = None,
     overwrite: bool = False,
-    **options: Any,
 ) -> Path:
     """Predict a raster, and write a segmentor's map or a detector's table of objects.
 
-    The folder `OUT.parts` holds the rows that are done, until all are: the same call resumes.
-    Processes of torchrun share the rows, and the first writes the result.
+    A map is a GeoTIFF of class numbers, 255 without data. A table is a GeoPackage of polygons with
+    `class` and `score`. Both have the raster's place. Until the result is written, the folder
+    `OUT.parts` holds the rows that are done, and the same call resumes. Processes of torchrun share
+    the rows, and the first writes the result.
+
+        from xcit_mm import Predictor, predict_raster
+
+        predict_raster("work_dirs/mosaic", "mosaic.tif", "crowns.gpkg", aoi="plots.gpkg")
+        predictor = Predictor.from_pretrained("work_dirs/mosaic", batch_size=8)
+        predict_raster(predictor, "mosaic.tif", "crowns.gpkg", tile=512, bounds=[0, 4000])
 
     Args:
+        model: A `Predictor`, or a model as `Predictor.from_pretrained` takes it.
         raster: Path or URL of a file that GDAL reads.
         out: `.tif` or `.tiff` for a segmentor, `.gpkg` for a detector. A finished result of the
             same raster, model and options stays, as a line says.
-        aoi: Vector file, whose polygons limit the prediction.
+        checkpoint, device: As in `Predictor.from_pretrained`, for the name of a model.
+        bands: Numbers of the bands, from 1.
+        bounds: Stored values that become 0 and 255, a pair for all bands or one for each.
+        nodata: A value without data, in addition to what the file declares.
+        tile: Side of a tile in pixels of the raster.
+        overlap: Pixels that neighbouring tiles, or a detector's windows, share at least.
+            `bands`, `bounds`, `nodata`, `tile` and `overlap` are by default those of
+            `raster = dict(...)` in the config.
+        aoi: Vector file or GeoDataFrame, whose polygons limit the prediction.
         whole: Whether the trunk sees the raster whole, and only neck and heads see windows.
             Default: for a segmentor that is exact so, without `aoi` and `tile`, in one process.
-        scale, window: As of `Predictor`.
+        scale, window: As in `Predictor`.
         scratch: Folder for what the trunk computes of a raster that it sees whole, 16 bytes for
             each channel of each token. Default: that of the rows.
         overwrite: Whether to replace the result of an earlier call, which stays until the new one
             is written.
-        options: `tile` and `overlap` in pixels, and `bands`, `bounds` and `nodata` of `Raster`.
-            Default: those of `raster = dict(...)` in the config.
 
     Returns:
         The path of the result, which exists when all processes have ended.
 
     Raises:
-        ValueError: If an option does not match the raster or the model, or if there is a result of
-            another raster, model or option, or rows of such a result. The message names it.
+        ArgumentError: If an option does not match the raster or the model, or if there is a result
+            of another raster, model or option, or rows of such a result. The message names it.
         OSError, RuntimeError: If a file cannot be read or written, or another process writes the
             same result.
     """
     out = Path(out)
-    check_output(out, filter(None, (raster, aoi)))
+    check_output(out, [path for path in (raster, aoi) if isinstance(path, str | Path)])
+    predictor = as_predictor(model, checkpoint, device)
     _check_result(out, predictor)
     rank, size = rank_and_size()
     if whole and size > 1:
-        raise ValueError("--whole runs in one process: start it without torchrun")
+        raise ArgumentError("whole", "it runs in one process: start it without torchrun")
+    options = dict(bands=bands, bounds=bounds, nodata=nodata, tile=tile, overlap=overlap)
     reading = resolve_settings(predictor.cfg, options)
     sizes = dict(tile=reading.pop("tile", None), overlap=reading.pop("overlap", None))
     if whole is None:
         # Measured in docs/benchmark.md, "Whole images".
-        is_limited = size > 1 or aoi is not None or options.get("tile") is not None
+        is_limited = size > 1 or aoi is not None or tile is not None
         whole = not (is_limited or predictor.is_detector) and is_exact_whole(predictor.model)
     elif whole:
         check_whole(predictor.model)
     if whole:
-        sizes["tile"] = options.get("tile")  # not that of the training
+        sizes["tile"] = tile  # not that of the training
     sizes |= dict(scale=scale, window=window)
     view = choose_view(predictor.cfg, predictor.model, predictor.preprocess, whole, **sizes)
     rows = _Rows(Raster(raster, **reading), aoi, predictor, view, out, scratch)
@@ -98,7 +121,7 @@ def predict_raster(
     if is_finished:
         check_finished(out, rows.settings)
         if rank == 0:
-            say(f"{out} exists: --overwrite predicts it again")
+            say(f"{out} exists: set overwrite to predict it again")
         if not parts.exists():  # which a kill may have left
             return out
     elif rank == 0:
@@ -116,15 +139,15 @@ def predict_raster(
 
 
 def _check_result(out: Path, predictor: Predictor) -> None:
-    """Raise ValueError if a predictor cannot write a result."""
+    """Raise ArgumentError if a predictor cannot write a result."""
     if predictor.view is not None:
-        raise ValueError("the Predictor has tile or whole: give them to predict_raster")
+        raise ArgumentError("model", "a Predictor with tile or whole: give these to predict_raster")
     suffixes = [".gpkg"] if predictor.is_detector else [".tif", ".tiff"]
     if out.suffix.lower() not in suffixes:
-        raise ValueError(f"--out {out}: the result of this model is a {suffixes[0]}")
+        raise ArgumentError("out", f"{out}: the result of this model is a {suffixes[0]}")
     classes = len(predictor.metainfo["classes"])
     if not predictor.is_detector and classes > maps.NODATA:
-        raise ValueError(f"{classes} classes: a map has at most {maps.NODATA}")
+        raise ArgumentError("model", f"it has {classes} classes: a map has at most {maps.NODATA}")
 
 
 class _Rows:
@@ -137,7 +160,7 @@ class _Rows:
     def __init__(
         self,
         raster: Raster,
-        aoi: str | Path | None,
+        aoi: Polygons | None,
         predictor: Predictor,
         view: View,
         out: Path,
@@ -157,7 +180,7 @@ class _Rows:
         }
         self._made_from = self.settings | dict(
             raster=raster.path.partition("?")[0],  # the rest of a URL may be a password
-            aoi=aoi and str(aoi),
+            aoi=None if aoi is None else name_of(aoi),
             checkpoint=(predictor.arguments or {}).get("checkpoint"),
             date=f"{date.today()}",
         )
@@ -237,4 +260,4 @@ def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> Non
         fitting = large["scale"] * raster.pixel_size / trained_size
         if not 0.8 <= view.scale / fitting <= 1.25:
             sizes = f"pixels of {raster.pixel_size:.3g} m, the training of {trained_size:.3g} m"
-            say(f"{raster.path} has {sizes}: --scale {fitting:.3g} shows it at the same")
+            say(f"{raster.path} has {sizes}: a scale of {fitting:.3g} shows it at the same")

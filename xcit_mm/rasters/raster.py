@@ -5,14 +5,18 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import numpy as np
 
+from ..utils.errors import ArgumentError
 from ..utils.output import say
 from .gdal import gdal, open_raster
 from .polygons import Span
+
+# Flat, or in pairs.
+Numbers: TypeAlias = Sequence[float] | Sequence[Sequence[float]] | np.ndarray
 
 _COLORS = ("red", "green", "blue")
 # A sample is of squares: how many there are along an axis, and their largest side in pixels.
@@ -32,7 +36,7 @@ class Raster:
             `channels` in the model's order. Default: those that the file names red, green and
             blue, or all but alpha.
         raw: Whether to read values as stored, as `LoadRasterFromFile`.
-        bounds: Stored values that become 0 and 255: one pair for all bands, or one for each.
+        bounds: Stored values that become 0 and 255: one pair for all bands, or a pair for each.
         nodata: A value without data, in addition to what the file declares.
 
     Attributes:
@@ -42,7 +46,8 @@ class Raster:
             applied: values are read as stored.
 
     Raises:
-        ValueError: If file, options and channels do not match.
+        ArgumentError: If bands or bounds do not match the file.
+        ValueError: If the file must be converted first.
         OSError: If GDAL cannot read the file.
     """
 
@@ -52,7 +57,7 @@ class Raster:
         channels: int = 3,
         bands: Sequence[int] | None = None,
         raw: bool = False,
-        bounds: Sequence[float] | None = None,
+        bounds: Numbers | None = None,
         nodata: float | None = None,
     ) -> None:
         from rasterio.enums import MaskFlags
@@ -77,10 +82,11 @@ class Raster:
             if nodata is not None:
                 self._check_nodata(nodata)
             elif MaskFlags.all_valid in self._file.mask_flag_enums[0]:
-                say(f"{path}: no nodata, alpha or mask: if it has a collar, --nodata 0")
+                fix = "if it has a collar, give its value as nodata"
+                say(f"{path} has no nodata, alpha or mask: {fix}")
             self._nodata = nodata
             self._bounds = self._find_bounds(bounds)
-        given = None if bounds is None else np.asarray(bounds).tolist()
+        given = None if bounds is None else np.ravel(bounds).tolist()
         self.options = dict(bands=self.bands, bounds=given, nodata=nodata)
 
     def _check_file(self) -> None:
@@ -122,8 +128,9 @@ class Raster:
             chosen = [self._colors.index(color) + 1 for color in _COLORS]
         is_matching = len(chosen) == self._channels or (is_color and len(chosen) == 1)
         if not is_matching or not set(chosen) <= set(images):
-            problem = f"it has {len(images)} without alpha, and the model takes {self._channels}"
-            raise ValueError(f"bands {chosen} of {self.path}: {problem}: choose others by --bands")
+            problem = f"{self.path} has {len(images)} without alpha"
+            fix = f"the model takes {self._channels}: choose others"
+            raise ArgumentError("bands", f"{chosen}: {problem}, and {fix}")
         return chosen
 
     def _check_nodata(self, nodata: float) -> None:
@@ -134,22 +141,23 @@ class Raster:
             values = f"a sample has {np.nanmin(sample)} to {np.nanmax(sample)}"
             say(f"{self.path}: no pixel has {nodata=}: {values}")
 
-    def _find_bounds(self, bounds: Sequence[float] | None) -> np.ndarray | None:
+    def _find_bounds(self, bounds: Numbers | None) -> np.ndarray | None:
         if bounds is None:
             if self.raw or self._dtype == "uint8":
                 return None
             kind = self._dtype
             if self.scaling:
                 kind += f", stored with scale and offset {self.scaling}"
-            command = f"--bounds {self._suggest_bounds()}"
-            fix = f"say which become 0 and 255, such as `{command}`, percentiles 2 98 of a sample"
-            raise ValueError(f"{self.path} has values of {kind}: {fix}")
+            example = f"{self._suggest_bounds()}, percentiles 2 and 98 of a sample"
+            fix = f"say which become 0 and 255, such as {example}"
+            raise ArgumentError("bounds", f"{self.path} has values of {kind}: {fix}")
         count = len(self.bands)
-        pairs = np.resize(np.array(bounds, np.float64), (count, 2))
+        values = np.array(bounds, np.float64).ravel()
+        pairs = np.resize(values, (count, 2))
         is_beyond = self._dtype == "uint8" and pairs.max() > 255
-        if len(bounds) not in (2, 2 * count) or is_beyond or not (pairs[:, 0] < pairs[:, 1]).all():
+        if values.size not in (2, 2 * count) or is_beyond or not (pairs[:, 0] < pairs[:, 1]).all():
             fix = f"give LOW HIGH of {self._dtype}, for all bands or for each of {count}"
-            raise ValueError(f"bounds {bounds} for {self.path}: {fix}")
+            raise ArgumentError("bounds", f"{values.tolist()} for {self.path}: {fix}")
         return pairs
 
     def _suggest_bounds(self) -> str:

@@ -9,27 +9,27 @@ import numpy as np
 import shapely
 
 from ..utils.atomic import atomic_path
-from ..utils.errors import preview
+from ..utils.errors import ArgumentError, preview
 from ..utils.output import say
 from .files import LAYER
 from .gdal import gdal, open_raster
 from .labels import NO_CLASS, LabelFile, Labels, note_similar
-from .polygons import area_in_pixels, covers, read_polygons, repair, to_map
+from .polygons import Polygons, area_in_pixels, covers, read_polygons, repair, to_map
 
 MIN_IOU = 0.5
 
 
 def score_raster(
     out: str | Path,
-    labels: str | Path,
-    aoi: str | Path | None = None,
+    labels: Polygons,
+    aoi: Polygons | None = None,
     *,
     raster: str | Path | None = None,
     class_column: str | None = None,
     class_name: str | None = None,
     layer: str | None = None,
 ) -> Any:
-    """Score a map or a table of objects of `predict_raster` against polygons.
+    """Score a result of `predict_raster`, a map or a table of objects, against polygons.
 
     Objects and labels of a class match one to one at an IoU of 0.5, best scores first, and count if
     their centre lies in the area. Labels without a class do not count, nor do objects whose centre
@@ -38,9 +38,13 @@ def score_raster(
     GeoPackage gets these objects and labels as the layers `matched`, `missed` and `false`.
 
     Args:
-        aoi: Vector file of the area in which the labels are complete. Default: the raster.
+        out: The result.
+        labels: Vector file, or GeoDataFrame.
+        aoi: The area in which the labels are complete, as `labels`. Default: the raster.
         raster: The raster that was predicted, in whose extent objects count. Default: everywhere.
-        class_column, class_name, layer: See `LabelFile`.
+        class_column: Column of the labels' classes. Default: `class`.
+        class_name: Class of all labels, in place of a column.
+        layer: Layer of the labels. Default: the only one.
 
     Returns:
         A pandas.DataFrame with a row for each class. For objects it has AP50 as COCO computes it,
@@ -50,8 +54,11 @@ def score_raster(
         A line says how many of the labels, objects and pixels count.
 
     Raises:
-        ValueError: If no label counts, or labels and result do not match.
+        ArgumentError: If no label counts, or labels and result do not match.
         OSError, RuntimeError: If a file cannot be read.
+
+        scores = score_raster("objects.gpkg", "crowns.gpkg", "area.gpkg")
+        scores.loc["all", "F1"]
     """
     out = Path(out)
     source = LabelFile(labels, class_column, class_name, layer)
@@ -60,26 +67,27 @@ def score_raster(
     return _score_map(out, source, aoi)
 
 
-def _score_map(out: Path, source: LabelFile, aoi: str | Path | None) -> Any:
+def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
     import pandas
 
     with gdal(out), open_raster(out) as file:
         names = json.loads(file.tags().get("CLASSES", "[]"))
         polygons = source.read(file.crs)
         drawn = sorted({*polygons["class"]} - {NO_CLASS})
-        note_similar({*names, *drawn}, source.path)
+        note_similar({*names, *drawn}, source.name)
         unknown = [name for name in drawn if name not in names]
         if unknown == drawn:
-            classes = f"[{preview(drawn)}] in {source.path}, [{preview(names)}] in {out}"
-            raise ValueError(f"labels and map have no class in common: {classes}")
+            classes = f"[{preview(drawn)}] in {source.name}, [{preview(names)}] in {out}"
+            raise ArgumentError("labels", f"they and the map have no class in common: {classes}")
         if unknown:
-            say(f"{source.path}: the map lacks {preview(unknown)}, which do not count")
+            say(f"{source.name}: the map lacks {preview(unknown)}, which do not count")
         labels = Labels(polygons, file, names)
         counts, total = _count_pixels(file, labels, area_in_pixels(aoi, file))
     both = np.diag(counts)
     pixels = pandas.Series(counts.sum(axis=1), names)
     if not pixels.any():
-        raise ValueError(f"{source.path}: none of {total:,} pixels of the area is labelled")
+        problem = f"none of {total:,} pixels of the area is labelled"
+        raise ArgumentError("labels", f"{source.name}: {problem}")
     scores = pandas.DataFrame(dict(IoU=both / (counts.sum(axis=0) + pixels - both), pixels=pixels))
     scores.loc["mean"] = [scores["IoU"].mean(), pixels.sum()]
     say(f"{out} is scored over {pixels.sum():,} of {total:,} pixels of the area")
@@ -106,13 +114,13 @@ def _count_pixels(file: Any, labels: Labels, area: Any) -> tuple[np.ndarray, int
 
 
 def _score_objects(
-    out: Path, source: LabelFile, aoi: str | Path | None, raster: str | Path | None
+    out: Path, source: LabelFile, aoi: Polygons | None, raster: str | Path | None
 ) -> Any:
     import geopandas
 
     table = geopandas.read_file(out, layer=LAYER)
     drawn = source.read(table.crs)
-    note_similar({*table["class"], *drawn["class"]}, source.path)
+    note_similar({*table["class"], *drawn["class"]}, source.name)
     has_class = drawn["class"] != NO_CLASS
     labels = drawn[has_class]
     objects = table.sort_values("score", ascending=False, kind="stable")
@@ -129,7 +137,7 @@ def _score_objects(
     objects = objects[~_have_centre_in(drawn[~has_class].union_all(), objects)]
     if labels.empty:
         problem = f"none of {len(drawn)} labels has a class, and its centre in the area"
-        raise ValueError(f"{source.path}: {problem}: compare both in a GIS")
+        raise ArgumentError("labels", f"{source.name}: {problem}: compare both in a GIS")
     scores = _score_matches(out, objects, labels, _match(objects, labels))
     counts = f"{len(labels)} of {len(drawn)} labels, {len(objects)} of {len(table)} objects"
     say(f"{out} is scored over {counts}: those with a class in the area")

@@ -27,8 +27,9 @@ def resolve_settings(
         trains: Whether tiles to train on are read. Then the model may change its bands.
 
     Raises:
-        ValueError: If an option is unknown or does not match the model, or the tile of a
-            training is not known.
+        ArgumentError: If an option does not match the model, or the tile of a training is not
+            known.
+        ValueError: If the config has an unknown option.
     """
     model_input = ModelInput(cfg)
     settings = dict(cfg.get("raster") or {})
@@ -43,14 +44,15 @@ def resolve_settings(
             settings[name] = np.asarray(value).tolist()
     unknown = settings.keys() - {*READING}
     if unknown:
-        raise ValueError(f"{preview(unknown)}: no option of a raster, as {', '.join(READING)} are")
+        known = ", ".join(READING)
+        raise ValueError(f"raster = dict({preview(unknown)}=...) in the config: give {known}")
     if trains and "tile" not in settings:
-        fix = "give the size of the images that the model was trained on"
+        fix = "give the size of the images that the model was trained on, in pixels"
         raise ArgumentError("tile", f"the config has no raster = dict(tile=...): {fix}")
     # Three bands become colors, and one becomes gray. Other bands keep their values.
     count = len(settings.get("bands", (1, 2, 3)))
     raw = model_input.raster_step is not None or (trains and count not in (1, 3))
     if raw and "bounds" in settings:
-        raise ValueError("--bounds: stored bands have no scale, leave it out")
+        raise ArgumentError("bounds", "the model takes values as stored: leave it out")
     channels = model_input.bands or (count if raw else 3)
     return settings | dict(channels=channels, raw=raw)

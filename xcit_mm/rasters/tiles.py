@@ -11,6 +11,7 @@ import numpy as np
 from ..datasets.coco import Annotation, CocoImage, write_coco
 from ..datasets.dataset import IGNORED
 from ..utils.coco import encode_mask, from_corners
+from ..utils.errors import ArgumentError
 from .gdal import open_raster
 from .labels import Labels
 from .polygons import covers
@@ -92,8 +93,8 @@ def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> N
                 for class_number in classes
             ]
     if all(annotation.iscrowd for annotation in annotations):
-        problem = f"{split}: no tile shows a third of a label"
-        raise ValueError(f"{problem}: give other labels, or a larger --tile")
+        problem = f"no tile of {split} shows a third of a label"
+        raise ArgumentError("tile", f"{problem}: give a larger one, or other labels")
     write_coco(folder / f"{split}.json", labels.names, coco_images, annotations)
 
 

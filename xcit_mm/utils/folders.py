@@ -9,6 +9,7 @@ from typing import Any
 from zlib import crc32
 
 from .atomic import atomic_write
+from .errors import ArgumentError
 from .output import say
 
 SETTINGS = "run.json"
@@ -31,15 +32,16 @@ def open_folder(
 
     Raises:
         BlockingIOError: If another process has opened the folder.
-        ValueError: If an earlier call had other settings. The message names the first difference.
+        ArgumentError: If an earlier call had other settings. The message names the first one that
+            differs.
     """
-    with lock_folder(folder, "--out"):
+    with lock_folder(folder):
         path = folder / SETTINGS
         content = json.dumps(settings, indent=2)
         change = find_change(json.loads(path.read_bytes()), settings) if path.exists() else ""
         if change and not overwrite:
-            fix = "give another --out, or --overwrite"
-            raise ValueError(f"{folder} has results of another run: {change}; {fix}")
+            fix = "give another, or set overwrite"
+            raise ArgumentError("out", f"{folder} has results of another run: {change}: {fix}")
         if change:
             for result in [*list_results(), path]:
                 result.unlink(missing_ok=True)
@@ -63,10 +65,10 @@ def find_change(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 
 def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
-    """Raise ValueError if an output, a file or a folder, is an input or holds one."""
+    """Raise ArgumentError if an output, a file or a folder, is an input or holds one."""
     for path in inputs:
         if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(out)):
-            raise ValueError(f"--out {out} is or holds the input {path}: give another --out")
+            raise ArgumentError("out", f"{out} is or holds the input {path}: give another")
 
 
 def scratch_folder(scratch: str | Path, out: Path) -> Path:
@@ -76,11 +78,8 @@ def scratch_folder(scratch: str | Path, out: Path) -> Path:
 
 
 @contextmanager
-def lock_folder(folder: Path, option: str) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder, which is made if necessary, until the block or this process ends.
-
-    Args:
-        option: The option of the command by which a user gives another folder.
 
     Raises:
         BlockingIOError: If another process has locked the folder.
@@ -93,7 +92,7 @@ def lock_folder(folder: Path, option: str) -> Iterator[None]:
             # Unlike those of flock, these locks do not pass on to processes that read images.
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            fix = f"wait for its end, or give another {option}"
+            fix = "wait for its end, or choose another folder"
             raise BlockingIOError(f"another process writes into {folder}: {fix}") from None
         except (OSError, ModuleNotFoundError) as error:  # on some network file systems, and Windows
             say(f"{folder} cannot be locked ({error}): let no other process write into it")
