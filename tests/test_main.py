@@ -1,8 +1,11 @@
 """`xcit-mm COMMAND` runs the commands, whose helps and errors a user reads."""
 
+import ast
+import re
 from collections.abc import Callable
 
 import pytest
+from helpers.paths import ROOT
 
 from xcit_mm import __version__
 from xcit_mm.__main__ import COMMANDS, main
@@ -60,3 +63,21 @@ def test_negative_numbers_are_values(command):
     numbers = ("--nodata=-3.4028235e+38", "--bounds", -1000, 1000)
     end, _, _ = command("raster", "none", "a.tif", "--out", "b.tif", *numbers)
     assert "none is neither a config" in str(end)
+
+
+OF_OTHER_TOOLS = ("gdal_calc.py", "hf download", " --calc ", " --local-dir ")
+
+
+def test_no_message_of_the_library_names_an_option():
+    """Whoever calls a function has arguments. `cli_main` translates their names."""
+    package = ROOT / "xcit_mm"
+    parsers = {package / "__main__.py", package / "utils" / "cli.py"}
+    parsers |= {package / "deployment" / "run.py", *(package / "commands").iterdir()}
+    named = []
+    for path in sorted({*package.rglob("*.py")} - parsers):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                is_other = any(tool in node.value for tool in OF_OTHER_TOOLS)
+                if re.search(r"(?<![\w-])--[a-z]", node.value) and not is_other:
+                    named.append(f"{path.name}:{node.lineno}: {node.value[:60]}")
+    assert named == []

@@ -22,8 +22,9 @@ _PHOTOS = 4
 
 
 def report(work_dir: Path, cfg: Config) -> Iterator[str]:
-    """Yield lines on a training that has ended: its checkpoint, and of a config that `train --from`
-    wrote, the folder in which some photos of its test are drawn.
+    """Yield lines about a training that has ended.
+
+    They name its checkpoint, and after a fine-tuning the folder with drawings of some photos.
     """
     checkpoint = find_checkpoint_in(work_dir)
     if checkpoint and cfg.get("source"):
