@@ -38,13 +38,13 @@ def test_a_detector_is_finetuned_tested_and_used_without_a_command(
     try:
         folder = finetune(trained, **arguments, cfg_options=QUICK)
         scores = evaluate(folder, cfg_options=QUICK)
+        predictor = Predictor.from_pretrained(folder, device="cpu")
     finally:
         logging.getLogger("xcit_mm").setLevel(level)
     assert folder == Path("work_dirs/nuts")
     assert {"coco/bbox_mAP", "coco/segm_mAP_50"} <= scores.keys()
     assert all(type(score) is float for score in scores.values())
     photo = next((data / "images" / "validation").iterdir())
-    predictor = Predictor.from_pretrained(folder, device="cpu")
     assert tuple(predictor.names) == ("circle", "square") and predictor(photo).boxes.shape[1] == 4
     shown = capfd.readouterr()
     assert shown.out == "" and "nuts" not in shown.err
