@@ -1,4 +1,4 @@
-"""The data contract: COCO, YOLO and segmentation maps, one strict reader each, and one writer."""
+"""The data contract: strict readers for COCO, YOLO and segmentation maps, and one writer."""
 
 from .coco import CocoFile
 from .dataset import IGNORED, Dataset, write_dataset

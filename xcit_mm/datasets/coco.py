@@ -1,6 +1,6 @@
-"""COCO's format: a json with images, categories and annotations.
+"""COCO's format: a JSON file with images, categories and annotations.
 
-The schema asks for what mmdet and pycocotools read, and ignores other keys.
+The schema requires what mmdet and pycocotools read. Other keys are ignored.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -16,7 +16,7 @@ _Pixels = Annotated[int, Meta(ge=1)]
 
 
 class CocoImage(Struct, gc=False):
-    """An image. Its size is in pixels, after EXIF's orientation."""
+    """An image. Its size is in pixels, after the rotation that EXIF asks for."""
 
     id: int
     file_name: str
@@ -36,7 +36,7 @@ class Annotation(Struct, gc=False):
 
     Attributes:
         bbox: x, y, width and height in pixels.
-        segmentation: Text of polygons or of an RLE, which nothing here parses.
+        segmentation: Polygons or RLE, as unparsed text.
         ignore: Whether mmdet leaves the object out of the training.
     """
 
@@ -56,7 +56,7 @@ class Annotation(Struct, gc=False):
 
 
 class CocoFile(Struct):
-    """The content of a json. Images to predict need no further lists."""
+    """The content of a file. A list of images to predict needs nothing else."""
 
     images: list[CocoImage]
     categories: list[Category] = []
@@ -64,11 +64,12 @@ class CocoFile(Struct):
 
 
 def read_coco(path: Path) -> CocoFile:
-    """Read a json.
+    """Read a file.
 
     Raises:
-        ValueError: If it does not have the schema, an id or name of images or categories occurs
-            twice, or an annotation belongs to none of them. The message names the place.
+        ValueError: If the file does not match the schema, an id or name of an image or category
+            occurs twice, or an annotation refers to no image or category. The message names the
+            place in the file.
     """
     try:
         coco = msgspec.json.decode(path.read_bytes(), type=CocoFile)
@@ -90,7 +91,7 @@ def read_coco(path: Path) -> CocoFile:
 def write_coco(
     path: Path, classes: Sequence[str], images: list[CocoImage], annotations: list[Annotation]
 ) -> None:
-    """Write a json. Annotations and classes get the ids 1, 2, ..., as pycocotools needs them."""
+    """Write a file. Annotations and classes are numbered from 1, as pycocotools needs them."""
     for number, annotation in enumerate(annotations, start=1):
         annotation.id = number
     categories = [Category(number, name) for number, name in enumerate(classes, start=1)]
@@ -99,7 +100,7 @@ def write_coco(
 
 
 def check_unique(values: Iterable[Hashable], problem: str) -> None:
-    """Raise ValueError with a problem and the first repeated value, if a value occurs twice."""
+    """Raise ValueError with `problem` and the first value that occurs twice, if any does."""
     seen: set[Hashable] = set()
     for value in values:
         if value in seen:

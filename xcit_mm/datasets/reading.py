@@ -1,4 +1,4 @@
-"""The files that a user fine-tunes on, each read by the reader of its format."""
+"""A user's files for a fine-tuning, each read by the reader for its format."""
 
 import os
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from .dataset import PAGE, Dataset
 
 @dataclass(frozen=True)
 class Source:
-    """Files of a user.
+    """A user's files.
 
     Attributes:
-        data: A COCO json, a data.yaml, or a folder of images and maps.
-        val: The COCO json of the validation, or None.
-        images: The folder of the images of COCO jsons. Default: that of the json.
-        val_images: The folder of the images of `val`. Default: `images`.
+        data: A COCO json, a data.yaml, or a folder with images and maps.
+        val: The COCO json for the validation, or None.
+        images: Folder of the images in a COCO json. Default: the folder of the json.
+        val_images: Folder of the images in `val`. Default: `images`.
     """
 
     data: Path
@@ -29,16 +29,16 @@ class Source:
 
 
 def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -> Dataset:
-    """Read a data set. Its classes are the categories of objects in the training.
+    """Read a data set. Its classes are the categories that have objects in the training.
 
     Args:
-        is_detector: Whether objects are wanted, or else segmentation maps.
-        order: Names whose order the classes of objects take if they have the same names.
+        is_detector: Whether to read objects, or else segmentation maps.
+        order: Names of classes. If the objects have the same names, they get this order.
 
     Raises:
         OSError: If a file or folder is missing.
-        ValueError: If a file is not what its format says. The message names it and the place.
-        yaml.YAMLError: If a data.yaml is no yaml.
+        ValueError: If a file does not match its format. The message names the file and the place.
+        yaml.YAMLError: If a data.yaml is not YAML.
     """
     data = source.data
     for name in ("val", "images", "val_images"):
@@ -74,7 +74,7 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
 
 
 def _read_objects(path: Path, folder: Path | None) -> CocoFile:
-    """Read a json, with the paths of its images as their names."""
+    """Read a COCO json, and give its images their paths as names."""
     coco = read_coco(path)
     for image in coco.images:
         image.file_name = os.path.join(folder or path.parent, image.file_name)
@@ -82,7 +82,7 @@ def _read_objects(path: Path, folder: Path | None) -> CocoFile:
 
 
 def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
-    """Give objects the numbers of classes. Remove the others, and return how many they were."""
+    """Number the classes of objects, remove other objects, and return how many were removed."""
     names = {category.id: category.name for category in content.categories}
     numbers = {name: number for number, name in enumerate(classes, start=1)}
     objects = content.annotations
@@ -93,5 +93,5 @@ def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
 
 
 def suggest_files(folder: Path) -> list[Path]:
-    """List the files that a user who gave a folder could mean, by their names."""
+    """List the files in a folder that a user may have meant, judged by their names."""
     return [*folder.glob("*.yaml"), *folder.glob("train/*.json")]

@@ -21,7 +21,7 @@ from .labelled_raster import LabelledRaster, adapt_to_tiles
 from .own_config import write_config
 from .resume_point import check_is_new
 from .runner import build_runner, read_run
-from .training import prepare, run
+from .training import check_half_precision, prepare, run
 
 
 def finetune(
@@ -116,6 +116,8 @@ def finetune(
     path = _choose_config(Path(data), config, overwrite)
     source = _as_source(data=data, val=val, images=images, val_images=val_images)
     cfg = read_model(model, checkpoint)
+    if amp:
+        check_half_precision(cfg, (cfg_options or {}).get("optim_wrapper.dtype"))
     folder = Path(work_dir or (cfg_options or {}).get("work_dir") or f"work_dirs/{path.stem}")
     stem = path.resolve().with_suffix("")
     tiles = stem.with_name(f"{stem.name}-tiles")

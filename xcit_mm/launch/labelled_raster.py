@@ -1,4 +1,4 @@
-"""A labelled raster to fine-tune on: its tiles, and a config for them."""
+"""A labelled raster for a fine-tuning: its tiles, and the config for them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,8 +80,10 @@ class LabelledRaster(NamedTuple):
 
 
 def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
-    """Adapt the values of `adapt` to tiles: their bands, and objects that a tile's edge cuts to a
-    small part, which count neither as objects nor as background.
+    """Adapt the values from `adapt` to tiles of a raster.
+
+    The model takes the bands of the tiles. What a tile's edge leaves of an object counts neither
+    as an object nor as background, if it is a small part.
     """
     values["raster"] = tiles.settings
     tile = tiles.settings["tile"]

@@ -1,4 +1,4 @@
-"""The config of a fine-tuning, and the objects that it names, which each start writes again."""
+"""The config of a fine-tuning, and the objects that each start writes again."""
 
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,12 @@ def write_config(
 
 
 def write_data_anew(cfg: Config) -> None:
-    """Write the objects of a config that `finetune` wrote as the user's files are now, so that
-    corrected labels count.
+    """Write the objects of a fine-tuning again, from the user's files as they are now.
+
+    So corrected labels count. Configs that `finetune` did not write are left alone.
 
     Raises:
-        ValueError: If classes have changed, and as `read_dataset`.
+        ValueError: If the classes have changed, and as in `read_dataset`.
     """
     paths = {name: Path(path) for name, path in (cfg.get("source") or {}).items() if path}
     folder = paths.pop("folder", None)

@@ -1,4 +1,4 @@
-"""The end of a training: its best checkpoint, and after a fine-tuning drawings."""
+"""What a user is told after a training: its best checkpoint, and where drawings are."""
 
 from collections.abc import Iterator
 from dataclasses import replace

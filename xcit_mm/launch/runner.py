@@ -119,9 +119,7 @@ class QuietRunner(Runner):
 
 @contextmanager
 def print_into_log(runner: Runner) -> Iterator[None]:
-    """Write what libraries print, Python's warnings and an error's traceback into the log file of a
-    run.
-    """
+    """Write what libraries print, warnings, and the traceback of an error to the log of a run."""
     handlers = runner.logger.handlers
     files = [handler.stream for handler in handlers if isinstance(handler, logging.FileHandler)]
     log: Any = files[0] if files else io.StringIO()  # only the first process has a file

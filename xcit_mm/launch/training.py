@@ -129,11 +129,18 @@ def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
     if amp or name == "AmpOptimWrapper":
         is_on_cpu = get_device() == "cpu"  # in bfloat16
         wrapper["type"] = "mmengine.CPUAmpOptimWrapper" if is_on_cpu else "AmpOptimWrapper"
-        heads = {type_name(part) for part in iter_parts(cfg.model)}
-        # They divide the loss of masks by the number of masks times that of points.
-        overflows = bool(heads & {"MaskFormerHead", "Mask2FormerHead"})
-        if overflows and not is_on_cpu and wrapper.get("dtype") != "bfloat16":
-            problem = "the loss of masks is 0 in float16, which overflows"
-            raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
+        check_half_precision(cfg, wrapper.get("dtype"))
     if auto_scale_lr:
         cfg.merge_from_dict({"auto_scale_lr.enable": True})
+
+
+def check_half_precision(cfg: Config, dtype: str | None) -> None:
+    """Raise ValueError if the model of a config does not train in float16, as it would in `dtype`.
+
+    Heads of MaskFormer divide the loss of masks by the number of masks times that of points.
+    """
+    heads = {type_name(part) for part in iter_parts(cfg.model)}
+    overflows = bool(heads & {"MaskFormerHead", "Mask2FormerHead"})
+    if overflows and get_device() != "cpu" and dtype != "bfloat16":
+        problem = "the loss of masks is 0 in float16, because a divisor overflows"
+        raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")

@@ -59,7 +59,7 @@ class ConsoleHook(Hook):
         self._bar = progress_bar(iterations, "it", initial=done, file=file, disable=not is_first())
 
     def _show(self, done: int, state: str = "") -> None:
-        """Show what the run does after more iterations: in a bar, or in a line for each tenth."""
+        """Advance the bar. Without a terminal, write a line after each tenth of the run instead."""
         tenth = 10 * self._bar.n // self._bar.total
         self._bar.set_postfix_str(state, refresh=False)
         self._bar.update(done)
@@ -70,7 +70,7 @@ class ConsoleHook(Hook):
 
 
 def _list_scores(metrics: Mapping[str, Any] | None) -> list[tuple[str, float]]:
-    """List the scores: name, without the prefix of the metric, and value."""
+    """List the scores as pairs of name, without the prefix of the metric, and value."""
     return [
         (name.rpartition("/")[2], float(score))
         for name, score in (metrics or {}).items()

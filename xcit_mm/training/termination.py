@@ -22,10 +22,10 @@ _STOPPED = "stopped.pth"
 
 
 class TerminationHook(Hook):
-    """Ends a training after SIGTERM with the checkpoint `stopped.pth`, and the exit code 143.
+    """Ends a training after SIGTERM, with the checkpoint `stopped.pth` and the exit code 143.
 
-    The iteration, and a validation that belongs to it, are completed. All processes stop after the
-    same iteration, when one of them has received the signal.
+    The current iteration is completed, and so is a validation that belongs to it. If one process
+    receives the signal, all of them stop after the same iteration.
     """
 
     priority = "LOWEST"  # after the hooks that build loaders
@@ -62,7 +62,7 @@ class TerminationHook(Hook):
 
 @contextmanager
 def restored_signal() -> Iterator[None]:
-    """Bring back the handler of SIGTERM that the block replaces."""
+    """Restore the handler of SIGTERM that the block replaces."""
     former = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -72,8 +72,9 @@ def restored_signal() -> Iterator[None]:
 
 
 def _leave_process_group(init: Callable[[int], None], worker: int) -> None:
-    """Take a worker, which the run needs until it ends, out of the group of processes to which
-    torchrun sends SIGTERM. Then call the loader's own `init`.
+    """Take a worker out of the group of processes to which torchrun sends SIGTERM.
+
+    The run needs its workers until it ends. The loader's own `init` is called afterwards.
     """
     if hasattr(os, "setpgid"):  # not on Windows
         os.setpgid(0, 0)
