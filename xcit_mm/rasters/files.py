@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError
 from ..utils.folders import find_change
 from .gdal import open_raster
@@ -20,13 +18,6 @@ LAYER = "objects"
 def rows_folder(out: Path) -> Path:
     """Return the folder of the rows and the unfinished files of a result."""
     return out.with_name(f"{out.name}.parts")
-
-
-def written_file(path: Path, folder: Path) -> AbstractContextManager[Path]:
-    """Yield a path in `folder` for a file to write, which then moves to `path`."""
-    unfinished = folder / f"unfinished-{path.name}"
-    unfinished.unlink(missing_ok=True)
-    return atomic_path(path, unfinished)
 
 
 def check_finished(out: Path, settings: Mapping[str, Any]) -> None:

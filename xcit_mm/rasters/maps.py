@@ -10,8 +10,9 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from ..utils.atomic import atomic_path
 from ..utils.palettes import Palette, make_palette
-from .files import MADE_FROM, rows_folder, written_file
+from .files import MADE_FROM, rows_folder
 from .gdal import gdal, open_raster
 from .raster import Raster
 
@@ -74,7 +75,7 @@ def join_maps(
         blockxsize=512,
         blockysize=512,
     )
-    with gdal(path), written_file(path, folder) as unfinished:
+    with gdal(path), atomic_path(path) as unfinished:
         with open_raster(whole, "w", **profile) as file:
             file.write_colormap(1, colors)
             file.update_tags(CLASSES=json.dumps(classes), **{MADE_FROM: json.dumps(made_from)})

@@ -20,12 +20,13 @@ from ..prediction.seams import concatenate
 from ..prediction.seen import InTiles, Seen, SeenWhole, check_whole, is_exact_whole
 from ..prediction.view import View, choose_view
 from ..prediction.windows import Window
+from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError
 from ..utils.folders import check_output, open_folder, scratch_folder
 from ..utils.output import progress_bar, say
 from ..utils.ranks import rank_and_size, wait_for_ranks
 from . import maps, objects
-from .files import check_finished, rows_folder, written_file
+from .files import check_finished, rows_folder
 from .polygons import Polygons, area_in_pixels, box_of, covers, name_of
 from .raster import Numbers, Raster
 from .settings import SCALING, resolve_settings
@@ -116,7 +117,7 @@ def predict_raster(
     view = choose_view(predictor.cfg, predictor.model, predictor.preprocess, whole, **sizes)
     rows = _Rows(Raster(raster, **reading), aoi, predictor, view, out, scratch)
     parts = rows_folder(out)
-    folder = open_folder(parts, rows.settings, overwrite, lambda: parts.glob("row-*"))
+    folder = open_folder(parts, rows.settings, overwrite)
     is_finished = out.exists() and not overwrite
     if is_finished:
         check_finished(out, rows.settings)
@@ -210,7 +211,7 @@ class _Rows:
         with self._seen, progress_bar(total, "window", disable=rank > 0) as bar:
             for row, columns, path in pending:
                 content = self._predict_row(row, columns)
-                with written_file(path, path.parent) as unfinished:
+                with atomic_path(path) as unfinished:
                     unfinished.write_bytes(content)
                 bar.update(len(columns))
 
