@@ -10,7 +10,7 @@ import shapely
 
 from ..prediction.seams import Objects, concatenate, merge_objects
 from ..utils.atomic import atomic_path
-from .files import LAYER, MADE_FROM
+from .finished import LAYER, MADE_FROM
 from .polygons import to_map
 from .raster import Raster
 

@@ -1,4 +1,4 @@
-"""Files of a raster's result, and what the result says of its making."""
+"""What a finished result says of its making: a later call recognises it, and a user reads it."""
 
 import json
 from collections.abc import Mapping
@@ -15,17 +15,10 @@ LAYER = "objects"
 """Name of the layer of a table."""
 
 
-def rows_folder(out: Path) -> Path:
-    """Return the folder of the rows and the unfinished files of a result."""
-    return out.with_name(f"{out.name}.parts")
-
-
-def check_finished(out: Path, settings: Mapping[str, Any]) -> None:
-    """Check that a finished result was made with these settings.
+def read_made_from(out: Path) -> dict[str, Any]:
+    """Return what a result was made from. It is empty if another program has written the file.
 
     Raises:
-        ArgumentError: If it was made with others, or by another program, which does not say what it
-            was made from. The message names the first difference.
         OSError, RuntimeError: If it is no file of GDAL.
     """
     if out.suffix.lower() == ".gpkg":
@@ -35,9 +28,12 @@ def check_finished(out: Path, settings: Mapping[str, Any]) -> None:
     else:
         with open_raster(out) as file:
             metadata = file.tags()
-    made_from = json.loads(metadata.get(MADE_FROM, "{}"))
+    return json.loads(metadata.get(MADE_FROM, "{}"))
+
+
+def check_same(out: Path, made_from: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise ArgumentError if a result was not made with these settings, by the first difference."""
     change = find_change({name: made_from.get(name) for name in settings}, settings)
     if change:
-        raise ArgumentError(
-            "out", f"{out} is of another run: {change}: give another, or set overwrite"
-        )
+        fix = "give another, or set overwrite"
+        raise ArgumentError("out", f"{out} is of another run: {change}: {fix}")
