@@ -267,7 +267,7 @@ def test_results_that_a_kill_stops_from_moving_move_at_the_next_call(
     done = []
 
     def replace(self: Path, target: Path) -> Path:
-        if ".new" in self.parts and not self.name.endswith(".unfinished"):
+        if ".new" in self.parts and not self.name.startswith(".unfinished-"):
             if len(done) == moves:
                 raise KeyboardInterrupt
             done.append(self)

@@ -159,7 +159,7 @@ class TestMask:
             pixels = np.zeros((3, 3000, 3000), np.uint8)
             pixels[:, 80:400, 80:400] = seed + noise(3, 320, 320) // 2 + 1
             raster = Raster(save(path, pixels, nodata=0))
-            assert raster.sample().size
+            assert raster.sample.size
             fingerprints.append(raster.fingerprint())
         assert fingerprints[0] != fingerprints[1]
 

@@ -174,7 +174,7 @@ def kill_and_compare(command: tuple, whole: Path, work: Path, kills: list) -> No
             load_from_file(pointer.read_text())  # raises if the file is incomplete
     train(command, work)
     assert_same_end(whole, work)
-    assert not list(work.glob(".unfinished"))
+    assert not list(work.glob(".unfinished*"))
     assert len(list(work.glob("iter_*.pth"))) <= 3
 
 

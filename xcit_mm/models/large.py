@@ -207,7 +207,7 @@ class _Image:
             return {index: TokensInMemory(shape, self.device) for index in indices}
         if folder is None:
             raise ValueError(f"the taps take {len(indices) * size / 1e9:.1f} GB: give a folder")
-        for unfinished in folder.glob("*.unfinished"):
+        for unfinished in folder.glob(".unfinished-*"):
             unfinished.unlink()
         stores = {i: TokensInFile(shape, self.device, folder / f"tap{i}") for i in indices}
         needed = size * sum(not store.is_finished for store in stores.values())

@@ -1,11 +1,12 @@
 """Stores of the tokens of a large image, in memory or in a file, read and written by rows."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ..utils.atomic import finish, unfinished_path
 
 
 class TokensInMemory:
@@ -37,7 +38,7 @@ class TokensInFile:
         self.device = device
         self.name = path
         self.is_finished = path.exists()
-        self.path = path if self.is_finished else path.with_name(f"{path.name}.unfinished")
+        self.path = path if self.is_finished else unfinished_path(path)
         self.path.touch()
 
     def read(self, rows: slice, columns: slice = slice(None)) -> Tensor:
@@ -59,6 +60,5 @@ class TokensInFile:
             file.write(tokens.contiguous().cpu().numpy().data)
 
     def finish(self) -> None:
-        with self.path.open("rb") as file:
-            os.fsync(file.fileno())  # a power failure must not leave a part of a finished tap
-        self.path = self.path.replace(self.name)
+        finish(self.path, self.name)
+        self.path = self.name

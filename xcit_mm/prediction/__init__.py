@@ -3,9 +3,9 @@ drawing; tiles.
 """
 
 from .listing import Item, Listing, find_items
+from .many import Report, predict_many
 from .prediction import Prediction
 from .predictor import Predictor
-from .run import Report, predict_many
 
 __all__ = [
     "Item",

@@ -6,7 +6,6 @@ from typing import Any
 
 from ..utils.errors import ArgumentError
 from .engine import Engine
-from .journal import Journal
 from .listing import Item
 from .predictor import Predictor
 
@@ -20,7 +19,7 @@ def predict_chunk(
     items: Sequence[Item],
 ) -> list[Item]:
     """Predict items in a process of Ray, and return them. If it dies, Ray repeats the call."""
-    engine = Engine(Predictor.from_pretrained(**model), Journal(options["out"]), **options)
+    engine = Engine(Predictor.from_pretrained(**model), **options)
     return list(engine.predict(items, deaths))
 
 

@@ -1,6 +1,5 @@
 """Items to records: a process reads and predicts items, and appends records to its journal."""
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -8,21 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
-from zlib import crc32
 
 import cv2
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from ..utils.atomic import atomic_write
 from ..utils.errors import reason
 from .journal import Journal
 from .listing import Item
 from .prediction import Prediction
 from .predictor import Predictor
 from .preprocessing import Preprocessing
-from .results import result_paths, write_drawing
+from .results import write_drawing, write_map
 
 MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tried again
 CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
@@ -44,12 +41,14 @@ class Engine:
     """
 
     predictor: Predictor
-    journal: Journal
     out: Path
     category_ids: list[int]
     drawing: dict[str, Any] | None
     workers: int
     scratch: Path
+
+    def __post_init__(self) -> None:
+        self._journal = Journal(self.out)
 
     def predict(self, items: Sequence[Item], deaths: Mapping[str, int]) -> Iterator[Item]:
         """Predict items, and yield each when its record is in the journal.
@@ -66,17 +65,18 @@ class Engine:
                 if deaths[suspect.path] < MAX_DEATHS:
                     yield from self._predict_together([suspect])
                 else:
-                    self.journal.add(suspect, error=CRASHED)
+                    self._journal.add(suspect, error=CRASHED)
                     yield suspect
         except (KeyboardInterrupt, GeneratorExit, OSError):
             with suppress(OSError):  # the disk may be full
-                self.journal.end()
+                self._journal.end()
             raise
 
     def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
         """Read items in batches, predict and record them.
 
-        If a process that reads dies or hangs, torch raises a RuntimeError wherever this process is.
+        If a process that reads dies or hangs, torch raises a RuntimeError wherever this process is,
+        and again where it reads the next batch.
         """
         workers = min(self.workers, len(items))
         dataset: Any = items
@@ -96,40 +96,41 @@ class Engine:
 
     def _start(self, items: Sequence[Item]) -> Iterator[int]:
         for number, item in enumerate(items):
-            self.journal.start(item)
+            self._journal.start(item)
             yield number
 
     def _predict_batch(
         self, items: Sequence[Item], images: Sequence[Pixels]
     ) -> list[Prediction | str]:
-        """Return the prediction of each image, or the reason of its failure."""
-        arrays = [pixels for pixels in images if not isinstance(pixels, str)]
-        failure = None
-        try:
-            predictions = iter(self._predict(items, arrays))
-        except Exception as error:  # models and pipelines raise many types
-            if "DataLoader worker" in str(error):  # a process that reads
-                raise
-            failure = reason(error)
-        # Outside of the handler, whose traceback holds the tensors of the batch.
-        if failure is None:
-            return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
-        self._check_gpu()
-        if len(images) == 1:
-            shutil.rmtree(self.scratch / taps_name(items[0]), ignore_errors=True)
-            return [failure]
-        results = []
-        for item, pixels in zip(items, images, strict=True):
-            results += self._predict_batch([item], [pixels])
-        return results
+        """Return the prediction of each image, or the reason of its failure.
 
-    def _predict(self, items: Sequence[Item], arrays: Sequence[np.ndarray]) -> list[Prediction]:
-        """Predict arrays. A large image comes alone."""
+        After an error, each image is predicted once more, alone. The cause may be another image of
+        the batch, or a process that reads and has died.
+        """
+        with suppress(Exception):  # models and pipelines raise many types
+            return self._predict(items, images)
+        # Outside of the handler, whose traceback holds the tensors of the batch.
+        self._check_gpu()
+        return [self._predict_alone(*pair) for pair in zip(items, images, strict=True)]
+
+    def _predict_alone(self, item: Item, pixels: Pixels) -> Prediction | str:
+        try:
+            return self._predict([item], [pixels])[0]
+        except Exception as error:
+            failure = reason(error)
+        self._check_gpu()
+        shutil.rmtree(self._folder_of(item), ignore_errors=True)
+        return failure
+
+    def _predict(self, items: Sequence[Item], images: Sequence[Pixels]) -> list[Prediction | str]:
+        """Predict images, of which a large one comes alone. Reasons stay."""
+        arrays = [pixels for pixels in images if not isinstance(pixels, str)]
         if self.predictor.view is None or not arrays:
-            return self.predictor(arrays)
-        folder = self.scratch / taps_name(items[0])
-        with self.predictor.see(arrays[0], folder=folder) as seen:
-            return [seen.result()]
+            predictions = iter(self.predictor(arrays))
+        else:
+            with self.predictor.see(arrays[0], folder=self._folder_of(items[0])) as seen:
+                predictions = iter([seen.result()])
+        return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
 
     def _check_gpu(self) -> None:
         """Raise RuntimeError if a failure has made the GPU unusable for this process.
@@ -145,27 +146,23 @@ class Engine:
             fix = "the next call predicts the image in flight last, alone"
             raise RuntimeError(f"{self.predictor.device} fails: {reason(error)}; {fix}") from None
 
+    def _folder_of(self, item: Item) -> Path:
+        """Return the folder for what the trunk computes of an image."""
+        return self.scratch / f"{item.checksum:08x}"
+
     def _record(self, item: Item, result: Prediction | str) -> None:
         if isinstance(result, str):
-            self.journal.add(item, error=result)
+            self._journal.add(item, error=result)
             return
-        drawing_path, map_path = result_paths(self.out, item.name)
-        if self.drawing is not None:
-            write_drawing(drawing_path, result, self.drawing)
         height, width = result.image.shape[:2]
         fields: dict[str, Any] = dict(height=height, width=width)
+        if self.drawing is not None:
+            write_drawing(self.out, item.name, result, self.drawing)
         if result.segmentation is None:
             fields["objects"] = result.to_coco(item.id, self.category_ids)
         else:
-            png = cv2.imencode(".png", result.segmentation)[1]
-            with atomic_write(map_path, self.journal.path.with_suffix(".unfinished")) as file:
-                file.write(png.tobytes())
-        self.journal.add(item, **fields)
-
-
-def taps_name(item: Item) -> str:
-    """Return the name of the folder of an image's taps."""
-    return f"{crc32(os.fsencode(item.path)):08x}"
+            write_map(self.out, item.name, result.segmentation)
+        self._journal.add(item, **fields)
 
 
 def _read_batch(

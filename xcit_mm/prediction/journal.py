@@ -42,7 +42,7 @@ def read_journals(folder: Path) -> Progress:
     """Read all journals of a folder of predictions."""
     records = {}
     deaths: dict[str, int] = {}
-    for journal in _list_journals(folder):
+    for journal in list_journals(folder):
         started: set[str] = set()
         for line in _iter_lines(journal):
             if "start" in line:
@@ -64,14 +64,15 @@ def read_journals(folder: Path) -> Progress:
 def iter_objects(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of all items of a folder of predictions."""
     done = set()
-    for journal in _list_journals(folder):
+    for journal in list_journals(folder):
         for line in _iter_lines(journal):
             if "objects" in line and line["path"] not in done:
                 done.add(line["path"])
                 yield from line["objects"]
 
 
-def _list_journals(folder: Path) -> list[Path]:
+def list_journals(folder: Path) -> list[Path]:
+    """List the journals of a folder of predictions, in the order in which they were begun."""
     return sorted((folder / JOURNAL).glob("*.jsonl"))
 
 

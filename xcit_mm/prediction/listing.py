@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from ..datasets.coco import read_coco
 from ..utils.errors import ArgumentError
@@ -25,6 +26,11 @@ class Item(NamedTuple):
     path: str
     name: str
     id: int | None = None
+
+    @property
+    def checksum(self) -> int:
+        """A number of the path, as processes of any run compute it."""
+        return crc32(os.fsencode(self.path))
 
 
 class Listing(NamedTuple):

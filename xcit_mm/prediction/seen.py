@@ -220,7 +220,7 @@ class SeenWhole(Seen):
         settings = self._predictor.settings | self._view.settings | self._image.fingerprint()
         folder = Path(folder) / f"taps-{crc32(repr(settings).encode()):08x}"
         files.push(lambda kind, *error: None if kind else shutil.rmtree(folder))
-        files.enter_context(open_folder(folder, settings, True, lambda: folder.glob("tap*")))
+        files.enter_context(open_folder(folder, settings, overwrite=True))
         return folder
 
     def _run_trunk(self, folder: Path | None) -> Taps:

@@ -89,12 +89,12 @@ def cut_raster(
     tile = options.pop("tile")
     overlap = options.pop("overlap", tile // 4)
     check_overlap(tile, overlap)
-    raster = Raster(path, **options)
-    area = area_in_pixels(aoi, raster)
-    labels = _read_labels(source, raster, area, is_detector, model_classes)
-    statistics = _measure_bands(raster) if raster.raw else None
-    parts = _divide(area, labels) if hold_out else {"train": area}
-    with atomic_path(folder) as unfinished:
+    settings = {name: reading[name] for name in READING if name in reading} | dict(overlap=overlap)
+    with Raster(path, **options) as raster, atomic_path(folder) as unfinished:
+        area = area_in_pixels(aoi, raster)
+        labels = _read_labels(source, raster, area, is_detector, model_classes)
+        statistics = _measure_bands(raster) if raster.raw else None
+        parts = _divide(area, labels) if hold_out else {"train": area}
         unfinished.mkdir()
         for split, part in parts.items():
             tiles = _choose_tiles(_cut_into_tiles(part, tile, overlap), labels)
@@ -107,11 +107,9 @@ def cut_raster(
             say(f"{split}: {count} tiles; {len(tiles) - count} without data are left out")
         if "val" in parts:
             to_map([parts["val"]], raster).to_file(unfinished / "held_out.gpkg")
-    settings = {name: reading[name] for name in READING if name in reading}
-    settings["overlap"] = overlap
-    if raster.scaling:
-        settings[SCALING] = raster.scaling
-    return Tiles(settings, raster.pixel_size, statistics)
+        if raster.scaling:
+            settings[SCALING] = raster.scaling
+        return Tiles(settings, raster.pixel_size, statistics)
 
 
 def _read_labels(
@@ -142,7 +140,7 @@ def _measure_bands(raster: Raster) -> tuple[list[float], list[float]]:
     """Return the mean and the standard deviation of each band in a sample. Raise ValueError if the
     sample has no data.
     """
-    sample = np.ma.masked_invalid(raster.sample())
+    sample = np.ma.masked_invalid(raster.sample)
     if not sample.size:
         raise ValueError(f"{raster.path}: a sample has no data: cut it to what has data")
     deviation = sample.std(axis=1)

@@ -10,8 +10,9 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from ..utils.atomic import atomic_path
 from ..utils.palettes import Palette, make_palette
-from .files import MADE_FROM, rows_folder, written_file
+from .finished import MADE_FROM
 from .gdal import gdal, open_raster
 from .raster import Raster
 
@@ -48,8 +49,8 @@ def join_maps(
     from rasterio.shutil import copy
 
     classes: Sequence[str] = made_from["classes"]
-    folder = rows_folder(path)
-    whole = folder / "unfinished-tiles"
+    folder = rows[0].parent
+    whole = folder / "tiles.tif"
     whole.unlink(missing_ok=True)  # GDAL would read what a full disk has left of it
     # All tiles, and overviews twice. GDAL itself says little of a full disk.
     needed = 3 * sum(row.stat().st_size for row in rows)
@@ -74,7 +75,7 @@ def join_maps(
         blockxsize=512,
         blockysize=512,
     )
-    with gdal(path), written_file(path, folder) as unfinished:
+    with gdal(path), atomic_path(path) as unfinished:
         with open_raster(whole, "w", **profile) as file:
             file.write_colormap(1, colors)
             file.update_tags(CLASSES=json.dumps(classes), **{MADE_FROM: json.dumps(made_from)})

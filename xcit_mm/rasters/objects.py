@@ -9,7 +9,8 @@ import numpy as np
 import shapely
 
 from ..prediction.seams import Objects, concatenate, merge_objects
-from .files import LAYER, MADE_FROM, rows_folder, written_file
+from ..utils.atomic import atomic_path
+from .finished import LAYER, MADE_FROM
 from .polygons import to_map
 from .raster import Raster
 
@@ -57,5 +58,5 @@ def join_objects(
     table = geopandas.GeoDataFrame(columns, geometry=to_map(objects.shapes, raster))
     metadata = {MADE_FROM: json.dumps(made_from)}
     shape = "Polygon" if table.empty else None
-    with written_file(path, rows_folder(path)) as unfinished:
+    with atomic_path(path) as unfinished:
         table.to_file(unfinished, layer=LAYER, geometry_type=shape, layer_metadata=metadata)

@@ -20,12 +20,13 @@ from ..prediction.seams import concatenate
 from ..prediction.seen import InTiles, Seen, SeenWhole, check_whole, is_exact_whole
 from ..prediction.view import View, choose_view
 from ..prediction.windows import Window
+from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError
 from ..utils.folders import check_output, open_folder, scratch_folder
 from ..utils.output import progress_bar, say
-from ..utils.ranks import rank_and_size, wait_for_ranks
+from ..utils.ranks import is_first, rank_and_size, wait_for_ranks
 from . import maps, objects
-from .files import check_finished, rows_folder, written_file
+from .finished import check_same, read_made_from
 from .polygons import Polygons, area_in_pixels, box_of, covers, name_of
 from .raster import Numbers, Raster
 from .settings import SCALING, resolve_settings
@@ -98,43 +99,29 @@ def predict_raster(
     check_output(out, [path for path in (raster, aoi) if isinstance(path, str | Path)])
     predictor = as_predictor(model, checkpoint, device)
     _check_result(out, predictor)
-    rank, size = rank_and_size()
-    if whole and size > 1:
-        raise ArgumentError("whole", "it runs in one process: start it without torchrun")
-    options = dict(bands=bands, bounds=bounds, nodata=nodata, tile=tile, overlap=overlap)
-    reading = resolve_settings(predictor.cfg, options)
+    former = read_made_from(out) if out.exists() and not overwrite else None
+    whole = _sees_whole(predictor, whole, tile, aoi, former)
+    given = dict(bands=bands, bounds=bounds, nodata=nodata, tile=tile, overlap=overlap)
+    reading = resolve_settings(predictor.cfg, given)
     sizes = dict(tile=reading.pop("tile", None), overlap=reading.pop("overlap", None))
-    if whole is None:
-        # Measured in docs/benchmark.md, "Whole images".
-        is_limited = size > 1 or aoi is not None or tile is not None
-        whole = not (is_limited or predictor.is_detector) and is_exact_whole(predictor.model)
-    elif whole:
-        check_whole(predictor.model)
     if whole:
         sizes["tile"] = tile  # not that of the training
     sizes |= dict(scale=scale, window=window)
     view = choose_view(predictor.cfg, predictor.model, predictor.preprocess, whole, **sizes)
-    rows = _Rows(Raster(raster, **reading), aoi, predictor, view, out, scratch)
-    parts = rows_folder(out)
-    folder = open_folder(parts, rows.settings, overwrite, lambda: parts.glob("row-*"))
-    is_finished = out.exists() and not overwrite
-    if is_finished:
-        check_finished(out, rows.settings)
-        if rank == 0:
+    with Raster(raster, **reading) as source:
+        run = _Run(predictor, source, view, aoi, out, scratch)
+        if former is not None:
+            check_same(out, former, run.settings)
             say(f"{out} exists: set overwrite to predict it again")
-        if not parts.exists():  # which a kill may have left
-            return out
-    elif rank == 0:
-        say(str(view))
-    with nullcontext() if rank else folder:
-        wait_for_ranks()
-        if not is_finished:
-            rows.predict()
+            if not run.parts.exists():  # which a kill may have left
+                return out
+        with open_folder(run.parts, run.settings, overwrite) if is_first() else nullcontext():
             wait_for_ranks()
-            if rank == 0:
-                rows.join()
-    if rank == 0:
-        rows.remove()
+            if former is None:
+                run.predict()
+                wait_for_ranks()
+                run.join()
+        run.remove_parts()
     return out
 
 
@@ -150,25 +137,54 @@ def _check_result(out: Path, predictor: Predictor) -> None:
         raise ArgumentError("model", f"it has {classes} classes: a map has at most {maps.NODATA}")
 
 
-class _Rows:
-    """The rows of tiles or windows of a raster, each predicted into a file.
+def _sees_whole(
+    predictor: Predictor,
+    whole: bool | None,
+    tile: int | None,
+    aoi: Polygons | None,
+    former: Mapping[str, Any] | None,
+) -> bool:
+    """Decide whether the trunk sees a raster whole. See docs/benchmark.md, "Whole images".
+
+    Args:
+        whole: As in `predict_raster`.
+        former: What a finished result was made from. The model then needs no trial.
+    """
+    is_alone = rank_and_size()[1] == 1
+    if whole:
+        if not is_alone:
+            raise ArgumentError("whole", "it runs in one process: start it without torchrun")
+        if former is None:
+            check_whole(predictor.model)
+    if whole is not None:
+        return whole
+    if predictor.is_detector or tile is not None:
+        return False
+    if former and "whole" in former:
+        return former["whole"]
+    return aoi is None and is_alone and is_exact_whole(predictor.model)
+
+
+class _Run:
+    """A raster whose rows of tiles or windows are predicted into files, which become the result.
 
     Attributes:
         settings: What determines the rows, as plain values.
+        parts: Folder of the rows.
     """
 
     def __init__(
         self,
-        raster: Raster,
-        aoi: Polygons | None,
         predictor: Predictor,
+        raster: Raster,
         view: View,
+        aoi: Polygons | None,
         out: Path,
         scratch: str | Path | None,
     ) -> None:
-        _note_differences(predictor.cfg, raster, view)
-        self._raster = raster
         self._predictor = predictor
+        self._raster = raster
+        self._view = view
         self._out = out
         self._area = area_in_pixels(aoi, raster)
         self.settings = {
@@ -184,7 +200,8 @@ class _Rows:
             checkpoint=(predictor.arguments or {}).get("checkpoint"),
             date=f"{date.today()}",
         )
-        self._taps = rows_folder(out) if scratch is None else scratch_folder(scratch, out)
+        self.parts = out.with_name(f"{out.name}.parts")
+        self._taps = self.parts if scratch is None else scratch_folder(scratch, out)
         self._seen: Seen
         if view.whole:
             self._seen = SeenWhole(predictor, raster, view, self._taps, shows_progress=True)
@@ -194,10 +211,12 @@ class _Rows:
         self._columns = self._seen.spread(1)
         self._seen_area = scaled(self._area, *self._seen.scale[::-1], origin=(0, 0))
         shapely.prepare(self._seen_area)
-        self._files = [rows_folder(out) / f"row-{row.inside.start:07}" for row in self._rows]
+        self._files = [self.parts / f"row-{row.inside.start:07}" for row in self._rows]
 
     def predict(self) -> None:
         """Predict the rows of this process that are not done, where they touch the area."""
+        say(str(self._view))
+        _note_differences(self._predictor.cfg, self._raster, self._view)
         rank, size = rank_and_size()
         pending = [
             (row, [column for column in self._columns if self._is_wanted(row, column)], path)
@@ -210,7 +229,7 @@ class _Rows:
         with self._seen, progress_bar(total, "window", disable=rank > 0) as bar:
             for row, columns, path in pending:
                 content = self._predict_row(row, columns)
-                with written_file(path, path.parent) as unfinished:
+                with atomic_path(path) as unfinished:
                     unfinished.write_bytes(content)
                 bar.update(len(columns))
 
@@ -235,17 +254,20 @@ class _Rows:
         return maps.encode_labels(interiors)
 
     def join(self) -> None:
-        """Join the files of all rows to the result, a map or a table of objects."""
+        """Join the files of all rows to the result, in the first process."""
+        if not is_first():
+            return
         result = self._out, self._files, self._raster, self._made_from
         if self._predictor.is_detector:
             objects.join_objects(*result, self._area)
         else:
             maps.join_maps(*result, self._predictor.metainfo.get("palette"))
 
-    def remove(self) -> None:
+    def remove_parts(self) -> None:
         """Remove the files of the rows, and what the trunk has computed."""
-        for folder in {rows_folder(self._out), self._taps}:
-            shutil.rmtree(folder, ignore_errors=True)
+        if is_first():
+            for folder in (self.parts, self._taps):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,6 +28,9 @@ _METRES_OF_A_DEGREE = 111_320  # on the equator
 
 class Raster:
     """A file of GDAL, read by windows in the format of a model's input.
+
+        with Raster("mosaic.tif", bounds=[0, 4000]) as raster:
+            image, valid = raster.read(slice(0, 512), slice(0, 512))
 
     A line is printed if the file does not say which pixels have data, or if no pixel of a sample
     has the value `nodata`.
@@ -89,6 +93,13 @@ class Raster:
         given = None if bounds is None else np.ravel(bounds).tolist()
         self.options = dict(bands=self.bands, bounds=given, nodata=nodata)
 
+    def __enter__(self) -> "Raster":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the file."""
+        self._file.close()
+
     def _check_file(self) -> None:
         """Raise ValueError if a file must be converted before it is one image with a place."""
         file = self._file
@@ -135,7 +146,7 @@ class Raster:
 
     def _check_nodata(self, nodata: float) -> None:
         """Print a line if no pixel of a sample has the value, and the file does not declare it."""
-        sample = self.sample()
+        sample = self.sample
         is_found = (sample == nodata).all(axis=0).any() or nodata in self._file.nodatavals
         if sample.size and not is_found:
             values = f"a sample has {np.nanmin(sample)} to {np.nanmax(sample)}"
@@ -165,7 +176,7 @@ class Raster:
         values. The lowest and the highest value do not count: they may be those of a collar.
         """
         bounds: list[str] = []
-        for band in self.sample():
+        for band in self.sample:
             values = band[np.isfinite(band)]
             inside = values[np.isin(values, np.unique(values)[1:-1])]
             ends = np.quantile(inside, (0.02, 0.98), method="nearest") if len(inside) else [0, 0]
@@ -181,9 +192,11 @@ class Raster:
             axes.append([slice(start, start + side) for start in starts])
         return product(*axes)
 
+    @cached_property
     def sample(self) -> np.ndarray:
-        """Return stored values of the pixels with data in squares all over the raster,
-        (bands, n). There are more squares if the first have no data.
+        """Stored values of the pixels with data in squares all over the raster, (bands, n).
+
+        There are more squares if the first have no data.
         """
         for count in (_SQUARES, 4 * _SQUARES):
             with gdal(self.path):
@@ -205,7 +218,7 @@ class Raster:
             raster_crs=self.crs and self.crs.to_string(),
             raster_nodata=str(self._file.nodata),
             raster_scaling=self.scaling,
-            raster_pixels=crc32(self.sample().tobytes()),
+            raster_pixels=crc32(self.sample.tobytes()),
         )
 
     @property

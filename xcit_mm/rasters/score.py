@@ -11,7 +11,7 @@ import shapely
 from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError, preview
 from ..utils.output import say
-from .files import LAYER
+from .finished import LAYER
 from .gdal import gdal, open_raster
 from .labels import NO_CLASS, LabelFile, Labels, note_similar
 from .polygons import Polygons, area_in_pixels, covers, read_polygons, repair, to_map

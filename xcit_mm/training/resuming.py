@@ -30,12 +30,11 @@ class AtomicBackend(LocalBackend):
 
     def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
         path = Path(filepath)
-        unfinished = path.with_name(".unfinished")
-        with atomic_write(path, unfinished) as file:
+        with atomic_write(path) as file:
             file.write(obj)
         self._outdated.discard(path.name)
         if not path.name.startswith("best_"):  # else the last checkpoint is written next
-            with atomic_write(path.with_name("last_checkpoint"), unfinished) as file:
+            with atomic_write(path.with_name("last_checkpoint")) as file:
                 file.write(str(path).encode())
             while self._outdated:
                 path.with_name(self._outdated.pop()).unlink(missing_ok=True)

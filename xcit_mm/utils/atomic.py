@@ -9,25 +9,40 @@ from pathlib import Path
 from typing import IO
 
 
+def unfinished_path(path: Path) -> Path:
+    """Return the path at which a file or folder is written, before it gets its name.
+
+    It keeps the suffix, by which some libraries choose the format.
+    """
+    return path.with_name(f".unfinished-{path.name}")
+
+
+def finish(unfinished: Path, path: Path) -> None:
+    """Give a file or folder its name, in place of a former file."""
+    if unfinished.is_file():  # a power failure must not leave a part of it
+        with unfinished.open("r+b") as file:  # Windows needs the right to write
+            os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
 @contextmanager
-def atomic_path(path: Path, unfinished: Path | None = None) -> Iterator[Path]:
-    """Yield a path for a file or folder to write, which is renamed to `path` when the block ends.
-    If the block raises, it is removed, and a former file stays. The error of a full disk names the
-    path.
+def atomic_path(path: Path, is_shared: bool = False) -> Iterator[Path]:
+    """Yield a path for a file or folder to write, which gets its name when the block ends.
+
+    If the block raises, what was written is removed, and a former file stays. What a kill leaves is
+    removed by the next call for the same path. The error of a full disk names the path.
 
     Args:
-        unfinished: The path to yield, which the next call replaces after a kill. Default: a new
-            name in the folder of `path`.
+        is_shared: Whether another process may write the same file at the same time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Some libraries choose the format by the suffix.
-    unfinished = unfinished or path.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")
+    unfinished = unfinished_path(path)
+    if is_shared:
+        unfinished = unfinished.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")
+    _remove(unfinished)
     try:
         yield unfinished
-        if unfinished.is_file():  # a power failure must not leave a part of it
-            with unfinished.open("r+b") as file:  # Windows needs the right to write
-                os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        finish(unfinished, path)
     except OSError as error:
         if error.errno is not None and error.filename is None:  # as of `write`
             error.filename = str(path)
@@ -37,9 +52,9 @@ def atomic_path(path: Path, unfinished: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_write(path: Path, unfinished: Path | None = None) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces the file at `path`, as `atomic_path` does."""
-    with atomic_path(path, unfinished) as new, new.open("wb") as file:
+    with atomic_path(path) as new, new.open("wb") as file:
         yield file
 
 

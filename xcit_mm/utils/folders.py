@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,19 @@ from .errors import ArgumentError
 from .output import say
 
 SETTINGS = "run.json"
+LOCK = ".lock"
 
 
 @contextmanager
 def open_folder(
-    folder: Path,
-    settings: Mapping[str, Any],
-    overwrite: bool = False,
-    list_results: Callable[[], Iterable[Path]] = tuple,
+    folder: Path, settings: Mapping[str, Any], overwrite: bool = False
 ) -> Iterator[None]:
-    """Lock a folder of results, which a later call with the same settings resumes.
+    """Lock a folder of finished items, which a later call with the same settings resumes.
 
     Args:
-        settings: Model, options and versions that determine the results, stored in run.json.
-        overwrite: Whether to remove results that were made with other settings first. Results with
-            the same settings are resumed: they are those of an overwriting call that was stopped.
-        list_results: Function that lists the files of earlier calls. Files of the user stay.
+        settings: Model, options and versions that determine the items, stored in run.json.
+        overwrite: Whether to remove all files in the folder if they were made with other settings.
+            With the same settings, they are those of an overwriting call that was stopped.
 
     Raises:
         BlockingIOError: If another process has opened the folder.
@@ -37,18 +35,25 @@ def open_folder(
     """
     with lock_folder(folder):
         path = folder / SETTINGS
-        content = json.dumps(settings, indent=2)
         change = find_change(json.loads(path.read_bytes()), settings) if path.exists() else ""
         if change and not overwrite:
             fix = "give another, or set overwrite"
             raise ArgumentError("out", f"{folder} has results of another run: {change}: {fix}")
         if change:
-            for result in [*list_results(), path]:
-                result.unlink(missing_ok=True)
+            clear_folder(folder)
         if not path.exists():
-            with atomic_write(path, folder / f"{SETTINGS}.unfinished") as file:
-                file.write(content.encode())
+            with atomic_write(path) as file:
+                file.write(json.dumps(settings, indent=2).encode())
         yield
+
+
+def clear_folder(folder: Path) -> None:
+    """Remove all that a folder holds, except for its lock."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 def find_change(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
@@ -85,7 +90,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         BlockingIOError: If another process has locked the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("wb") as lock:
+    with (folder / LOCK).open("wb") as lock:
         try:
             import fcntl
 

@@ -114,7 +114,7 @@ def ensure_downloaded(name: str) -> Path:
         dist.barrier()
     try:
         if not path.exists():
-            with atomic_path(path) as part:
+            with atomic_path(path, is_shared=True) as part:
                 torch.hub.download_url_to_file(url, str(part), progress=sys.stderr.isatty())
                 load_from_file(part)  # torch does not notice a missing part
     except (OSError, HTTPException, ValueError) as error:

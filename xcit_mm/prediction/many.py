@@ -2,28 +2,22 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 from ..utils.errors import ArgumentError, preview
-from ..utils.folders import SETTINGS, check_output, lock_folder, open_folder, scratch_folder
+from ..utils.folders import check_output, lock_folder, open_folder, scratch_folder
 from ..utils.output import progress_bar, say
 from ..utils.ranks import rank_and_size, wait_for_ranks
 from .cluster import predict_on_ray
-from .engine import Engine, taps_name
-from .journal import JOURNAL, Journal, list_pending, read_journals
-from .listing import Item, Listing, find_items
+from .engine import Engine
+from .journal import list_pending, read_journals
+from .listing import Listing, find_items
 from .predictor import Predictor, as_predictor
-from .results import IMAGES, LABELS, PREDICTIONS, VISUALIZATIONS, result_paths, write_jsons
+from .results import NEW, check_is_run, finish_new, move_new, write_jsons
 
-NEW = ".new"
-"""Folder, in that of a run, of the results that replace it when they are complete."""
-COMPLETE = "complete"
-MOVING = "moving"
-"""Files in it that say so, and that the former results are removed."""
 TAPS = ".taps"
 """Folder, in that of a run, of what the trunk computes of images that it sees whole."""
 
@@ -111,48 +105,36 @@ def predict_many(
     predictor = as_predictor(model, checkpoint, "cpu" if ray else device)  # the tasks use the GPUs
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
-    drawing = dict(min_score=draw_score, font=font and str(font)) if draws else None
     out = Path(os.path.abspath(out))
-    category_ids = _category_ids(predictor, listing.categories)
-    folder = out / NEW if overwrite else out
-    taps = out / TAPS if scratch is None else scratch_folder(scratch, out)
-    engine = Engine(predictor, Journal(folder), folder, category_ids, drawing, workers, taps)
+    engine = Engine(
+        predictor,
+        out / NEW if overwrite else out,
+        _category_ids(predictor, listing.categories),
+        dict(min_score=draw_score, font=font and str(font)) if draws else None,
+        workers,
+        out / TAPS if scratch is None else scratch_folder(scratch, out),
+    )
     rank, size = rank_and_size()
     with nullcontext() if rank else _open_results(engine, listing, out):
         wait_for_ranks()
-        progress = read_journals(folder)
+        progress = read_journals(engine.out)
         pending = list_pending(listing.items, progress.records, retry_failed)
-        is_new = bool(pending)
-        if rank == 0:
-            _remove_taps(taps, pending)
+        own = [item for item in pending if item.checksum % size == rank]
         if ray is None:
-            pending = [item for item in pending if crc32(os.fsencode(item.path)) % size == rank]
-            predicted = engine.predict(pending, progress.deaths)
+            predicted = engine.predict(own, progress.deaths)
         else:
-            predicted = predict_on_ray(ray, engine, pending, progress.deaths)
-        total = len(pending)
-        with progress_bar(total, "image", position=rank, disable=not total) as bar:
+            predicted = predict_on_ray(ray, engine, own, progress.deaths)
+        with progress_bar(len(own), "image", position=rank, disable=not own) as bar:
             for _ in predicted:
                 bar.update()
         wait_for_ranks()
         if rank:
             return None
-        _remove_taps(taps, ())
-        report = _report(engine, is_new)
-        if folder != out:
-            (folder / COMPLETE).touch()
-            _replace_results(out)
-        return report._replace(out=out)
-
-
-def _remove_taps(folder: Path, pending: Iterable[Item]) -> None:
-    """Remove what a kill left of images that are not pending, and the folder if it is empty."""
-    kept = {taps_name(item) for item in pending}
-    for path in folder.glob("*"):
-        if path.name not in kept:
-            shutil.rmtree(path)
-    with suppress(OSError):
-        folder.rmdir()
+        shutil.rmtree(engine.scratch, ignore_errors=True)
+        report = _report(engine, is_new=bool(pending))
+        if overwrite:
+            finish_new(out)
+    return report._replace(out=out)
 
 
 def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[int]:
@@ -172,12 +154,12 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
 
 @contextmanager
 def _open_results(engine: Engine, listing: Listing, out: Path) -> Iterator[None]:
-    """Open the folder of an engine, `out` or the new results in it, if nothing of the user's is
-    replaced.
+    """Open the folder of an engine, `out` or the new results in it.
+
+    Nothing of the user's is replaced, and nothing of other images is taken into new results.
     """
     paths = {item.path for item in listing.items}
     check_output(out, paths)
-    folder = engine.out
     drawing = engine.drawing or {}
     settings = dict(
         category_ids=engine.category_ids,
@@ -186,47 +168,14 @@ def _open_results(engine: Engine, listing: Listing, out: Path) -> Iterator[None]
         font=drawing.get("font"),
         **engine.predictor.settings,
     )
-    with lock_folder(out) if folder != out else nullcontext():
-        _replace_results(out)  # which a kill may have stopped
-        for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
-            if (out / name).exists() and not (out / SETTINGS).exists():
-                raise FileExistsError(f"{out / name} is not of a run: choose another folder")
-        if folder != out and not paths.issuperset(read_journals(folder).records):
-            shutil.rmtree(folder)  # of other images
-        with open_folder(folder, settings, folder != out, lambda: _list_results(folder)):
-            for path in (folder / JOURNAL).glob("*.unfinished"):
-                path.unlink()
+    is_new = engine.out != out
+    with lock_folder(out) if is_new else nullcontext():
+        move_new(out)  # which a kill may have stopped
+        check_is_run(out)
+        if is_new and not paths.issuperset(read_journals(engine.out).records):
+            shutil.rmtree(engine.out)
+        with open_folder(engine.out, settings, overwrite=is_new):
             yield
-
-
-def _list_results(folder: Path) -> list[Path]:
-    """List the files of a run in a folder: drawings, maps and jsons, and at the end its journals,
-    without which the others would be unknown.
-    """
-    results = [folder / IMAGES, folder / PREDICTIONS]
-    for record in read_journals(folder).records.values():
-        results += result_paths(folder, record["name"])
-    return [*results, *(folder / JOURNAL).glob("*")]
-
-
-def _replace_results(out: Path) -> None:
-    """Replace the results of a run by the complete new ones in its folder, if there are any.
-
-    After a kill, the next call goes on: what has moved is not removed again.
-    """
-    new = out / NEW
-    if (new / COMPLETE).exists():
-        for path in _list_results(out):
-            path.unlink(missing_ok=True)
-        (new / COMPLETE).rename(new / MOVING)
-    if not (new / MOVING).exists():
-        return
-    for path in new.rglob("*"):
-        if path.is_file() and path.name not in (MOVING, ".lock"):
-            target = out / path.relative_to(new)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
-    shutil.rmtree(new)
 
 
 def _report(engine: Engine, is_new: bool) -> Report:
