@@ -9,9 +9,9 @@ import torch
 from helpers.processes import in_two_processes
 from helpers.weight_files import official, same
 
+from xcit_mm.weights.lookup import load_checkpoint
 from xcit_mm.weights.published import PUBLISHED, ensure_downloaded
 from xcit_mm.weights.reader import load_from_file
-from xcit_mm.weights.zoo import load_checkpoint
 
 NAME = "xcit_nano_12_p16_224"
 
