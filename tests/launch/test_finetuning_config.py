@@ -11,7 +11,7 @@ from helpers.exports import shapes_options, write_export
 from mmengine.registry import PARAM_SCHEDULERS
 
 from xcit_mm import read_config
-from xcit_mm.weights.zoo import find_model
+from xcit_mm.weights.lookup import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
 TRAINING = "annotations/instances_training.json"

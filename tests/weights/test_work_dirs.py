@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from xcit_mm.weights.lookup import load_checkpoint
 from xcit_mm.weights.work_dirs import find_checkpoint_in, find_config_in
-from xcit_mm.weights.zoo import load_checkpoint
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from mmengine.config import Config
 from ..utils.configs import read_config
 from ..utils.errors import reason
 from ..utils.ranks import rank_and_size
-from ..weights.zoo import find_config
+from ..weights.lookup import find_config
 from .classes import check_classes, check_learned_classes
 from .data import check_data, check_overlap
 from .findings import Finding, collect, fail

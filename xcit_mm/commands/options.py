@@ -8,7 +8,7 @@ from typing import Any
 from ..models.precision import DTYPES
 from ..utils.cli import parse_cfg_options, score
 from ..utils.errors import ArgumentError
-from ..weights.zoo import find_config
+from ..weights.lookup import find_config
 
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"

@@ -13,7 +13,7 @@ from ..utils.atomic import atomic_path
 from ..utils.configs import read_config
 from ..utils.errors import reason
 from ..utils.output import quiet, say
-from ..weights.zoo import find_model
+from ..weights.lookup import find_model
 from .check import compare
 from .detectors import ExportableDetector
 from .metadata import find_unsupported, model_metadata

@@ -17,7 +17,7 @@ from ..prediction.preprocessing import Preprocessing
 from ..prediction.view import trained_scale
 from ..utils.configs import iter_parts, read_config, type_name
 from ..utils.errors import ArgumentError
-from ..weights.zoo import find_model
+from ..weights.lookup import find_model
 
 _TAKEN = "only detectors and segmentors whose heads have num_classes can be fine-tuned"
 _WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")

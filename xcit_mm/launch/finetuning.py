@@ -15,7 +15,7 @@ from ..utils.configs import check_keys
 from ..utils.errors import ArgumentError
 from ..utils.folders import lock_folder
 from ..utils.output import quiet, say
-from ..weights.classes import configured_classes
+from ..weights.class_names import configured_classes
 from .adapting import adapt, read_model, scale_of_photos
 from .labelled_raster import LabelledRaster, adapt_to_tiles
 from .own_config import write_config

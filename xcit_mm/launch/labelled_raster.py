@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from ..datasets import Source
 from ..utils.configs import ModelInput, iter_parts, type_name
-from ..weights.classes import configured_classes
+from ..weights.class_names import configured_classes
 from .adapting import median_scale
 
 if TYPE_CHECKING:

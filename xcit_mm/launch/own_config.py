@@ -10,7 +10,7 @@ from ..models.build import has_pyramid
 from ..utils.atomic import atomic_write
 from ..utils.output import say
 from ..utils.shipped import shipped_folder
-from ..weights.classes import configured_classes
+from ..weights.class_names import configured_classes
 
 _BATCH_SIZE = 2
 _END_OF_VALUES = "# The same in every config that `finetune` writes.\n"

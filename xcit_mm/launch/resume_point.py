@@ -6,9 +6,9 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from ..weights.lookup import load_checkpoint
 from ..weights.reader import meta_of
 from ..weights.work_dirs import last_checkpoint
-from ..weights.zoo import load_checkpoint
 
 
 def find_checkpoint(cfg: Config, resume: bool | str | Path) -> str | None:

@@ -10,8 +10,8 @@ from ..checks.doctor import check_test
 from ..utils.compat import load_files_by
 from ..utils.output import quiet
 from ..utils.ranks import is_first
+from ..weights.lookup import find_model, load_checkpoint
 from ..weights.reader import check_checkpoint
-from ..weights.zoo import find_model, load_checkpoint
 from .own_config import write_data_anew
 from .runner import build_runner, print_into_log, read_run, stop_at_failure
 

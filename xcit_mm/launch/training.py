@@ -18,7 +18,7 @@ from ..utils.errors import ArgumentError
 from ..utils.folders import lock_folder
 from ..utils.output import quiet, say
 from ..utils.ranks import is_first
-from ..weights.zoo import find_config, load_checkpoint
+from ..weights.lookup import find_config, load_checkpoint
 from .own_config import write_data_anew
 from .report import report
 from .resume_point import find_checkpoint, is_complete

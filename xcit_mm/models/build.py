@@ -14,12 +14,12 @@ from torch import nn
 from ..utils.configs import backbone_class, read_config
 from ..utils.errors import reason
 from ..utils.output import say
-from ..weights.classes import check_same_classes, configured_classes, learned_classes
+from ..weights.class_names import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import backbone_options, parse_checkpoint
+from ..weights.lookup import find_config, find_model, find_weights, load_checkpoint, shipped_models
 from ..weights.matching import load_pretrained, match_model
 from ..weights.published import PUBLISHED, published_name
 from ..weights.reader import meta_of
-from ..weights.zoo import find_config, find_model, find_weights, load_checkpoint, shipped_models
 from .xcit import STRIDES, Pyramid, Trunk, XCiT
 
 

@@ -28,8 +28,8 @@ from ..utils.errors import ArgumentError
 from ..utils.output import say
 from ..utils.ranks import rank_device
 from ..version import __version__
+from ..weights.lookup import find_model
 from ..weights.published import PUBLISHED, published_name
-from ..weights.zoo import find_model
 from .masks import return_crops, to_detections
 from .prediction import Prediction, label_type
 from .preprocessing import ImageLike, Preprocessing

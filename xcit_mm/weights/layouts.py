@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..archs import ARCHS, arch_name, resolve_arch
-from .bands import LINEAR_STEM, stem_key
+from .stem import LINEAR_STEM, stem_key
 
 # Prefixes of the keys that only a classifier has, and only a pyramid.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")

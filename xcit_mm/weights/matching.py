@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from ..utils.errors import preview
 from ..utils.output import log_line
-from .bands import with_stem_for_bands
-from .classes import KEEP_HINT
+from .class_names import KEEP_HINT
 from .layouts import CLASSIFIER_PREFIXES, PYRAMID_PREFIXES, Weights, describe, parse_checkpoint
-from .zoo import load_checkpoint
+from .lookup import load_checkpoint
+from .stem import with_stem_for_bands
 
 _MASK_HEAD_PREFIX = "roi_head.mask_head."  # of mmdet
 
@@ -36,7 +36,7 @@ def load_pretrained(
         strict_heads: False lets the head of a classifier keep its initial values if the file has no
             head or a head for other classes.
         fill_stem: Make the stem of a backbone of other bands from a file for RGB, as
-            `bands.stem_for_bands` does.
+            `stem.stem_for_bands` does.
 
     Raises:
         FileNotFoundError: If the file does not exist.

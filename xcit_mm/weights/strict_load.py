@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from ..utils.compat import is_resuming, is_training_run
 from ..utils.errors import preview
 from ..utils.output import log_line
-from .classes import as_names, check_same_classes, learned_classes
+from .class_names import as_names, check_same_classes, learned_classes
 from .matching import match_model
 
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 import xcit_mm
 from xcit_mm import XCiT
+from xcit_mm.weights.lookup import find_config, find_model, load_checkpoint
 from xcit_mm.weights.published import PUBLISHED
-from xcit_mm.weights.zoo import find_config, find_model, load_checkpoint
 
 NAME = "maskrcnn_xcit_small_12_p16"
 

@@ -11,7 +11,7 @@ from helpers.weight_files import load_in_runner, same
 from mmengine.config import Config
 
 from xcit_mm.prediction import Predictor
-from xcit_mm.weights.classes import learned_classes
+from xcit_mm.weights.class_names import learned_classes
 
 CLASSIFIER = ("decode_head.conv_seg.weight", "decode_head.conv_seg.bias")
 LABELS = ("background", "circle", "square", "triangle", "star")
