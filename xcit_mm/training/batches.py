@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import broadcast_object_list, get_rank
+from mmengine.dist import broadcast_object_list
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
 from ..utils.compat import train_dataloader_config
 from ..utils.output import log_line
+from ..utils.ranks import rank_and_size
 
 
 def seed_generators(*numbers: int) -> None:
@@ -177,7 +178,7 @@ def _number_batches(loop: Any, endless: bool) -> tuple[int, int]:
     """Give a loop a loader of numbered batches, and return the run's seed and the rank."""
     seeds = [loop.runner.seed]  # after a resume that of the checkpoint
     broadcast_object_list(seeds)  # with diff_rank_seed every process has its own
-    seed = (seeds[0], get_rank())
+    seed = (seeds[0], rank_and_size()[0])
     config = train_dataloader_config(loop.runner)
     loop.dataloader = numbered_loader(loop.dataloader.dataset, config, seed, endless)
     return seed
