@@ -33,9 +33,10 @@ from ..weights.zoo import find_model
 from .masks import return_crops, to_detections
 from .prediction import Prediction, label_type
 from .preprocessing import ImageLike, Preprocessing
-from .seen import InTiles, Seen, SeenWhole, check_whole
+from .seen import InTiles, Seen
 from .sources import ImageSource, Source
 from .view import View, choose_view
+from .whole import SeenWhole, check_whole
 
 
 class Predictor:
