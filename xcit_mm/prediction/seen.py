@@ -145,6 +145,6 @@ class InTiles(Seen):
         while batch := list(islice(tiles, self._predictor.batch_size)):
             images = [tile.image for tile in batch]
             masks = [tile.valid for tile in batch]
-            predictions = self._predictor.predict_at_scale(images, masks)
+            predictions = self._predictor.predict_arrays(images, masks, resizes=False)
             for tile, prediction in zip(batch, predictions, strict=True):
                 yield Part(tile.rows, tile.columns, prediction, tile.valid)

@@ -69,7 +69,7 @@ class SeenWhole(Seen):
         """
         with ExitStack() as files:
             folder = self._open_folder(files)
-            with self._predictor.autocast():
+            with self._predictor.network.autocast():
                 self._heads = LargeHeads(self._predictor.model, self._run_trunk(folder))
                 return_freed_memory()
                 places = product(self.spread(0), self.spread(1))
@@ -162,7 +162,7 @@ class SeenWhole(Seen):
     def _predict(self, row: Window, column: Window) -> Prediction:
         assert self._heads is not None
         size = row.stop - row.start, column.stop - column.start
-        with self._predictor.autocast():
+        with self._predictor.network.autocast():
             model, images = self._heads.model_at(*_on_grid(row.span, column.span))
             height, width = images.shape[2:]
             sample = self._sample.clone()
