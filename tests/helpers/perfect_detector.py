@@ -135,7 +135,7 @@ class StandIn:
         self.nothing = Prediction.of_nothing(scope == "mmdet", metainfo["classes"], palette)
         self.seen = 0
 
-    def predict_at_scale(self, images, masks) -> list[Prediction]:
+    def predict_arrays(self, images, masks, resizes) -> list[Prediction]:
         self.seen += len(images)
         return [self.predict(image) for image in images]
 

@@ -44,10 +44,10 @@ class RasterRun:
         """Predict some tiles, then die."""
 
         class Dying(self.model):
-            def predict_at_scale(self, images, masks) -> list[Prediction]:
+            def predict_arrays(self, images, masks, resizes) -> list[Prediction]:
                 if self.seen >= tiles:
                     die()
-                return super().predict_at_scale(images, masks)
+                return super().predict_arrays(images, masks, resizes)
 
         self.predict(Dying(), **options)
 

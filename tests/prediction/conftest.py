@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from xcit_mm.commands import predict
+from xcit_mm.commands import predict as command_module
 from xcit_mm.prediction import Predictor
+from xcit_mm.prediction.network import Network
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +50,7 @@ def predictors(models) -> dict[str, Predictor]:
 @pytest.fixture(autouse=True)
 def builds_once(monkeypatch) -> None:
     """Let commands in this process share the predictors of equal options."""
-    monkeypatch.setattr(predict, "Predictor", SimpleNamespace(from_pretrained=_build_once))
+    monkeypatch.setattr(command_module, "Predictor", SimpleNamespace(from_pretrained=_build_once))
 
 
 @pytest.fixture
@@ -72,13 +73,13 @@ def command(models, out) -> Callable[..., tuple]:
 @pytest.fixture
 def before_forward(monkeypatch) -> Callable[[Callable[[list[torch.Tensor]], None]], None]:
     """Lets a function see the preprocessed images of each batch before the model does."""
-    forward = Predictor._forward
+    predict = Network.predict
 
     def hook(function: Callable[[list[torch.Tensor]], None]) -> None:
-        def replaced(self: Predictor, batch: list[dict]) -> Sequence:
+        def replaced(self: Network, batch: list[dict]) -> Sequence:
             function([data["inputs"] for data in batch])
-            return forward(self, batch)
+            return predict(self, batch)
 
-        monkeypatch.setattr(Predictor, "_forward", replaced)
+        monkeypatch.setattr(Network, "predict", replaced)
 
     return hook

@@ -27,7 +27,7 @@ def predict_tiled(
     predictor = SimpleNamespace(
         batch_size=1000,
         nothing=Prediction.of_nothing(is_detector, CLASSES),
-        predict_at_scale=lambda images, masks: predict(images),
+        predict_arrays=lambda images, masks, resizes: predict(images),
     )
     view = View(1.0, whole=False, side=tile, overlap=overlap)
     with InTiles(predictor, ImageSource(image), view) as seen:

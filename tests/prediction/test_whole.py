@@ -17,10 +17,11 @@ from xcit_mm import Predictor
 from xcit_mm.models import labels as labels_module
 from xcit_mm.models import large
 from xcit_mm.models.locality import parts_that_see_windows
-from xcit_mm.prediction import Prediction, seen
-from xcit_mm.prediction.seen import SeenWhole, check_whole, is_exact_whole
+from xcit_mm.prediction import Prediction
+from xcit_mm.prediction import whole as whole_module
 from xcit_mm.prediction.sources import ImageSource
 from xcit_mm.prediction.view import View
+from xcit_mm.prediction.whole import SeenWhole, check_whole, is_exact_whole
 
 
 @pytest.fixture(autouse=True)
@@ -280,7 +281,7 @@ def test_options_that_do_not_fit_are_one_line(options, message):
 def test_taps_that_need_files_without_a_folder_are_in_a_temporary_one(photo, monkeypatch, capsys):
     predictor = predictor_of(semantic_fpn, whole=True, window=256)
     expected = predictor(photo).segmentation
-    monkeypatch.setattr(seen, "MEMORY", 0)
+    monkeypatch.setattr(whole_module, "MEMORY", 0)
     with predictor.see(photo) as image:
         assert np.array_equal(image.result().segmentation, expected)
     assert "GB are written to" in capsys.readouterr().err
@@ -289,7 +290,7 @@ def test_taps_that_need_files_without_a_folder_are_in_a_temporary_one(photo, mon
 def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, monkeypatch, tmp_path):
     predictor = predictor_of(semantic_fpn, whole=True, window=256)
     expected = predictor(photo).segmentation
-    monkeypatch.setattr(seen, "MEMORY", 0)
+    monkeypatch.setattr(whole_module, "MEMORY", 0)
     folder = tmp_path / "taps"
     with pytest.raises(KeyboardInterrupt), predictor.see(photo, folder=folder):
         raise KeyboardInterrupt

@@ -62,7 +62,7 @@ def test_tiles_of_nodata_are_not_predicted_but_those_of_one_color_are(nodata, se
 class Hallucinating(PerfectDetector):
     """A detector that finds an object in every tile."""
 
-    def predict_at_scale(self, images, masks) -> list[Prediction]:
+    def predict_arrays(self, images, masks, resizes) -> list[Prediction]:
         masks = np.zeros((1, 100, 100), bool)
         masks[0, 2:22, 30:70] = True
         return [predicted(image, (30, 2, 70, 22), [0.9], [0], masks) for image in images]
@@ -78,9 +78,9 @@ def test_objects_without_data_are_dropped_and_masks_are_cut(first_valid, areas, 
 
 def test_a_small_raster_is_seen_in_its_own_size(predict):
     class Small(PerfectDetector):
-        def predict_at_scale(self, images, masks) -> list[Prediction]:
+        def predict_arrays(self, images, masks, resizes) -> list[Prediction]:
             assert [image.shape for image in images] == [(90, 60, 3)]
-            return super().predict_at_scale(images, masks)
+            return super().predict_arrays(images, masks, resizes)
 
     assert len(predict(Scene(90, 60).add_random(5, 8, 30), detector=Small())) == 5
 

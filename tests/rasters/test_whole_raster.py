@@ -1,6 +1,7 @@
 """A raster that the trunk sees whole has the prediction of the photo of its pixels."""
 
 from functools import partial
+from unittest.mock import Mock
 
 import cv2
 import geopandas
@@ -12,7 +13,7 @@ from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo
 
 from xcit_mm import Predictor, predict_raster
 from xcit_mm.models import large
-from xcit_mm.prediction import seen
+from xcit_mm.prediction import whole as whole_module
 from xcit_mm.rasters import prediction
 from xcit_mm.rasters.raster import Raster
 
@@ -21,7 +22,7 @@ from xcit_mm.rasters.raster import Raster
 def small_memory(monkeypatch):
     """Bands of 8 rows of tokens, and taps in files."""
     monkeypatch.setattr(large, "CPU_TOKENS", 1)
-    monkeypatch.setattr(seen, "MEMORY", 0)
+    monkeypatch.setattr(whole_module, "MEMORY", 0)
 
 
 def predictors(recipe, scale: float = 1) -> tuple[Predictor, Predictor]:
@@ -131,7 +132,8 @@ def test_taps_of_another_option_are_removed_by_overwriting(tmp_path, monkeypatch
     raster = save_image(tmp_path / "a.tif", synthetic_photo(300, 200))
     run = partial(predict_raster, predictor, raster, tmp_path / "map.tif")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(seen.SeenWhole, "_predict", lambda *_: exec("raise KeyboardInterrupt"))
+        interrupt = Mock(side_effect=KeyboardInterrupt)
+        patch.setattr(whole_module.SeenWhole, "_predict", interrupt)
         run(window=128)
     assert [*tmp_path.glob("map.tif.parts/*/tap?")]
     run(window=256, overwrite=True)

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -49,6 +51,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self._journal = Journal(self.out)
+        self._readers: list[BaseProcess] = []
 
     def predict(self, items: Sequence[Item], deaths: Mapping[str, int]) -> Iterator[Item]:
         """Predict items, and yield each when its record is in the journal.
@@ -73,11 +76,7 @@ class Engine:
             raise
 
     def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
-        """Read items in batches, predict and record them.
-
-        If a process that reads dies or hangs, torch raises a RuntimeError wherever this process is,
-        and again where it reads the next batch.
-        """
+        """Read items in batches, predict and record them."""
         workers = min(self.workers, len(items))
         dataset: Any = items
         loader = DataLoader(
@@ -89,7 +88,10 @@ class Engine:
             timeout=TIMEOUT if workers else 0,
             worker_init_fn=_stop_threads,
         )
-        for batch, images in loader:
+        others = active_children()
+        batches = iter(loader)  # starts the processes that read
+        self._readers = [child for child in active_children() if child not in others]
+        for batch, images in batches:
             for item, result in zip(batch, self._predict_batch(batch, images), strict=True):
                 self._record(item, result)
                 yield item
@@ -104,23 +106,21 @@ class Engine:
     ) -> list[Prediction | str]:
         """Return the prediction of each image, or the reason of its failure.
 
-        After an error, each image is predicted once more, alone. The cause may be another image of
-        the batch, or a process that reads and has died.
+        If several images fail together, each is predicted alone.
         """
-        with suppress(Exception):  # models and pipelines raise many types
-            return self._predict(items, images)
-        # Outside of the handler, whose traceback holds the tensors of the batch.
-        self._check_gpu()
-        return [self._predict_alone(*pair) for pair in zip(items, images, strict=True)]
-
-    def _predict_alone(self, item: Item, pixels: Pixels) -> Prediction | str:
         try:
-            return self._predict([item], [pixels])[0]
-        except Exception as error:
+            return self._predict(items, images)
+        except Exception as error:  # models and pipelines raise many types
             failure = reason(error)
-        self._check_gpu()
-        shutil.rmtree(self._folder_of(item), ignore_errors=True)
-        return failure
+        # Outside of the handler, whose traceback holds the tensors of the batch.
+        self._check_health(failure)
+        if len(items) == 1:
+            shutil.rmtree(self._folder_of(items[0]), ignore_errors=True)
+            return [failure]
+        results = []
+        for item, pixels in zip(items, images, strict=True):
+            results += self._predict_batch([item], [pixels])
+        return results
 
     def _predict(self, items: Sequence[Item], images: Sequence[Pixels]) -> list[Prediction | str]:
         """Predict images, of which a large one comes alone. Reasons stay."""
@@ -132,19 +132,21 @@ class Engine:
                 predictions = iter([seen.result()])
         return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
 
-    def _check_gpu(self) -> None:
-        """Raise RuntimeError if a failure has made the GPU unusable for this process.
+    def _check_health(self, failure: str) -> None:
+        """Raise RuntimeError if a failure is not that of an image: this process must end.
 
-        After an error such as an illegal memory access, each later call fails too. The process must
-        end, so that the next one tries the other images.
+        A process that reads has died: torch raises wherever this process is. Or the GPU is unusable
+        for this process, as after an illegal memory access.
         """
-        if not self.predictor.device.startswith("cuda"):
-            return
-        try:
-            torch.cuda.synchronize(self.predictor.device)
-        except RuntimeError as error:
-            fix = "the next call predicts the image in flight last, alone"
-            raise RuntimeError(f"{self.predictor.device} fails: {reason(error)}; {fix}") from None
+        fix = "the next call predicts the images in flight last, alone"
+        if not all(reader.is_alive() for reader in self._readers):
+            raise RuntimeError(f"a process that reads images died: {failure}; {fix}")
+        if self.predictor.device.startswith("cuda"):
+            try:
+                torch.cuda.synchronize(self.predictor.device)
+            except RuntimeError as error:
+                problem = f"{self.predictor.device} fails: {reason(error)}"
+                raise RuntimeError(f"{problem}; {fix}") from None
 
     def _folder_of(self, item: Item) -> Path:
         """Return the folder for what the trunk computes of an image."""

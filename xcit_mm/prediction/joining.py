@@ -22,14 +22,12 @@ class Part(NamedTuple):
         rows, columns: Its place, in pixels as the model sees the image.
         prediction: Of the window. Its image is not that of the user.
         valid: Which of its pixels have data, (h, w), bool.
-        wanted: Which of these are asked for.
     """
 
     rows: Window
     columns: Window
     prediction: Prediction
     valid: np.ndarray
-    wanted: np.ndarray
 
 
 def reported_objects(part: Part) -> Objects:

@@ -102,7 +102,9 @@ def predict_many(
     listing = inputs if isinstance(inputs, Listing) else find_items(inputs, root)
     if listing.left_out:
         say(f"left out {len(listing.left_out)}: {preview(listing.left_out)}")
-    predictor = as_predictor(model, checkpoint, "cpu" if ray else device)  # the tasks use the GPUs
+    if ray is not None and isinstance(model, str | Path):
+        device = "cpu"  # the tasks use the GPUs
+    predictor = as_predictor(model, checkpoint, device)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
     out = Path(os.path.abspath(out))

@@ -2,27 +2,20 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
-from threading import RLock
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.dataset import pseudo_collate
 from mmengine.device import get_device
 from torch import Tensor, nn
 
 from ..checks.inputs import check_sizes
 from ..models.build import load_model
-from ..models.labels import has_plain_labels, predict_labels
-from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
-from ..models.prepare import copy_sharing_weights, prepare_for_inference
-from ..utils.compat import can_autocast
 from ..utils.configs import ModelInput, read_config, tested_metainfo
 from ..utils.errors import ArgumentError
 from ..utils.output import say
@@ -30,12 +23,14 @@ from ..utils.ranks import rank_device
 from ..version import __version__
 from ..weights.lookup import find_model
 from ..weights.published import PUBLISHED, published_name
-from .masks import return_crops, to_detections
+from .masks import to_detections
+from .network import Network
 from .prediction import Prediction, label_type
 from .preprocessing import ImageLike, Preprocessing
-from .seen import InTiles, Seen, SeenWhole, check_whole
+from .seen import InTiles, Seen
 from .sources import ImageSource, Source
 from .view import View, choose_view
+from .whole import SeenWhole, check_whole
 
 
 class Predictor:
@@ -84,49 +79,32 @@ class Predictor:
         scope = cfg.get("default_scope")
         if scope not in ("mmdet", "mmseg"):
             raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
-        if min_score is not None and scope != "mmdet":
-            raise ArgumentError(
-                "min_score", f"{min_score}: only detectors have scores: leave it out"
-            )
-        if tile is None and not whole:
-            for name, value in dict(overlap=overlap, scale=scale, window=window).items():
-                if value is not None:
-                    raise ArgumentError(
-                        name, f"{value} is for large images: give tile or whole too"
-                    )
-        if dtype not in (*DTYPES, "auto"):
-            raise ArgumentError("dtype", f"{dtype!r}: give {', '.join(DTYPES)} or auto")
+        self.is_detector = scope == "mmdet"
+        if min_score is not None and not self.is_detector:
+            problem = f"{min_score}: only detectors have scores"
+            raise ArgumentError("min_score", f"{problem}: leave it out")
         if batch_size < 1:
             raise ArgumentError("batch_size", f"{batch_size}: must be positive")
         self.cfg = cfg
         self.batch_size = batch_size
         self.min_score = min_score
-        self.is_detector = scope == "mmdet"
         self.metainfo = tested_metainfo(cfg)
         self.names: Sequence[str] = self.metainfo["classes"]
         self.arguments: dict[str, Any] | None = None
         self.preprocess = Preprocessing(cfg)
-        self.nothing = Prediction.of_nothing(
-            self.is_detector, self.names, self.metainfo.get("palette")
-        )
+        palette = self.metainfo.get("palette")
+        self.nothing = Prediction.of_nothing(self.is_detector, self.names, palette)
+        sizes: Any = dict(scale=scale, overlap=overlap, window=window)
         self.view: View | None = None
-        sizes: Any = dict(scale=scale, tile=tile, overlap=overlap, window=window)
         if tile is not None or whole:
-            self.view = choose_view(cfg, model, self.preprocess, whole, **sizes)
-        self.device = device or next((str(part.device) for part in model.parameters()), "cpu")
-        self.dtype = DTYPES[fast_dtype(self.device) if dtype == "auto" else dtype]
-        if not can_autocast(torch.device(self.device).type, self.dtype):
-            fix = "give bfloat16, or take torch 2.2 or newer"
-            raise ArgumentError(
-                "dtype", f"torch {torch.__version__} has no {dtype} on a CPU: {fix}"
-            )
+            self.view = choose_view(cfg, model, self.preprocess, whole, tile=tile, **sizes)
+        for name, value in sizes.items():
+            if value is not None and self.view is None:
+                raise ArgumentError(name, f"{value} is for large images: give tile or whole too")
         self._checksum = _checksum(model)  # of the weights before they are folded
-        own_model = copy_sharing_weights(model).eval().to(self.device)
-        self.model: Any = prepare_for_inference(own_model)
-        return_crops(self.model)
-        if self.dtype != torch.float32:
-            prepare_for_autocast(self.model)
-        self._lock = RLock()  # `Backbone.valid` is state of the model
+        self.device = device or next((str(part.device) for part in model.parameters()), "cpu")
+        self.network = Network(model, self.device, dtype)
+        self.model = self.network.model
         if whole:
             check_whole(self.model)
         else:
@@ -179,7 +157,7 @@ class Predictor:
             config=f"{Path(self.cfg.filename or '').name} ({config:08x})".strip(),
             weights=f"{self._checksum:08x}",
             **(self.view.settings if self.view else {}),
-            dtype=str(self.dtype).removeprefix("torch."),
+            dtype=str(self.network.dtype).removeprefix("torch."),
             min_score=self.min_score,
             xcit_mm=__version__,
         )
@@ -206,7 +184,7 @@ class Predictor:
         masks = () if valid is None else valid
         arrays = map(self.preprocess.read, images)
         if self.view is None:
-            return list(self._predict(arrays, masks))
+            return list(self.predict_arrays(arrays, masks))
         predictions = []
         for array, mask in zip_longest(arrays, masks):
             with self.see(array, mask) as seen:
@@ -255,60 +233,29 @@ class Predictor:
         say(str(view))
         return view
 
-    def predict_at_scale(
-        self, images: Iterable[np.ndarray], masks: Iterable[np.ndarray]
-    ) -> Iterator[Prediction]:
-        """Predict arrays without resizing them, and leave out what has no data in masks."""
-        return self._predict(images, masks, resizes=False)
-
-    def _predict(
+    def predict_arrays(
         self,
         images: Iterable[np.ndarray],
-        masks: Iterable[np.ndarray] = (),
+        masks: Iterable[np.ndarray | None] = (),
         resizes: bool = True,
     ) -> Iterator[Prediction]:
-        """Predict whole arrays in batches."""
-        is_slide = (self.cfg.model.get("test_cfg") or {}).get("mode") == "slide"
-        backbone = getattr(self.model, "backbone", None)
-        sees_gaps = is_slide or not getattr(backbone, "can_leave_out_pixels", False)
+        """Predict arrays in batches, each as one image, whatever its size.
+
+        Args:
+            masks: Which pixels of each image have data, (H, W), bool. Default: all.
+            resizes: Whether the test pipeline resizes the images.
+        """
         pairs = zip_longest(images, masks)
         while batch := list(islice(pairs, self.batch_size)):
             inputs = []
             for image, mask in batch:
-                is_full = sees_gaps or mask is None or mask.all()
-                inputs.append(self.preprocess(image, None if is_full else mask, resizes))
+                has_gaps = self.network.leaves_out and mask is not None and not mask.all()
+                inputs.append(self.preprocess(image, mask if has_gaps else None, resizes))
             samples: list[Any] = []
             for _, of_one_size in groupby(inputs, lambda data: data["inputs"].shape):
-                samples += self._forward(list(of_one_size))
+                samples += self.network.predict(list(of_one_size))
             for (image, _), sample in zip(batch, samples, strict=True):
                 yield self.to_prediction(image, sample)
-
-    @torch.no_grad()
-    def _forward(self, batch: list[dict[str, Any]]) -> Sequence[Any]:
-        """Return the class of each pixel of images, or data samples of other models."""
-        leave_out: AbstractContextManager = nullcontext()
-        masks = None
-        if any("valid" in data for data in batch):
-            full = torch.ones(batch[0]["inputs"].shape[1:], dtype=torch.bool)
-            masks = [data.pop("valid", full) for data in batch]
-            leave_out = self.model.backbone.valid(masks)
-        with self._lock, leave_out, self.autocast():
-            if not has_plain_labels(self.model):
-                return self.model.test_step(pseudo_collate(batch))
-            data = self.model.data_preprocessor(pseudo_collate(batch), False)
-            images = data["inputs"]
-            valid = None
-            if masks:
-                valid = images.new_zeros((len(images), 1, *images.shape[2:]), dtype=torch.bool)
-                for number, mask in enumerate(masks):
-                    valid[number, 0, : mask.shape[0], : mask.shape[1]] = mask
-            return predict_labels(self.model, images, data["data_samples"], valid)
-
-    def autocast(self) -> AbstractContextManager:
-        """Return the context in which the model predicts in `dtype`."""
-        device = torch.device(self.device).type
-        is_half = self.dtype != torch.float32
-        return torch.autocast(device, self.dtype if is_half else None, enabled=is_half)
 
     @property
     def most_objects(self) -> int | None:

@@ -1,39 +1,35 @@
-"""A large image that a predictor sees, whole or in tiles, and of which it predicts any window."""
+"""A large image that a predictor sees once, and of which it predicts any part. In tiles."""
 
 import math
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from itertools import islice, product
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
-from zlib import crc32
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ..models.labels import has_plain_labels, predict_labels
-from ..models.large import Taps, check_trunk, large_taps
-from ..models.large_heads import LargeHeads
-from ..models.locality import parts_that_see_windows
-from ..models.xcit import STRIDES
-from ..utils.folders import open_folder
-from ..utils.memory import return_freed_memory
-from ..utils.output import progress_bar, say
 from .joining import Part, join
 from .prediction import Prediction
 from .sources import Source
 from .view import View
-from .windows import CELL, Window, halves, tiles_along, windows_along
+from .windows import Window, tiles_along
 
-MEMORY = 2**28
-"""Bytes that the taps of an image may take in memory. Larger ones are in files."""
-
-# Says which pixels of a window are asked for, (h, w), bool.
+# Say which pixels of a window are asked for, (h, w), bool.
 Mask = Callable[[Window, Window], np.ndarray]
+
+
+class Pixels(NamedTuple):
+    """A window of an image.
+
+    Attributes:
+        image: (h, w, channels).
+        valid: Which pixels have data, (h, w), bool.
+    """
+
+    rows: Window
+    columns: Window
+    image: np.ndarray
+    valid: np.ndarray
 
 
 class Seen(ABC):
@@ -45,8 +41,8 @@ class Seen(ABC):
         view: How the predictor sees it.
 
     Attributes:
-        scale: Factors of height and width from the image to `source`.
         source: The image as the model sees it.
+        scale: Factors of height and width from the image to `source`.
     """
 
     def __init__(self, predictor: Any, source: Source, view: View) -> None:
@@ -90,11 +86,12 @@ class Seen(ABC):
         corner = rows.start, columns.start
         return join(parts, image, corner, self.scale, self._predictor.nothing)
 
-    @abstractmethod
     def spread(self, axis: int, span: slice | None = None) -> list[Window]:
         """Divide the rows (axis 0) or the columns (axis 1) of `source`, or a span of them, into
         tiles or windows.
         """
+        length = (self.source.height, self.source.width)[axis]
+        return self._spread(length, span or slice(0, length))
 
     def parts(
         self, places: Iterable[tuple[Window, Window]], mask: Mask | None = None
@@ -102,20 +99,23 @@ class Seen(ABC):
         """Predict the windows at places that have data which is asked for, by default all data."""
         if not self._is_open:
             raise ValueError("the image is not seen: predict inside of `with ... as seen:`")
-        return self._predict_parts(self._read(places, mask))
+        return self._predict_windows(places, mask)
 
-    def _read(
-        self, places: Iterable[tuple[Window, Window]], mask: Mask | None
-    ) -> Iterator[tuple[Part, np.ndarray]]:
-        """Yield windows without their predictions, and their pixels."""
-        for row, column in places:
-            pixels, valid = self.source.read(row.span, column.span)
-            wanted = valid if mask is None else valid & mask(row, column)
+    def _read(self, places: Iterable[tuple[Window, Window]], mask: Mask | None) -> Iterator[Pixels]:
+        """Yield the windows at places that have data which is asked for."""
+        for rows, columns in places:
+            image, valid = self.source.read(rows.span, columns.span)
+            wanted = valid if mask is None else valid & mask(rows, columns)
             if wanted.any():
-                yield Part(row, column, self._predictor.nothing, valid, wanted), pixels
+                yield Pixels(rows, columns, image, valid)
 
     @abstractmethod
-    def _predict_parts(self, parts: Iterator[tuple[Part, np.ndarray]]) -> Iterator[Part]: ...
+    def _spread(self, length: int, span: slice) -> list[Window]: ...
+
+    @abstractmethod
+    def _predict_windows(
+        self, places: Iterable[tuple[Window, Window]], mask: Mask | None
+    ) -> Iterator[Part]: ...
 
 
 def _part_of(part: slice, side: int, factor: float) -> tuple[slice, slice]:
@@ -130,211 +130,21 @@ def _part_of(part: slice, side: int, factor: float) -> tuple[slice, slice]:
 class InTiles(Seen):
     """An image in tiles, each of which the model sees alone."""
 
-    def spread(self, axis: int, span: slice | None = None) -> list[Window]:
-        length = (self.source.height, self.source.width)[axis]
-        tiles = tiles_along(length, self._view.side, self._view.overlap)
-        if span is None:
-            return tiles
+    def _spread(self, length: int, span: slice) -> list[Window]:
         cut = []
-        for tile in tiles:
+        for tile in tiles_along(length, self._view.side, self._view.overlap):
             inside = slice(max(tile.inside.start, span.start), min(tile.inside.stop, span.stop))
             if inside.start < inside.stop:
                 cut.append(tile._replace(inside=inside))
         return cut
 
-    def _predict_parts(self, parts: Iterator[tuple[Part, np.ndarray]]) -> Iterator[Part]:
-        while batch := list(islice(parts, self._predictor.batch_size)):
-            images = [pixels for _, pixels in batch]
-            masks = [part.valid for part, _ in batch]
-            predictions = self._predictor.predict_at_scale(images, masks)
-            for (part, _), prediction in zip(batch, predictions, strict=True):
-                yield part._replace(prediction=prediction)
-
-
-class SeenWhole(Seen):
-    """An image that the trunk sees whole. Neck and heads read its taps window by window.
-
-    Args:
-        folder: In which a folder for the taps is made, if they do not fit into `MEMORY`. That is
-            removed in the end, but not after an error: another call with the same image and model
-            goes on after the last tap that was finished. Default: the temporary folder.
-        shows_progress: Whether to show a bar of the passes of the trunk.
-    """
-
-    def __init__(
-        self,
-        predictor: Any,
-        source: Source,
-        view: View,
-        folder: str | Path | None = None,
-        shows_progress: bool = False,
-    ) -> None:
-        super().__init__(predictor, source, view)
-        self._folder = folder
-        self._shows_progress = shows_progress
-        self._heads: LargeHeads | None = None
-        self._files = ExitStack()
-        self._sample = predictor.preprocess.blank_sample()
-        self._has_warned = False
-
-    def __enter__(self) -> "SeenWhole":
-        """Run the trunk.
-
-        Raises:
-            BlockingIOError: If another process uses the folder.
-            OSError: If the disk of the folder lacks space.
-            ValueError: If a step of the test pipeline changes sizes.
-        """
-        with ExitStack() as files:
-            folder = self._open_folder(files)
-            with self._predictor.autocast():
-                self._heads = LargeHeads(self._predictor.model, self._run_trunk(folder))
-                return_freed_memory()
-                places = product(self.spread(0), self.spread(1))
-                self._heads.add_pools(
-                    (_on_grid(row.span, column.span), _on_grid(row.inside, column.inside))
-                    for row, column in places
-                )
-            self._files = files.pop_all()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._heads = None
-        self._files.__exit__(*error)
-
-    def _open_folder(self, files: ExitStack) -> Path | None:
-        """Return the folder of the taps, or None if they fit into memory."""
-        backbone = self._predictor.model.backbone
-        size = self.source.height, self.source.width
-        tokens = math.prod(_padded(side) // backbone.patch_size for side in size)
-        needed = 4 * tokens * backbone.arch.embed_dim * len(backbone.out_indices)
-        if needed <= MEMORY:
-            return None
-        folder = self._folder
-        if folder is None:
-            folder = Path(files.enter_context(TemporaryDirectory(prefix="xcit_mm-")))
-            say(f"{needed / 1e9:.1f} GB are written to {folder}: give another folder")
-            return folder
-        settings = self._predictor.settings | self._view.settings | self._image.fingerprint()
-        folder = Path(folder) / f"taps-{crc32(repr(settings).encode()):08x}"
-        files.push(lambda kind, *error: None if kind else shutil.rmtree(folder))
-        files.enter_context(open_folder(folder, settings, overwrite=True))
-        return folder
-
-    def _run_trunk(self, folder: Path | None) -> Taps:
-        predictor = self._predictor
-        size = self.source.height, self.source.width
-
-        def read_rows(first: int, last: int) -> tuple[Tensor, Tensor | None]:
-            pixels, valid = self.source.read(slice(first, last), slice(0, size[1]))
-            sample = predictor.preprocess(pixels, resizes=False)
-            if sample["inputs"].shape[1:] != pixels.shape[:2]:
-                problem = "a step of the test pipeline other than Resize and Pad changes sizes"
-                raise ValueError(f"{problem}: remove it, or predict in tiles")
-            batch = {name: [value] for name, value in sample.items()}
-            inputs = predictor.model.data_preprocessor(batch, False)["inputs"][0]
-            has_data = None if valid.all() else torch.from_numpy(valid.copy())
-            return inputs[:, : last - first, : size[1]], has_data
-
-        def progress(done: int, passes: int) -> None:
-            bar.total = passes
-            bar.update(done - bar.n)
-
-        with progress_bar(None, "pass", disable=not self._shows_progress) as bar:
-            return large_taps(predictor.model.backbone, read_rows, *size, folder, MEMORY, progress)
-
-    def spread(self, axis: int, span: slice | None = None) -> list[Window]:
-        length = (self.source.height, self.source.width)[axis]
-        span = slice(0, length) if span is None else span
-        return windows_along(span, length, self._view.side, self._view.overlap)
-
-    def _predict_parts(self, parts: Iterator[tuple[Part, np.ndarray]]) -> Iterator[Part]:
-        return_freed_memory()  # once for each row of a raster
-        for part, _ in parts:
-            yield from self._predict_part(part)
-
-    def _predict_part(self, part: Part) -> Iterator[Part]:
-        """Predict a window. One with as many objects as a detector returns at most is divided."""
-        prediction = self._predict(part.rows, part.columns)
-        limit = self._predictor.most_objects
-        is_full = limit is not None and len(prediction) >= limit
-        quarters = list(product(halves(part.rows), halves(part.columns)))
-        if not is_full or len(quarters) == 1:
-            if is_full and not self._has_warned:
-                self._has_warned = True
-                reached = f"max_per_img={limit} is reached in {CELL} pixels"
-                say(f"{reached}: objects may be missed")
-            yield part._replace(prediction=prediction)
-            return
-        for rows, columns in quarters:
-            crop = (
-                slice(rows.start - part.rows.start, rows.stop - part.rows.start),
-                slice(columns.start - part.columns.start, columns.stop - part.columns.start),
-            )
-            quarter = Part(rows, columns, prediction, part.valid[crop], part.wanted[crop])
-            if quarter.wanted.any():
-                yield from self._predict_part(quarter)
-
-    @torch.no_grad()
-    def _predict(self, row: Window, column: Window) -> Prediction:
-        assert self._heads is not None
-        size = row.stop - row.start, column.stop - column.start
-        with self._predictor.autocast():
-            model, images = self._heads.model_at(*_on_grid(row.span, column.span))
-            height, width = images.shape[2:]
-            sample = self._sample.clone()
-            sample.set_metainfo(
-                dict(
-                    img_shape=size,
-                    ori_shape=size,
-                    pad_shape=(height, width),
-                    batch_input_shape=(height, width),
-                    # Of left, right, top and bottom: mmseg would stretch logits otherwise.
-                    padding_size=(0, width - size[1], 0, height - size[0]),
-                    scale_factor=(1.0, 1.0),
-                )
-            )
-            if has_plain_labels(model):
-                (predicted,) = predict_labels(model, images, [sample])
-            else:
-                (predicted,) = model.predict(images, [sample])
-        return self._predictor.to_prediction(np.broadcast_to(np.uint8(0), (*size, 3)), predicted)
-
-
-def _on_grid(*sides: slice) -> tuple[slice, slice]:
-    """Return rows and columns with the padding at the end of the image."""
-    rows, columns = (slice(side.start, _padded(side.stop)) for side in sides)
-    return rows, columns
-
-
-def _padded(length: int) -> int:
-    return math.ceil(length / STRIDES[-1]) * STRIDES[-1]
-
-
-def check_whole(model: Any) -> None:
-    """Raise ValueError if a model cannot predict whole images. A line names parts that see windows
-    where they would see the image.
-    """
-    for part in _parts_in_windows(model):
-        say(f"{part} sees windows, not the image: the result is not that of the whole image")
-
-
-def is_exact_whole(model: Any) -> bool:
-    """Return whether a model predicts a whole image in windows as it would in memory."""
-    try:
-        return not _parts_in_windows(model)
-    except ValueError:
-        return False
-
-
-def _parts_in_windows(model: Any) -> list[str]:
-    check_trunk(model.backbone)
-    if (getattr(model, "test_cfg", None) or {}).get("mode") == "slide":
-        raise ValueError("mode='slide' of test_cfg cuts images: set mode='whole' in the config")
-    parts = parts_that_see_windows(model, CELL)
-    # mmseg's last step resizes the logits to the image.
-    if getattr(model, "align_corners", False):
-        parts.append(type(model.decode_head).__name__)
-    return list(dict.fromkeys(parts))
+    def _predict_windows(
+        self, places: Iterable[tuple[Window, Window]], mask: Mask | None
+    ) -> Iterator[Part]:
+        tiles = self._read(places, mask)
+        while batch := list(islice(tiles, self._predictor.batch_size)):
+            images = [tile.image for tile in batch]
+            masks = [tile.valid for tile in batch]
+            predictions = self._predictor.predict_arrays(images, masks, resizes=False)
+            for tile, prediction in zip(batch, predictions, strict=True):
+                yield Part(tile.rows, tile.columns, prediction, tile.valid)

@@ -88,32 +88,3 @@ def windows_along(span: slice, length: int, side: int, overlap: int) -> list[Win
         edges = (low > 0, high < length)
         spread.append(Window(low, high, inside, margin * CELL, edges))
     return spread
-
-
-def halves(window: Window) -> list[Window]:
-    """Divide a window of `windows_along` in two, or return it if that shows no less."""
-    inside = window.inside
-    middle = round((inside.start + inside.stop) / 2 / CELL) * CELL
-    if not inside.start < middle < inside.stop:
-        return [window]
-    margin = int(window.margin)
-    stop = min(middle + margin, window.stop)
-    start = max(middle - margin, window.start)
-    if (start, stop) == (window.start, window.stop):  # both would see the same
-        return [window]
-    before, after = window.edges
-    first = Window(
-        window.start,
-        stop,
-        slice(inside.start, middle),
-        window.margin,
-        (before, after or stop < window.stop),
-    )
-    second = Window(
-        start,
-        window.stop,
-        slice(middle, inside.stop),
-        window.margin,
-        (before or start > window.start, after),
-    )
-    return [first, second]
