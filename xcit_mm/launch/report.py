@@ -13,7 +13,7 @@ from mmengine.device import get_device
 from mmengine.registry import DATASETS, VISUALIZERS, init_default_scope
 
 from ..models.build import load_model
-from ..utils.configs import tested_dataset
+from ..utils.config_data import tested_dataset
 from ..utils.errors import reason
 from ..utils.output import quiet
 from ..weights.work_dirs import find_in

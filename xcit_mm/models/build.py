@@ -11,7 +11,8 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from ..utils.configs import backbone_class, read_config
+from ..utils.config_parts import backbone_class
+from ..utils.configs import read_config
 from ..utils.errors import ArgumentError, reason
 from ..utils.output import say
 from ..weights.class_names import check_same_classes, configured_classes, learned_classes

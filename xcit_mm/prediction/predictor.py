@@ -23,8 +23,10 @@ from ..models.labels import has_plain_labels, predict_labels
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
 from ..utils.compat import can_autocast
-from ..utils.configs import ModelInput, read_config, tested_metainfo
+from ..utils.config_data import tested_metainfo
+from ..utils.configs import read_config
 from ..utils.errors import ArgumentError
+from ..utils.model_input import ModelInput
 from ..utils.output import say
 from ..utils.ranks import rank_device
 from ..version import __version__

@@ -5,7 +5,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..utils.configs import data_sets, metainfo
+from ..utils.config_data import data_sets, metainfo
 from ..utils.errors import preview
 from .reader import meta_of
 

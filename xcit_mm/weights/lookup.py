@@ -9,9 +9,9 @@ from typing import Any
 from mmengine.fileio import load
 from mmengine.runner import CheckpointLoader
 
+from ..utils.configs import shipped_folder
 from ..utils.errors import ArgumentError, reason
 from ..utils.output import say
-from ..utils.shipped import shipped_folder
 from .published import (
     PUBLISHED,
     PUBLISHED_ROOT,
