@@ -19,12 +19,12 @@ def evaluators(cfg: Config, split: str) -> list[dict]:
 
 
 def data_sets(cfg: Config, split: str) -> Iterator[dict]:
-    """Iterate over the data sets of a split, if it has any, inside of wrappers."""
+    """Iterate over the data sets of a split, without their wrappers."""
     dataset = (cfg.get(f"{split}_dataloader") or {}).get("dataset")
     parts = [dataset] if dataset else []
     while parts:
         part = parts.pop(0)
-        # Of RepeatDataset, or of ConcatDataset.
+        # RepeatDataset has the first key, ConcatDataset the second.
         wrapped = [part["dataset"]] if "dataset" in part else part.get("datasets")
         if wrapped is None:
             yield part
@@ -32,7 +32,7 @@ def data_sets(cfg: Config, split: str) -> Iterator[dict]:
 
 
 def dataset_class(dataset: dict) -> type[Any]:
-    """Return the class of a data set's config, or raise ValueError."""
+    """Return the class of a data set, or raise ValueError if it is not registered."""
     registered = part_class(dataset, DATASETS)
     if registered is None:
         fix = "correct it, install its library, or name its module in custom_imports"
@@ -41,26 +41,30 @@ def dataset_class(dataset: dict) -> type[Any]:
 
 
 def metainfo(dataset: dict) -> dict[str, Any]:
-    """Return classes, palette and other metainfo of a data set's class, updated by its config."""
+    """Return classes, palette and other metainfo of a data set, as its class and config say."""
     info = copy.deepcopy(dataset_class(dataset).METAINFO)
     for key, value in (dataset.get("metainfo") or {}).items():
-        # As in mmengine, a string may be the path of a file with one item per line.
+        # In mmengine too, a string may be the path of a file with one item per line.
         is_file = isinstance(value, str) and Path(value).is_file()
         info[key] = list_from_file(value) if is_file else value
     return info
 
 
 def tested_dataset(cfg: Config) -> dict:
-    """Return the config of the first data set that a config tests on."""
+    """Return the first data set that a config tests on, or raise ValueError without one."""
     for dataset in data_sets(cfg, "test"):
         return dataset
-    problem = "the config has no test_dataloader, whose pipeline preprocesses images"
-    raise ValueError(f"{problem}: give it one")
+    fix = "give it one, since its pipeline preprocesses images"
+    raise ValueError(f"the config has no test_dataloader: {fix}")
 
 
 def tested_metainfo(cfg: Config) -> dict[str, Any]:
-    """Return the `metainfo` of the tested data set, with a class for each label of the model. A
-    segmentor of one class separates it from the background, label 0.
+    """Return the `metainfo` of the tested data set, with a class for each label of the model.
+
+    A segmentor of one class separates it from the background, which is label 0.
+
+    Raises:
+        ValueError: If the data set has no classes.
     """
     dataset = dict(_scope_=cfg.get("default_scope")) | tested_dataset(cfg)
     info = metainfo(dataset)

@@ -8,11 +8,11 @@ from mmengine.registry import MODELS, Registry
 
 
 def iter_parts(config: Any) -> Iterator[dict]:
-    """Iterate over the parts of a config, dicts with a type, also inside of others."""
+    """Iterate over the parts of a config, and over those inside of other parts."""
     if isinstance(config, dict):
         if "type" in config:
             yield config
-            if type_name(config) == "Albu":  # its steps are those of albumentations
+            if type_name(config) == "Albu":  # its steps belong to albumentations
                 return
         config = list(config.values())
     if isinstance(config, list | tuple):
@@ -21,14 +21,17 @@ def iter_parts(config: Any) -> Iterator[dict]:
 
 
 def type_name(part: dict) -> str:
-    """Return the name of a part's type without its scope. A pure Python config has a class."""
+    """Return the name of a part's type without its scope. The type may be a class."""
     part_type = part["type"]
     return part_type.rpartition(".")[2] if isinstance(part_type, str) else part_type.__name__
 
 
 def part_class(part: dict, registry: Registry, scope: str | None = None) -> type[Any] | None:
-    """Return the class of a part of a config, or None if it is not registered in the scope, by
-    default the current one. mmpretrain has an XCiT of its own.
+    """Return the class of a part of a config, or None if it is not registered.
+
+    Args:
+        scope: The library that is searched first, since mmpretrain has its own XCiT. Default: the
+            current scope.
     """
     name = part.get("type")
     if not isinstance(name, str):

@@ -32,15 +32,15 @@ def shipped_folder(name: str) -> Path:
 
 
 def read_config(config: str | Path, options: Mapping[str, Any] | None = None) -> Config:
-    """Read a config. Its bases may be `PACKAGE::CONFIG` of this package, mmdet and mmseg.
+    """Read a config. Its bases may be `PACKAGE::CONFIG` from this package, mmdet and mmseg.
 
     Args:
         options: Values by dotted key, such as `{"model.backbone.arch": "t12"}`, that replace those
-            of the config. A line names each new key.
+            in the config. A line names each new key.
 
     Raises:
-        ValueError: If it is no file or no config, has an error, also in a base, or has no model, or
-            if no part of a run has the name of an option.
+        ArgumentError: If no part of a run has the name of an option.
+        ValueError: If the config or one of its bases cannot be read, or if it has no model.
     """
     try:
         with find_bases_by_package():
@@ -61,7 +61,8 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
 def check_keys(options: Iterable[str]) -> None:
     """Raise ArgumentError if no part of a run has the name of an option, a dotted key."""
     for key in options:
-        if key.partition(".")[0] not in _READ_KEYS:  # mistyped, or a variable that parts copy
+        # It is mistyped, or it is a variable whose value other parts of the config have copied.
+        if key.partition(".")[0] not in _READ_KEYS:
             fix = "give a whole key, such as train_cfg.max_iters"
             raise ArgumentError("cfg_options", f"no part of a run has the name {key}: {fix}")
 

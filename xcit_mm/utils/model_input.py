@@ -12,8 +12,9 @@ class ModelInput:
     """How the test pipeline and the data preprocessor of a config turn an image file into input.
 
     Attributes:
-        pipeline, loading, preprocessor: Configs of all steps, of that which loads an image or None,
-            and of the preprocessor, {} without one.
+        pipeline: Configs of the steps.
+        loading: Config of the step that loads an image, or None.
+        preprocessor: Config of the preprocessor, {} without one.
         channels: Number of channels of the backbone.
 
     Raises:
@@ -42,8 +43,10 @@ class ModelInput:
 
     @property
     def side(self) -> int | None:
-        """Shorter side in pixels that the first Resize gives, else of the crops in training, `size`
-        of mmseg's preprocessor, or None.
+        """Shorter side of the images in pixels, or None if the config does not say it.
+
+        The first Resize says it, or else the `size` of mmseg's preprocessor, which is that of the
+        crops in training.
         """
         scales = [step.get("scale") for step in self.pipeline if type_name(step) == "Resize"]
         size = next(filter(None, scales), self.preprocessor.get("size"))
@@ -51,20 +54,18 @@ class ModelInput:
 
     @property
     def normalisation(self) -> tuple[list[float] | None, list[float] | None]:
-        """Mean and standard deviation by which the preprocessor or a step normalises."""
+        """Mean and standard deviation with which the preprocessor or a step normalises."""
         step = self.preprocessor
         if step.get("mean") is None:
             step = find_step(self.pipeline, "Normalize") or {}
         return step.get("mean"), step.get("std")
 
     @property
-    def channel_order(self) -> str:
-        """Order of the channels: 'RGB', 'BGR', or 'as STEP gives them'."""
-        step = self.loading or dict(type="LoadImageFromFile")
-        name = type_name(step)
-        if name != "LoadImageFromFile" or self.channels != 3:
-            options = ", ".join(f"{key}={value!r}" for key, value in step.items() if key != "type")
-            return f"as {name}({options}) gives them"
+    def channel_order(self) -> str | None:
+        """'RGB' or 'BGR', or None for images that are not photos of three channels."""
+        is_photo = self.loading is None or type_name(self.loading) == "LoadImageFromFile"
+        if not is_photo or self.channels != 3:
+            return None
         # mmcv loads BGR. Two swaps give BGR again.
         swaps = any(self.preprocessor.get(key) for key in ("bgr_to_rgb", "rgb_to_bgr"))
         normalize = find_step(self.pipeline, "Normalize") or dict(to_rgb=False)
