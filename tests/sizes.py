@@ -15,7 +15,7 @@ SIZES = {
     "xcit_mm/.": 7,
     "xcit_mm/checks": 32,
     "xcit_mm/commands": 21,
-    "xcit_mm/datasets": 16,
+    "xcit_mm/datasets": 17,
     "xcit_mm/deployment": 34,
     "xcit_mm/launch": 27,
     "xcit_mm/models": 77,

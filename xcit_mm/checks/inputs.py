@@ -9,7 +9,9 @@ from mmengine.registry import HOOKS
 
 from ..archs import MEAN, STD
 from ..models import MIN_SIZE, Pyramid
-from ..utils.configs import ModelInput, data_sets, find_step, part_class
+from ..utils.config_data import data_sets
+from ..utils.config_parts import find_step, part_class
+from ..utils.model_input import ModelInput
 from ..weights import StrictLoadHook
 from ..weights.reader import check_checkpoint
 from ..weights.work_dirs import CHECKPOINT_SUFFIXES

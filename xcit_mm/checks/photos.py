@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..datasets.headers import read_headers
-from ..utils.configs import type_name
+from ..utils.config_parts import type_name
 from ..utils.images import reads_all_bands
 from .findings import Finding, listed
 

@@ -1,13 +1,15 @@
 """COCO's format: a JSON file with images, categories and annotations.
 
-The schema requires what mmdet and pycocotools read. Other keys are ignored.
+The schema requires what mmdet and pycocotools read. Other keys are ignored. A box in a file is
+[x, y, width, height] in pixels. Elsewhere in this package it is [left, top, right, bottom].
 """
 
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta, Raw, Struct
 
 from ..utils.atomic import atomic_write
@@ -106,3 +108,17 @@ def check_unique(values: Iterable[Hashable], problem: str) -> None:
         if value in seen:
             raise ValueError(f"{problem} {str(value)!r}")
         seen.add(value)
+
+
+def from_corners(boxes: Any) -> np.ndarray:
+    """Convert boxes (n, 4) of left, top, right and bottom into COCO's boxes."""
+    left, top, right, bottom = np.asarray(boxes).reshape(-1, 4).T
+    return np.stack([left, top, right - left, bottom - top], axis=1)
+
+
+def encode_mask(mask: np.ndarray) -> dict[str, Any]:
+    """Encode a mask (H, W), bool or uint8, as the RLE of COCO jsons: `size` and `counts`."""
+    from pycocotools import mask as rle  # only training needs it
+
+    code: Any = rle.encode(np.asfortranarray(mask, np.uint8))
+    return dict(size=code["size"], counts=code["counts"].decode())

@@ -15,7 +15,8 @@ from ..datasets.headers import read_headers
 from ..models import MIN_SIZE
 from ..prediction.preprocessing import Preprocessing
 from ..prediction.view import trained_scale
-from ..utils.configs import iter_parts, read_config, type_name
+from ..utils.config_parts import iter_parts, type_name
+from ..utils.configs import read_config
 from ..utils.errors import ArgumentError
 from ..weights.lookup import find_model
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mmengine.config import Config
 
 from ..datasets import Source
-from ..utils.configs import ModelInput, iter_parts, type_name
+from ..utils.config_parts import iter_parts, type_name
+from ..utils.model_input import ModelInput
 from ..weights.class_names import configured_classes
 from .adapting import median_scale
 

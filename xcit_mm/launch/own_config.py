@@ -8,8 +8,8 @@ from mmengine.config import Config
 from ..datasets import Dataset, Source, read_dataset, write_dataset
 from ..models.build import has_pyramid
 from ..utils.atomic import atomic_write
+from ..utils.configs import shipped_folder
 from ..utils.output import say
-from ..utils.shipped import shipped_folder
 from ..weights.class_names import configured_classes
 
 _BATCH_SIZE = 2

@@ -13,11 +13,11 @@ from mmengine.registry import DATASETS
 
 from ..datasets import IGNORED
 from ..prediction import Prediction, Predictor
-from ..utils.configs import tested_dataset
+from ..utils.config_data import tested_dataset
 from ..utils.errors import reason
 from ..utils.output import quiet
 from ..utils.palettes import make_palette
-from ..weights.work_dirs import find_checkpoint_in
+from ..weights.work_dirs import find_in
 
 _PHOTOS = 4
 
@@ -27,7 +27,7 @@ def report(work_dir: Path, cfg: Config) -> Iterator[str]:
 
     They name its checkpoint, and after a fine-tuning the folder with drawings of some photos.
     """
-    checkpoint = find_checkpoint_in(work_dir)
+    checkpoint = find_in(work_dir).checkpoint
     if checkpoint and cfg.get("source"):
         drawings = work_dir / "predictions"
         try:

@@ -17,7 +17,9 @@ from mmengine.runner import Runner
 
 from ..checks.findings import Finding
 from ..training.console import ConsoleHook
-from ..utils.configs import evaluators, part_class, read_config, type_name
+from ..utils.config_data import evaluators
+from ..utils.config_parts import part_class, type_name
+from ..utils.configs import read_config
 from ..utils.errors import ArgumentError
 from ..utils.output import say
 from ..utils.ranks import is_first

@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 from ..checks.doctor import check_training
 from ..training.termination import TerminationHook, restored_signal
 from ..utils.compat import load_files_by
-from ..utils.configs import iter_parts, type_name
+from ..utils.config_parts import iter_parts, type_name
 from ..utils.errors import ArgumentError
 from ..utils.folders import lock_folder
 from ..utils.output import quiet, say

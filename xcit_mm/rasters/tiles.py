@@ -8,9 +8,8 @@ import cv2
 import msgspec
 import numpy as np
 
-from ..datasets.coco import Annotation, CocoImage, write_coco
+from ..datasets.coco import Annotation, CocoImage, encode_mask, from_corners, write_coco
 from ..datasets.dataset import IGNORED
-from ..utils.coco import encode_mask, from_corners
 from ..utils.errors import ArgumentError
 from .gdal import open_raster
 from .labels import Labels
