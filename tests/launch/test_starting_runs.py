@@ -75,6 +75,7 @@ def test_a_correct_run_starts_with_the_given_options(shapes, models, start):
     assert cfg.work_dir == f"work_dirs/{SEG}" and cfg.auto_scale_lr.enable
     cfg = start("test", CONFIG, weights, "--work-dir", "w", *options)
     assert (cfg.load_from, cfg.work_dir) == (weights, "w")
+    assert start("test", CONFIG, "--checkpoint", weights, *options).load_from == weights
 
 
 @pytest.mark.parametrize("flag", ["--amp", "AmpOptimWrapper", "mmengine.AmpOptimWrapper"])
@@ -88,6 +89,8 @@ def test_testing_that_would_fail_does_not_start(shapes, models, refused):
     _, weights = models["seg"]
     options = cfg_options(SEG, shapes, 1)
     missing = refused("test", CONFIG, "none.pth", *options)
+    both = refused("test", CONFIG, "none.pth", "--checkpoint", weights, *options)
+    assert both == "--checkpoint: none.pth is given too: leave one of them out"
     assert "no checkpoint at none.pth" in missing
     other_backbone = (*options, "model.backbone.arch=t12")
     assert "neck.in_channels is [" in refused("test", CONFIG, weights, *other_backbone)

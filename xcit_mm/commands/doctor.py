@@ -18,9 +18,21 @@ xcit-mm doctor CONFIG --processes 8                     # by torchrun in eight p
 def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("doctor", CALLS)
     add = parser.add_argument
-    add("config", nargs="?", help=f"{CONFIG} (default: the installation alone)")
-    add("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")
-    add("--processes", type=int, default=1, metavar="N", help="that will train (default: 1)")
+    add("config", nargs="?", metavar="CONFIG", help=f"{CONFIG} (default: the installation alone)")
+    add(
+        "--cfg-options",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="values that replace those in the config",
+    )
+    add(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of processes that will train (default: 1)",
+    )
     args = parser.parse_args(argv)
 
     def work() -> int:

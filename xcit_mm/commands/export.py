@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..utils.cli import CommandParser, cli_main
-from .options import VERBOSE, add_model
+from .options import VERBOSE, add_model, checkpoint_of
 
 CALLS = """
 xcit-mm export MODEL --out model.onnx
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> None:
         from ..deployment import export  # which an older torch cannot import
 
-        deviation = export(args.model, args.out, checkpoint=args.checkpoint)
+        deviation = export(args.model, args.out, checkpoint=checkpoint_of(args))
         print(f"within {deviation:.1e} of torch, in units of the largest value")
         print(f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)")
 

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("finetune", CALLS)
     add_model(parser)
     add = parser.add_argument
-    add("data", help="a COCO json, YOLO's data.yaml, a folder of maps, or a raster")
+    add("data", metavar="DATA", help="a COCO json, YOLO's data.yaml, a folder of maps, or a raster")
     add("--config", type=Path, metavar="FILE", help="config to write (default: NAME_OF_DATA.py)")
     add("--overwrite", action="store_true", help="replace the config, and the tiles of a raster")
     add_training_options(parser)
@@ -37,11 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--val", type=Path, metavar="JSON", help="COCO json of the validation (default: none)")
     add("--images", type=Path, metavar="DIR", help="folder of images (default: that of the json)")
     add("--val-images", type=Path, metavar="DIR", help="that of --val (default: --images)")
-    add("--boxes", action="store_true", help="train boxes only, where some objects have no mask")
+    add("--boxes", action="store_true", help="train boxes only, even if objects have masks")
     rasters = parser.add_argument_group("a labelled raster")
     add = rasters.add_argument
-    add("--labels", metavar="FILE", help="polygons of a vector file")
-    add("--no-val", dest="hold_out", action="store_false", help="hold no labels out")
+    add("--labels", metavar="FILE", help="polygons to learn from, in a vector file")
+    add(
+        "--no-val",
+        dest="hold_out",
+        action="store_false",
+        help="hold no labels out for the validation",
+    )
     add_raster_options(rasters)
     args = parser.parse_intermixed_args(argv)
 

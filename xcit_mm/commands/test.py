@@ -6,7 +6,7 @@ from .. import launch
 from ..utils.cli import CommandParser, cli_main
 from ..utils.memory import keep_freed_memory
 from ..utils.ranks import is_first
-from .options import add_launcher, add_model, add_run_options, run_options
+from .options import add_launcher, add_model, add_run_options, checkpoint_of, run_options
 
 CALLS = """
 xcit-mm test work_dirs/nuts                  # its best or last checkpoint
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         options = dict(run_options(args), launcher=args.launcher)
-        scores = launch.evaluate(args.model, checkpoint=args.checkpoint, **options)
+        scores = launch.evaluate(args.model, checkpoint=checkpoint_of(args), **options)
         if is_first():
             for name, score in scores.items():
                 print(f"{name.rpartition('/')[2]}  {score:.4g}")

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     parser = CommandParser("train", CALLS)
     add = parser.add_argument
-    add("config", help=CONFIG)
+    add("config", metavar="CONFIG", help=CONFIG)
     resume = "continue from a checkpoint (default: the last one)"
     add("--resume", nargs="?", const=True, default=False, metavar="FILE", help=resume)
     add_training_options(parser)
