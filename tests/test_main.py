@@ -51,7 +51,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         (["rastr"], "did you mean raster?"),
         (["predict", "m", "a.jpg", "--batchsize", 2], "arguments: --batchsize"),
         (["predict", "m", "a.jpg", "--draw-score", 7], "7 is not a score from 0 to 1"),
-        (["finetune", "m"], "arguments are required: data"),
+        (["finetune", "m"], "arguments are required: DATA"),
     ],
 )
 def test_a_wrong_argument_is_named_in_the_last_line(arguments, hint, command):
