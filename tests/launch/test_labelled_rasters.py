@@ -34,7 +34,7 @@ def test_a_config_alone_trains_from_its_own_start_and_ignores_parts_of_objects(
     assert cfg.raster == dict(tile=160, overlap=40)
     assert cfg.large == dict(scale=1.0, pixel_size=0.5)
     assert cfg.train_dataloader.dataset.metainfo.classes == tuple(sorted(CLASSES))
-    assert cfg.val_dataloader.dataset.ann_file == str(folder / "scene-coco" / "val.json")
+    assert cfg.val_dataloader.dataset.ann_file == str(folder / "scene-tiles" / "val.json")
     assert cfg.model.train_cfg.rpn.assigner.ignore_iof_thr == 0.5
 
 

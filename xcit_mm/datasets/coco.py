@@ -92,13 +92,18 @@ def read_coco(path: Path) -> CocoFile:
 
 def write_coco(
     path: Path, classes: Sequence[str], images: list[CocoImage], annotations: list[Annotation]
-) -> None:
-    """Write a file. Annotations and classes are numbered from 1, as pycocotools needs them."""
+) -> CocoFile:
+    """Write a file, and return its content.
+
+    Annotations and classes are numbered from 1, as pycocotools needs them.
+    """
     for number, annotation in enumerate(annotations, start=1):
         annotation.id = number
     categories = [Category(number, name) for number, name in enumerate(classes, start=1)]
+    content = CocoFile(images, categories, annotations)
     with atomic_write(path) as file:
-        file.write(msgspec.json.encode(CocoFile(images, categories, annotations)))
+        file.write(msgspec.json.encode(content))
+    return content
 
 
 def check_unique(values: Iterable[Hashable], problem: str) -> None:

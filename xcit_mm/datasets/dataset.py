@@ -74,16 +74,28 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
     Returns:
         The arguments with which mmdet or mmseg reads 'train' and, if there is one, 'val'.
     """
-    arguments: dict[str, dict[str, Any]] = {}
     for name, split in (("train", dataset.train), ("val", dataset.val)):
         path = folder / f"{name}.json"
-        if split is None:
-            path.unlink(missing_ok=True)  # of a former writing
-        elif isinstance(split, Maps):
-            arguments[name] = split.arguments
-        else:
+        if isinstance(split, CocoFile):
             write_coco(path, dataset.classes, split.images, split.annotations)
-            arguments[name] = dict(ann_file=str(path), data_prefix=dict(img=""))
+        else:
+            path.unlink(missing_ok=True)  # of a former writing
+    return arguments_of(dataset, folder)
+
+
+def arguments_of(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the arguments with which mmdet or mmseg reads 'train' and, if there is one, 'val'.
+
+    Args:
+        folder: Of `train.json` and `val.json`. Images of objects have paths relative to it.
+    """
+    arguments: dict[str, dict[str, Any]] = {}
+    for name, split in (("train", dataset.train), ("val", dataset.val)):
+        if isinstance(split, Maps):
+            arguments[name] = split.arguments
+        elif split is not None:
+            ann_file = str(folder / f"{name}.json")
+            arguments[name] = dict(ann_file=ann_file, data_prefix=dict(img=str(folder)))
     return arguments
 
 

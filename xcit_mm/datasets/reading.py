@@ -59,6 +59,21 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     for split, name in ((train, "training"), (val, "validation")):
         if split is not None and not split.annotations:
             raise ValueError(f"{data}: no image for {name} has an object: see {PAGE}")
+    return dataset_of_objects(train, val, order, source.val)
+
+
+def dataset_of_objects(
+    train: CocoFile, val: CocoFile | None, order: Sequence[str], val_name: object = "the validation"
+) -> Dataset:
+    """Make a data set from objects. Its classes are the categories that have some in the training.
+
+    Args:
+        order: As in `read_dataset`.
+        val_name: What an error calls the validation.
+
+    Raises:
+        ValueError: If the validation does not have a category of the training.
+    """
     used = {annotation.category_id for annotation in train.annotations}
     classes = [category.name for category in train.categories if category.id in used]
     if set(classes) == set(order):
@@ -66,9 +81,9 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     _number_classes(train, classes)
     left_out = 0
     if val is not None:
-        lacking = sorted(set(classes).difference(category.name for category in val.categories))
-        if lacking:
-            raise ValueError(f"{source.val} has no category {preview(lacking)}")
+        missing = sorted(set(classes).difference(category.name for category in val.categories))
+        if missing:
+            raise ValueError(f"{val_name} has no category {preview(missing)}")
         left_out = _number_classes(val, classes)
     return Dataset(tuple(classes), train, val, left_out)
 

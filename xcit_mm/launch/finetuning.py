@@ -8,7 +8,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..datasets import Source, read_dataset, suggest_files
+from ..datasets import Source, arguments_of, read_dataset, suggest_files, write_dataset
 from ..datasets.dataset import PAGE
 from ..utils.atomic import restored_on_error
 from ..utils.configs import check_keys
@@ -122,15 +122,16 @@ def finetune(
     stem = path.resolve().with_suffix("")
     tiles = stem.with_name(f"{stem.name}-tiles")
     objects = stem.with_name(f"{stem.name}-coco")
-    written = [path, objects / "train.json", objects / "val.json"]
-    if raster is not None:
+    if raster is None:
+        written = [path, objects / "train.json", objects / "val.json"]
+    else:
+        written = [path, tiles]
         raster.check_folder(tiles, overwrite)
-        written.append(tiles)
     with lock_folder(folder):
         check_is_new(folder)
         with restored_on_error(written):
             if raster is None:
-                _write_for_photos(path, cfg, source, boxes)
+                _write_for_photos(path, cfg, source, objects, boxes)
             else:
                 _write_for_raster(path, cfg, raster, tiles, boxes)
             with quiet():
@@ -174,8 +175,10 @@ def _as_source(**paths: str | Path | None) -> Source:
     return Source(**absolute)
 
 
-def _write_for_photos(config: Path, cfg: Config, source: Source, boxes: bool) -> None:
-    """Write the config and the objects of photos."""
+def _write_for_photos(
+    config: Path, cfg: Config, source: Source, objects: Path, boxes: bool
+) -> None:
+    """Write the config of a fine-tuning on photos, and their objects to a folder."""
     is_detector = cfg.default_scope == "mmdet"
     if is_detector and source.data.is_dir():
         problem = f"{source.data} is a folder, and a detector takes a COCO json or a data.yaml"
@@ -186,17 +189,21 @@ def _write_for_photos(config: Path, cfg: Config, source: Source, boxes: bool) ->
     dataset = read_dataset(source, is_detector, configured_classes(cfg) or ())
     values = adapt(cfg, dataset, boxes)
     values["large"] = scale_of_photos(cfg, dataset)
-    write_config(config, cfg, dataset, source, values)
+    # With all keys, since mmengine keeps those of the base.
+    files = {name: file and str(file) for name, file in vars(source).items()}
+    values["source"] = dict(files, folder=str(objects))
+    write_config(config, cfg, dataset, write_dataset(dataset, objects), values)
     say(f"{config.stem}: {dataset.describe()}")
 
 
 def _write_for_raster(
     config: Path, cfg: Config, raster: LabelledRaster, folder: Path, boxes: bool
 ) -> None:
-    """Cut a labelled raster into tiles, and write the config and the objects of these."""
-    source, tiles = raster.cut(folder, cfg)
-    dataset = read_dataset(source, cfg.default_scope == "mmdet", configured_classes(cfg) or ())
+    """Cut a labelled raster into a folder of tiles, and write the config for them."""
+    tiles = raster.cut(folder, cfg)
+    dataset = tiles.dataset
     values = adapt(cfg, dataset, boxes)
     adapt_to_tiles(values, cfg, tiles)
-    write_config(config, cfg, dataset, source, values)
+    values["source"] = dict(raster=str(raster.path))
+    write_config(config, cfg, dataset, arguments_of(dataset, folder), values)
     say(f"{config.stem}: {dataset.describe()}")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmengine.config import Config
 
-from ..datasets import Source
 from ..utils.config_parts import iter_parts, type_name
 from ..utils.model_input import ModelInput
 from ..weights.class_names import configured_classes
@@ -50,11 +49,8 @@ class LabelledRaster(NamedTuple):
 
         check_folder(folder, overwrite)
 
-    def cut(self, folder: Path, cfg: Config) -> "tuple[Source, Tiles]":
+    def cut(self, folder: Path, cfg: Config) -> "Tiles":
         """Cut the raster into a folder of tiles for the model of a config.
-
-        Returns:
-            The files of the tiles, as those of a user, and what a config says of tiles.
 
         Raises:
             ValueError: As `cut_raster`.
@@ -63,21 +59,16 @@ class LabelledRaster(NamedTuple):
         from ..rasters.labels import LabelFile
         from ..rasters.settings import resolve_settings
 
-        is_detector = cfg.default_scope == "mmdet"
-        tiles = cut_raster(
+        return cut_raster(
             self.path,
             LabelFile(self.labels, **self.label_options),
             folder,
             resolve_settings(cfg, self.reading, trains=True),
-            is_detector=is_detector,
+            is_detector=cfg.default_scope == "mmdet",
             aoi=self.aoi,
             hold_out=self.hold_out,
             model_classes=configured_classes(cfg) or (),
         )
-        if not is_detector:
-            return Source(folder), tiles
-        val = folder / "val.json"
-        return Source(folder / "train.json", val if val.exists() else None), tiles
 
 
 def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:

@@ -17,29 +17,27 @@ _END_OF_VALUES = "# The same in every config that `finetune` writes.\n"
 
 
 def write_config(
-    config: Path, cfg: Config, dataset: Dataset, source: Source, values: dict[str, Any]
+    config: Path,
+    cfg: Config,
+    dataset: Dataset,
+    arguments: dict[str, dict[str, Any]],
+    values: dict[str, Any],
 ) -> None:
-    """Write the config of a fine-tuning, and beside it the folder of its objects.
-
-    The training takes 12 epochs, at least 1000 iterations. Segmentation maps stay where they are.
+    """Write the config of a fine-tuning of 12 epochs, at least 1000 iterations.
 
     Args:
         cfg: The model's own config, with its checkpoint as `load_from`.
-        source: The files of `dataset`.
-        values: What `adapt` returns, `large`, and of a labelled raster `raster`.
+        arguments: The arguments with which mmdet or mmseg reads 'train' and 'val'.
+        values: What `adapt` returns, `large`, the user's files as `source`, and for a labelled
+            raster `raster`.
     """
-    folder = config.resolve().with_name(f"{config.stem}-coco")
-    arguments = write_dataset(dataset, folder)
     optim_wrapper = cfg.get("optim_wrapper") or {}
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
     rate = 1e-4 if cfg.load_from else optim_wrapper["optimizer"]["lr"]
     constructor = "DefaultOptimWrapperConstructor"
     if cfg.load_from and has_pyramid(cfg):  # lower rates nearer to the image
         constructor = "LayerDecayOptimWrapperConstructor"
-    # With all keys, since mmengine keeps those of the base.
-    files = {name: path and str(path) for name, path in vars(source).items()}
     values = values | dict(
-        source=dict(files, folder=str(folder)),
         training=arguments["train"],
         held_out=arguments.get("val", arguments["train"]),
         is_validated=dataset.val is not None,
@@ -76,7 +74,7 @@ def write_data_anew(cfg: Config) -> None:
     """
     paths = {name: Path(path) for name, path in (cfg.get("source") or {}).items() if path}
     folder = paths.pop("folder", None)
-    if folder is None:
+    if folder is None:  # tiles are cut again by another fine-tuning
         return
     classes = configured_classes(cfg, "train") or ()
     dataset = read_dataset(Source(**paths), cfg.default_scope == "mmdet", classes)
