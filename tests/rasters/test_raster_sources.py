@@ -1,0 +1,81 @@
+"""A raster at a URL, and two commands that write one result at once."""
+
+import functools
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.raster_files import UTM, noise, read_map, save
+
+from xcit_mm import predict_raster
+
+
+class RangeHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves parts of files, as GDAL asks for them."""
+
+    def do_GET(self) -> None:
+        requested = self.headers.get("Range")
+        if requested is None:
+            return super().do_GET()
+        content = Path(self.translate_path(self.path)).read_bytes()
+        first, _, last = requested.removeprefix("bytes=").partition("-")
+        part = content[int(first) : int(last or len(content)) + 1]
+        self.send_response(206)
+        span = f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}"
+        self.send_header("Content-Range", span)
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(tmp_path) -> Iterator[str]:
+    """Address of a server of the folder of a test."""
+    handler = functools.partial(RangeHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+def test_a_raster_at_a_url_has_the_map_of_the_file(models, server, tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    raster = save(tmp_path / "a.tif", noise(3, 96, 130), **UTM)
+    config, checkpoint = models["seg"]
+    options = dict(checkpoint=checkpoint, device="cpu", tile=96)
+    of_file = predict_raster(config, raster, tmp_path / "file.tif", **options)
+    of_url = predict_raster(config, f"{server}/a.tif", tmp_path / "url.tif", **options)
+    assert np.array_equal(read_map(of_file), read_map(of_url))
+    missing = f"{server}/none.tif"
+    with pytest.raises(Exception, match=r"none\.tif") as error:
+        predict_raster(config, missing, tmp_path / "none.tif", **options)
+    assert "\n" not in str(error.value) and not (tmp_path / "none.tif").exists()
+
+
+def test_of_two_commands_at_once_one_writes_the_result(models, tmp_path):
+    raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
+    config, checkpoint = models["seg"]
+    out = tmp_path / "map.tif"
+    command = [sys.executable, "-W", "ignore", "-m", "xcit_mm", "raster", config, raster]
+    command += ["--checkpoint", checkpoint, "--out", out, "--tile", 32, "--device", "cpu"]
+    env = os.environ | dict(OMP_NUM_THREADS="1")
+    runs = [
+        subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True, env=env)
+        for _ in range(2)
+    ]
+    errors = [run.communicate(timeout=300)[1] for run in runs]
+    codes = [run.returncode for run in runs]
+    assert 0 in codes and read_map(out).shape == (100, 100)
+    for code, error in zip(codes, errors, strict=True):
+        last = error.splitlines()[-1]
+        assert code == 0 or last.startswith("BlockingIOError: another process writes into")
+    assert not list(tmp_path.glob("map.tif.parts"))
