@@ -26,7 +26,9 @@ def predict_tiled(
 ) -> Prediction:
     predictor = SimpleNamespace(
         batch_size=1000,
-        nothing=Prediction.of_nothing(is_detector, CLASSES),
+        is_detector=is_detector,
+        names=CLASSES,
+        palette=None,
         predict_arrays=lambda images, masks, resizes: predict(images),
     )
     view = View(1.0, whole=False, side=tile, overlap=overlap)

@@ -41,17 +41,6 @@ class Prediction:
     names: Sequence[str]
     palette: Palette | None = None
 
-    @classmethod
-    def of_nothing(
-        cls, is_detector: bool, names: Sequence[str], palette: Palette | None = None
-    ) -> "Prediction":
-        """Return the prediction of a detector or segmentor for an image without pixels."""
-        image = np.zeros((0, 0, 3), np.uint8)
-        if is_detector:
-            return cls(image, sv.Detections.empty(), None, names, palette)
-        labels = np.zeros((0, 0), label_type(names))
-        return cls(image, None, labels, names, palette)
-
     @property
     def boxes(self) -> np.ndarray:
         """Left, top, right and bottom in pixels, (n, 4). Without objects an AttributeError."""

@@ -19,6 +19,7 @@ from ..models.build import load_model
 from ..utils.configs import ModelInput, read_config, tested_metainfo
 from ..utils.errors import ArgumentError
 from ..utils.output import say
+from ..utils.palettes import Palette
 from ..utils.ranks import rank_device
 from ..version import __version__
 from ..weights.published import PUBLISHED, published_name
@@ -59,6 +60,7 @@ class Predictor:
         model: The model after `prepare_for_inference`.
         metainfo: `classes` and, if defined, `palette` of the config's test set.
         names: Name of each class, by its number in labels and maps.
+        palette: Color of each class, RGB, if the config has colors.
         arguments: Arguments of `from_pretrained` that build the same predictor on another device.
     """
 
@@ -90,10 +92,9 @@ class Predictor:
         self.min_score = min_score
         self.metainfo = tested_metainfo(cfg)
         self.names: Sequence[str] = self.metainfo["classes"]
+        self.palette: Palette | None = self.metainfo.get("palette")
         self.arguments: dict[str, Any] | None = None
         self.preprocess = Preprocessing(cfg)
-        palette = self.metainfo.get("palette")
-        self.nothing = Prediction.of_nothing(self.is_detector, self.names, palette)
         sizes: Any = dict(scale=scale, overlap=overlap, window=window)
         self.view: View | None = None
         if tile is not None or whole:
@@ -266,16 +267,15 @@ class Predictor:
 
     def to_prediction(self, image: np.ndarray, sample: Any) -> Prediction:
         """Convert the library's data sample of an image, or the classes of its pixels, to NumPy."""
-        palette = self.metainfo.get("palette")
         if not self.is_detector:
             classes = sample if isinstance(sample, Tensor) else sample.pred_sem_seg.data[0]
             labels = classes.cpu().numpy().astype(label_type(self.names))
-            return Prediction(image, None, labels, self.names, palette)
+            return Prediction(image, None, labels, self.names, self.palette)
         instances = sample.pred_instances
         if self.min_score is not None:
             instances = instances[instances.scores >= self.min_score]
         detections = to_detections(instances, image.shape[:2])
-        return Prediction(image, detections, None, self.names, palette)
+        return Prediction(image, detections, None, self.names, self.palette)
 
 
 def as_predictor(

@@ -205,7 +205,7 @@ class _Run:
         self._taps = self.parts if scratch is None else scratch_folder(scratch, out)
         self._seen: Seen
         if view.whole:
-            self._seen = SeenWhole(predictor, raster, view, self._taps, shows_progress=True)
+            self._seen = SeenWhole(predictor, raster, view, self._taps)
         else:
             self._seen = InTiles(predictor, raster, view)
         self._rows = self._seen.spread(0)
