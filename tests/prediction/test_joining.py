@@ -65,7 +65,7 @@ def check(scene: Scene, tile: int, overlap: int, detector: Callable = detect) ->
     return prediction
 
 
-def test_each_small_object_is_found_once_and_whole_though_tiles_disagree_on_its_box():
+def test_a_small_object_is_found_once_though_tiles_disagree_on_its_box():
     scene = Scene(200, 330).add_random(60, 5, 24)
     prediction = check(scene, 96, 25, partial(detect, jitter=0.4))
     assert len(prediction) == 60 and (np.diff(prediction.scores) <= 0).all()

@@ -83,12 +83,13 @@ def _has_data(boxes: np.ndarray, valid: np.ndarray) -> np.ndarray:
 def interior(
     labels: Any, rows: Window, columns: Window, scale: Scale = (1.0, 1.0)
 ) -> tuple[tuple[int, int], np.ndarray]:
-    """Return the first row and column of the image's pixels in the interior of a tile, and their
-    classes (h, w).
+    """Return where the interior of a tile begins in the image, and the classes of its pixels.
 
     Args:
-        labels: Of the tile.
-        scale: Factors of height and width between the image and what the tiles divide.
+        labels: The classes of the tile, as the model sees it.
+
+    Returns:
+        The first row and column of the interior in the image, and the classes there, (h, w).
     """
     corner = []
     for axis, window in enumerate((rows, columns)):
@@ -113,7 +114,6 @@ def join(
     Args:
         image: The part, (H, W, C).
         corner: Its first row and column in the image.
-        scale: As of `interior`.
         predictor: The `Predictor`, which knows the classes.
     """
     size = image.shape[:2]
@@ -134,7 +134,7 @@ def _join_objects(
     corner: tuple[int, int],
     scale: Scale,
 ) -> sv.Detections:
-    """Join the objects of windows, those whose centre lies in a part of this size at `corner`."""
+    """Join the objects of windows. Those with their centre in the part of the image are kept."""
     has_masks = False
     reported = []
     for part in parts:
@@ -156,7 +156,7 @@ def _join_objects(
 def _paste(
     labels: np.ndarray, place: tuple[int, int], inside: np.ndarray, corner: tuple[int, int]
 ) -> None:
-    """Write classes, whose first pixel has a place in the image, into those of a part of it."""
+    """Write classes that begin at `place` in the image into `labels` that begin at `corner`."""
     top, left = (start - origin for start, origin in zip(place, corner, strict=True))
     inside = inside[max(-top, 0) :, max(-left, 0) :]
     target = labels[max(top, 0) :, max(left, 0) :][: len(inside), : inside.shape[1]]
@@ -164,7 +164,7 @@ def _paste(
 
 
 def to_image(objects: Objects, scale: Scale) -> Objects:
-    """Return the objects of tiles in pixels of the image, with `scale` as of `interior`."""
+    """Return the objects of tiles in pixels of the image."""
     if scale == (1.0, 1.0):
         return objects
     factors = np.array(scale[::-1])  # of x and y

@@ -1,4 +1,4 @@
-"""A large image that a predictor sees once, and of which it predicts any part. In tiles."""
+"""A large image that a predictor sees once, to predict any part of it; and one in tiles."""
 
 import math
 from abc import ABC, abstractmethod
@@ -61,8 +61,8 @@ class Seen(ABC):
             rows, columns: In pixels of the image, without steps.
 
         Returns:
-            With the pixels of the part as its image. Its objects are those whose centre lies in the
-            part, cut to it.
+            The prediction of the part. Its image is the part. Its objects are those with their
+            centre in the part, cut to it.
 
         Raises:
             ValueError: If the part is empty, or the block of `see` has ended.
@@ -75,8 +75,10 @@ class Seen(ABC):
         return join(parts, image, corner, self.scale, self._predictor)
 
     def spread(self, axis: int, span: slice | None = None) -> list[Window]:
-        """Divide the rows (axis 0) or the columns (axis 1) of `source`, or a span of them, into
-        tiles or windows.
+        """Divide an axis of `source`, or a span of it, into tiles or windows.
+
+        Args:
+            axis: 0 for rows, 1 for columns.
         """
         length = (self.source.height, self.source.width)[axis]
         return self._spread(length, span or slice(0, length))
@@ -90,8 +92,10 @@ class Seen(ABC):
     def _read(
         self, places: Places, mask: Mask | None
     ) -> Iterator[tuple[Window, Window, np.ndarray, np.ndarray]]:
-        """Yield the windows at places that have data which is asked for: rows, columns, pixels, and
-        which pixels have data.
+        """Read the windows at places, and leave out those without data that is asked for.
+
+        Yields:
+            Rows, columns, pixels, and which pixels have data.
         """
         for rows, columns in places:
             image, valid = self.source.read(rows.span, columns.span)

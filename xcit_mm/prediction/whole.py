@@ -61,7 +61,7 @@ class SeenWhole(Seen):
 
         Raises:
             BlockingIOError: If another process uses the folder.
-            OSError: If the disk of the folder lacks space.
+            OSError: If the folder's disk has too little space.
             ValueError: If a step of the test pipeline changes sizes.
         """
         with ExitStack() as files:
@@ -190,8 +190,9 @@ def _padded(length: int) -> int:
 
 
 def check_whole(model: Any) -> None:
-    """Raise ValueError if a model cannot predict whole images. A line names parts that see windows
-    where they would see the image.
+    """Raise ValueError if a model cannot predict whole images.
+
+    A line names the parts that see windows in place of the image.
     """
     for part in _parts_in_windows(model):
         say(f"{part} sees windows, not the image: the result is not that of the whole image")

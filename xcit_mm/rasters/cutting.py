@@ -72,10 +72,11 @@ def cut_raster(
     hold_out: bool = True,
     model_classes: Sequence[str] = (),
 ) -> Tiles:
-    """Cut a labelled raster into a new folder of tiles to train on: for a detector `train.json`,
-    `val.json` and their images, for a segmentor `images`, `masks` and `classes.txt`.
+    """Cut a labelled raster into a new folder of tiles to train on.
 
-    With `hold_out`, no training tile shares a pixel with the area in `held_out.gpkg`.
+    A detector gets `train.json`, `val.json` and their images, a segmentor `images`, `masks` and
+    `classes.txt`. With `hold_out`, no training tile shares a pixel with the area in
+    `held_out.gpkg`.
 
     Args:
         reading: What `resolve_settings` returns.
@@ -137,8 +138,10 @@ def _read_labels(
 
 
 def _measure_bands(raster: Raster) -> tuple[list[float], list[float]]:
-    """Return the mean and the standard deviation of each band in a sample. Raise ValueError if the
-    sample has no data.
+    """Return the mean and the standard deviation of each band in a sample.
+
+    Raises:
+        ValueError: If the sample has no data.
     """
     sample = np.ma.masked_invalid(raster.sample)
     if not sample.size:

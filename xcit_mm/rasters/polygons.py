@@ -110,8 +110,9 @@ def box_of(rows: Span, columns: Span) -> Any:
 
 
 def burn(shapes: Iterable[tuple[Any, int]], rows: Span, columns: Span) -> np.ndarray:
-    """Return the number of the last shape in pixels that covers the centre of each pixel of a
-    window, (h, w), int32, 0 without a shape.
+    """Return the number of the shape on each pixel of a window, (h, w), int32, or 0 without one.
+
+    A shape, in pixels, covers the pixels with their centre in it. The last shape counts.
     """
     from rasterio.features import rasterize
     from rasterio.transform import Affine

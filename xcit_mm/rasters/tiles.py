@@ -34,8 +34,10 @@ Images = Iterable[tuple[Tile, Path, np.ndarray]]
 
 
 def write_images(raster: Raster, tiles: Iterable[Tile], folder: Path) -> Images:
-    """Write and yield the images of the tiles that have data in their area. They are PNGs, or
-    GeoTIFFs with a place if the raster is read as stored. Pixels outside of the area are 0.
+    """Write and yield the images of the tiles that have data in their area.
+
+    They are PNGs, or GeoTIFFs with a place if the raster is read as stored. Pixels outside of the
+    area are 0.
     """
     from rasterio.windows import Window, transform
 
@@ -68,8 +70,10 @@ def _write_png(path: Path, image: np.ndarray) -> None:
 
 
 def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> None:
-    """Write a COCO json with the objects in the images of a split. An object is a crowd where a
-    tile shows too little of it, and in every class if it has no class.
+    """Write a COCO json with the objects in the images of a split.
+
+    An object is a crowd where a tile shows too little of it. An object without a class is a crowd
+    of every class.
     """
     coco_images: list[CocoImage] = []
     annotations: list[Annotation] = []
