@@ -80,9 +80,8 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
             classes = f"[{preview(drawn)}] in {source.name}, [{preview(names)}] in {out}"
             raise ArgumentError("labels", f"they and the map have no class in common: {classes}")
         if unknown:
-            say(
-                f"{source.name}: labels of {preview(unknown)} do not count: the map has no such class"
-            )
+            ignored = f"labels of {preview(unknown)} do not count"
+            say(f"{source.name}: {ignored}: the map has no such class")
         labels = Labels(polygons, file, names)
         counts, total = _count_pixels(file, labels, area_in_pixels(aoi, file))
     both = np.diag(counts)
