@@ -49,6 +49,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
     [
         (["rastr"], "did you mean raster?"),
         (["predict", "m", "a.jpg", "--batchsize", 2], "arguments: --batchsize"),
+        (["predict", "photos", "--model", "m"], "arguments: --model"),
         (["predict", "m", "a.jpg", "--draw-score", 7], "7 is not a score from 0 to 1"),
         (["train", "own.py", "--from", "m", "--data", "d"], "give CONFIG, or --from and --data"),
         ([*FROM, "--launcher", "pytorch"], "then train it with --launcher"),

@@ -54,6 +54,9 @@ def find_items(
     Hidden files, links to folders, folders of results and other files are left out. Some images of
     a COCO json may be missing: their predictions fail.
 
+        listing = find_items("photos")
+        [item.path for item in listing.items], listing.left_out
+
     Args:
         inputs: Images, folders of images, the path of one COCO json, or a listing, which stays.
         root: Folder of the paths in a json. Default: that of the json.

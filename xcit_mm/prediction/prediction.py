@@ -26,6 +26,10 @@ class Prediction:
 
     `len` is the number of a detector's objects.
 
+        prediction = predictor("photo.jpg")
+        cv2.imwrite("drawing.jpg", prediction.draw(min_score=0.5))
+        prediction.above(0.5).to_coco()
+
     Attributes:
         image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads other images.
         instances: A detector's objects in descending order of scores, else None. Predicted masks

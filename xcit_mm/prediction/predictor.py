@@ -37,6 +37,10 @@ from .whole import SeenWhole, check_whole
 class Predictor:
     """A detector of mmdet or a segmentor of mmseg that predicts images.
 
+        predictor = Predictor.from_pretrained("maskrcnn_xcit_tiny_12_p16")
+        prediction = predictor("photo.jpg")
+        prediction.boxes, prediction.scores, prediction.masks
+
     Args:
         model: A model of mmdet or mmseg with its weights, which stays as it is.
         cfg: The model's config, whose test pipeline preprocesses images.
@@ -131,6 +135,10 @@ class Predictor:
             device: A device of torch. Default: the GPU of this process of torchrun, or a GPU if
                 there is one.
             options: Other arguments of the class, such as `tile` and `dtype`.
+
+        Raises:
+            ArgumentError: If an option does not fit the model.
+            ValueError: If the name is unknown, or weights are missing.
         """
         config, weights = find_model(str(model), None if checkpoint is None else str(checkpoint))
         # Tasks of Ray have another current folder.
@@ -164,8 +172,9 @@ class Predictor:
         )
 
     def __call__(self, images: ImageLike | Sequence[ImageLike], valid: Any = None) -> Any:
-        """Predict an image, or a sequence of images, `batch_size` neighbours of one size at a time.
-        Return a `Prediction`, or a list of them.
+        """Predict an image, or a sequence of images.
+
+        Images of one size that follow each other are predicted together, `batch_size` at a time.
 
         Args:
             images: Paths of images, or arrays (H, W, 3), uint8, BGR as OpenCV reads them; of an RGB
@@ -175,6 +184,13 @@ class Predictor:
             valid: Which pixels of each image have data, (H, W), bool; by default all. XCiT sees the
                 others as it sees what lies beyond the border of an image (`Backbone.valid`); other
                 backbones, and windows of mmseg's `mode="slide"`, see their values.
+
+        Returns:
+            A `Prediction`, or a list of them for a sequence.
+
+        Raises:
+            ArgumentError: If there are not as many masks as images.
+            ValueError: If an image cannot be read, or has other channels than the model takes.
         """
         if isinstance(images, str | np.ndarray) or not isinstance(images, Sequence):
             return self([images], None if valid is None else [valid])[0]
