@@ -94,6 +94,7 @@ setup(
         "Topic :: Scientific/Engineering :: Image Recognition",
     ],
     packages=find_packages(include=["xcit_mm", "xcit_mm.*"]),
+    package_data={"xcit_mm.weights": ["published.csv"]},
     python_requires=">=3.10",
     install_requires=requirements("runtime"),
     extras_require={name: requirements(name) for name in EXTRAS},

@@ -8,13 +8,15 @@ from typing import Any
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
-from xcit_mm.archs import SIZES
 from xcit_mm.models import Trunk
 from xcit_mm.models.fast import IMPLEMENTATIONS
 from xcit_mm.models.large import large_taps
 from xcit_mm.prediction.windows import tiles_along
 
 __all__ = ["BUILDERS"]
+
+# Sizes in the names of timm's XCiT, by the first letter of an architecture.
+SIZES = dict(n="nano", t="tiny", s="small", m="medium", l="large")
 
 Builder = Callable[[str, int], nn.Module]
 """Makes a model from an architecture and a patch size of XCiT."""

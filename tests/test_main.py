@@ -1,13 +1,14 @@
 """`xcit-mm COMMAND` runs the commands, whose helps and errors a user reads."""
 
+import ast
+import re
 from collections.abc import Callable
 
 import pytest
+from helpers.paths import ROOT
 
 from xcit_mm import __version__
 from xcit_mm.__main__ import COMMANDS, main
-
-FROM = ["train", "--from", "m", "--data", "d"]
 
 
 @pytest.fixture
@@ -51,9 +52,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         (["predict", "m", "a.jpg", "--batchsize", 2], "arguments: --batchsize"),
         (["predict", "photos", "--model", "m"], "arguments: --model"),
         (["predict", "m", "a.jpg", "--draw-score", 7], "7 is not a score from 0 to 1"),
-        (["train", "own.py", "--from", "m", "--data", "d"], "give CONFIG, or --from and --data"),
-        ([*FROM, "--launcher", "pytorch"], "then train it with --launcher"),
-        ([*FROM, "--no-val"], "options of a labelled raster are for --labels"),
+        (["finetune", "m"], "arguments are required: DATA"),
     ],
 )
 def test_a_wrong_argument_is_named_in_the_last_line(arguments, hint, command):
@@ -65,3 +64,21 @@ def test_negative_numbers_are_values(command):
     numbers = ("--nodata=-3.4028235e+38", "--bounds", -1000, 1000)
     end, _, _ = command("raster", "none", "a.tif", "--out", "b.tif", *numbers)
     assert "none is neither a config" in str(end)
+
+
+OF_OTHER_TOOLS = ("gdal_calc.py", "hf download", " --calc ", " --local-dir ")
+
+
+def test_no_message_of_the_library_names_an_option():
+    """Whoever calls a function has arguments. `cli_main` translates their names."""
+    package = ROOT / "xcit_mm"
+    parsers = {package / "__main__.py", package / "utils" / "cli.py"}
+    parsers |= {package / "deployment" / "run.py", *(package / "commands").iterdir()}
+    named = []
+    for path in sorted({*package.rglob("*.py")} - parsers):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                is_other = any(tool in node.value for tool in OF_OTHER_TOOLS)
+                if re.search(r"(?<![\w-])--[a-z]", node.value) and not is_other:
+                    named.append(f"{path.name}:{node.lineno}: {node.value[:60]}")
+    assert named == []

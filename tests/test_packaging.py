@@ -61,6 +61,11 @@ def modules(root: Path) -> set[str]:
     return {path for path in files(root, "xcit_mm") if path.endswith(".py")}
 
 
+def package(root: Path) -> set[str]:
+    """Return the modules, and the table of the published files."""
+    return modules(root) | {"xcit_mm/weights/published.csv"}
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
     """A copy of the sources, with files that must not be packed, and both distributions of it."""
@@ -94,7 +99,7 @@ def test_the_sdist_contains_all_sources(checkout):
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
     written = {name for name in names if name.startswith("xcit_mm.egg-info/")}
     sources = names - written - {"PKG-INFO", "setup.cfg"}
-    assert sources == files(checkout, *FOLDERS) | set(FILES) | modules(checkout)
+    assert sources == files(checkout, *FOLDERS) | set(FILES) | package(checkout)
 
 
 def test_the_wheel_contains_the_package_its_configs_and_tools(checkout, wheel, metadata):
@@ -102,7 +107,7 @@ def test_the_wheel_contains_the_package_its_configs_and_tools(checkout, wheel, m
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     shipped = {*files(checkout, "configs", "tools"), "model-index.yml"}
     shipped -= {f"tools/{name}.py" for name in ("demo", "get_data", "make_shapes")}
-    assert names == modules(checkout) | {f"xcit_mm/.mim/{name}" for name in shipped}
+    assert names == package(checkout) | {f"xcit_mm/.mim/{name}" for name in shipped}
     lines = metadata.splitlines()
     assert {"License: Apache-2.0", "License-File: LICENSE", "Provides-Extra: mm"} <= set(lines)
 

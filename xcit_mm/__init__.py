@@ -26,6 +26,9 @@ from .version import __version__
 from .weights import StrictLoadHook
 
 if TYPE_CHECKING:
+    from .checks.doctor import diagnose
+    from .deployment import export
+    from .launch import evaluate, finetune, train
     from .prediction import Predictor, predict_many
     from .rasters.prediction import predict_raster
     from .rasters.score import score_raster
@@ -42,10 +45,15 @@ __all__ = [
     "XCiTClassifier",
     "__version__",
     "backbone",
+    "diagnose",
+    "evaluate",
+    "export",
+    "finetune",
     "predict_many",
     "predict_raster",
     "read_config",
     "score_raster",
+    "train",
 ]
 
 ops.install()
@@ -59,9 +67,14 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use: its module needs libraries that a backbone does not."""
     modules = dict(
         Predictor=".prediction",
+        diagnose=".checks.doctor",
+        evaluate=".launch",
+        export=".deployment",
+        finetune=".launch",
         predict_many=".prediction",
         predict_raster=".rasters.prediction",
         score_raster=".rasters.score",
+        train=".launch",
     )
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

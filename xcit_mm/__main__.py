@@ -10,7 +10,8 @@ from xcit_mm.version import __version__
 COMMANDS = {
     "predict": "detect or segment in images and folders of images",
     "raster": "detect or segment in a raster on a map, larger than memory",
-    "train": "train a config, or fine-tune a model on your own data",
+    "finetune": "fine-tune a model on your own data",
+    "train": "train a config",
     "test": "score a model on the data set of its config",
     "export": "write a model as ONNX",
     "doctor": "check the installation, or a training run before it starts",

@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 PATCH_SIZES = (16, 8)
 
-# Sizes in the names of published files, by the first letter of an architecture.
-SIZES = dict(n="nano", t="tiny", s="small", m="medium", l="large")
-
-# Of ImageNet's pixels, RGB in 0 to 255. The published trunks take (image - MEAN) / STD.
+# Mean and standard deviation of ImageNet's pixels, RGB from 0 to 255. The published trunks take
+# (image - MEAN) / STD.
 MEAN = (123.675, 116.28, 103.53)
 STD = (58.395, 57.12, 57.375)
 

@@ -21,7 +21,7 @@ from helpers.doctor_data import (
 )
 from mmdet.datasets import CocoDataset
 
-from xcit_mm.utils.coco import encode_mask
+from xcit_mm.datasets.coco import encode_mask
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 

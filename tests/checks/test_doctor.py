@@ -30,9 +30,9 @@ RECIPES = {path.parent.name: path for path in CONFIGS.glob("[!_]*/*_xcit-s12-p16
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, "demo"])
-def test_shipped_configs_have_no_failures(recipe, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")  # then every parameter of the backbone needs a gradient
-    found = findings(RECIPES.get(recipe, SHAPES))
+def test_shipped_configs_have_no_failures(recipe):
+    # In two processes every parameter of the backbone needs a gradient.
+    found = findings(RECIPES.get(recipe, SHAPES), processes=2)
     assert {finding.code for finding in found if finding.level != "ok"} <= {"D204"}
     assert sum(": 3 images" in finding.text for finding in found) == 2
 
@@ -85,8 +85,7 @@ def test_wrong_option_is_the_only_failure(config, option, expected):
     assert_named(failures(config, option.replace(" ", "")), expected)
 
 
-def test_notes_are_not_failures(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "")  # scripts may pass on an unset variable
+def test_notes_are_not_failures():
     options = ["custom_hooks=[]", "optim_wrapper.accumulative_counts=4"]
     found = findings(MASK_RCNN, *options)
     assert not any(finding.level == "FAIL" for finding in found)
@@ -106,17 +105,16 @@ def test_command_continues_after_a_failure_and_exits_with_1(call):
     assert all(re.match(r"(ok {9}|(note|FAIL) (D\d{3}| {4})  )\S", line) for line in lines)
 
 
-def test_a_level_that_no_head_reads_is_named_for_several_processes(monkeypatch):
+def test_a_level_that_no_head_reads_is_named_for_several_processes():
     strides = "model.backbone.strides"
     options = [f"{strides}=(4,8,16,32)", "model.neck.start_level=1", "auto_scale_lr.enable=True"]
     options.append("model.neck.in_channels=[384,384,384,384]")
     assert findings(RETINANET, *options, level="note") == []
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    (note,) = findings(RETINANET, *options, level="note")
+    (note,) = findings(RETINANET, *options, level="note", processes=2)
     assert note.text.startswith("1 parts of the backbone") and note.text.endswith(": fpn1")
     assert f"{strides}=(4, 8, 16, 32)" in note.fix
     options.append("find_unused_parameters=True")
-    assert findings(RETINANET, *options, level="note") == []
+    assert findings(RETINANET, *options, level="note", processes=2) == []
 
 
 PUBLISHED = "load_from=xcit://sem_fpn_xcit_tiny_12_p16"
@@ -173,7 +171,6 @@ def test_the_preprocessor_beside_the_model_counts():
 @pytest.mark.parametrize(
     "options, named",
     [
-        (["--amp"], "--amp: write KEY=VALUE"),
         (["load_from=a.pth"], "no checkpoint at a.pth"),
         (["model.decode_head.in_index=[0,1,2,4]"], "the neck gives 4 maps"),
         (["train_dataloader.dataset.type=Mistyped", "model.neck.in_channels=[9]"], "neck"),

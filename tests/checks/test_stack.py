@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from xcit_mm.commands import doctor, stack
+from xcit_mm.checks import stack
+from xcit_mm.commands import doctor
 
 
 @pytest.fixture

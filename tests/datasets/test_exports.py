@@ -23,10 +23,11 @@ SHAPES = ("none", "ground", "circle", "square", "triangle", "star")
 NAMES = {"", *CLASSES, *SHAPES, "'date',", "'fig'],"}
 
 
-def read_export(options: list[str]) -> Dataset:
+def read_export(arguments: list[str]) -> Dataset:
+    data, *options = arguments
     pairs = zip(options[::2], options[1::2], strict=True)
-    source = Source(**{name.removeprefix("--"): Path(value) for name, value in pairs})
-    return read_dataset(source, is_detector=True)
+    files = {name.removeprefix("--"): Path(value) for name, value in pairs}
+    return read_dataset(Source(Path(data), **files), is_detector=True)
 
 
 def list_objects(json_path: str) -> dict[str, list]:
@@ -123,7 +124,7 @@ def test_a_folder_without_photos_is_missing_or_empty(tmp_path):
 
 def test_a_format_without_a_reader_names_the_recipe(tmp_path):
     with pytest.raises(ValueError, match=r"a\.xml is neither .*: docs/recipes\.md"):
-        read_export(["--data", str(tmp_path / "a.xml")])
+        read_export([str(tmp_path / "a.xml")])
 
 
 def test_names_stay_as_they_are_written(tmp_path):

@@ -44,7 +44,7 @@ def test_a_copy_prints_predictions_and_names_the_photo_that_fails(
     fixture, request, script, tmp_path
 ):
     model = request.getfixturevalue(fixture)
-    ended = script(model, "broken.png", "photo.png", "--score-thr", "0.25")
+    ended = script(model, "broken.png", "photo.png", "--min-score", "0.25")
     assert ended.returncode == 3
     (error,) = ended.stderr.splitlines()
     assert error == "broken.png: broken.png is missing, broken or not an image"

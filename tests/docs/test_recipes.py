@@ -163,8 +163,8 @@ def test_a_video_is_drawn_and_a_camera_predicted(models):
 
 def test_a_longer_run_starts_from_the_weights_of_the_first_with_its_own_schedule(shapes):
     shutil.copytree(shapes, "nuts")
-    data = "--data nuts/annotations/instances_training.json --images nuts/images/training"
-    started(f"xcit-mm train --from MODEL {data} --config nuts.py")
+    data = "nuts/annotations/instances_training.json --images nuts/images/training"
+    started(f"xcit-mm finetune MODEL {data} --config nuts.py")
     (command,) = run_shell(code("nuts-longer.py"))
     save_untrained(DETECTOR, Path("work_dirs/nuts/iter_1000.pth"))
     cfg = started(command)

@@ -31,7 +31,7 @@ DETECTOR, SEGMENTOR = codes("backbone.md", '_base_ = "mm')
 def test_a_backbone_in_a_library_s_config_trains_with_the_published_optimizer(code, base, tmp_path):
     config = tmp_path / "my_config.py"
     config.write_text(code)
-    findings = diagnose(str(config), ["model.backbone.init_cfg=None"])
+    findings = diagnose(config, cfg_options={"model.backbone.init_cfg": None})
     # Data, which do not exist, and images of a step.
     assert {finding.code for finding in findings if finding.level != "ok"} <= {"D311", "D204"}
     shown = Config.fromfile(config).optim_wrapper

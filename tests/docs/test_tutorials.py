@@ -32,7 +32,7 @@ SHORTER = {
     "python tools/get_data.py camvid": "--from clones/camvid",
     "python tools/get_data.py trees": "--from clones/trees",
     "python tools/train.py": f"{QUICK} default_hooks.checkpoint.filename_tmpl=iter_300.pth",
-    "xcit-mm train --from": QUICK,
+    "xcit-mm finetune": QUICK,
     "xcit-mm test": SMALL,
     "python tools/test.py work_dirs/mask-rcnn": SMALL,
 }

@@ -10,8 +10,9 @@ import numpy as np
 from mmdet.datasets import CocoDataset
 
 from helpers.paths import CONFIGS
-from xcit_mm.checks.doctor import diagnose
+from xcit_mm import diagnose
 from xcit_mm.checks.findings import Finding
+from xcit_mm.utils.cli import parse_cfg_options
 
 MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py"
 SEMANTIC_FPN = CONFIGS / "semantic_fpn" / "fpn_xcit-t12-p16_8xb2-80k_ade20k-512x512.py"
@@ -74,9 +75,10 @@ def edit_annotations(path: Path, change: Callable[[dict], object]) -> None:
     edit_json(path, lambda coco: [change(annotation) for annotation in coco["annotations"]])
 
 
-def findings(config: Path, *options: str, level: str = "") -> list[Finding]:
+def findings(config: Path, *options: str, level: str = "", processes: int = 1) -> list[Finding]:
     """Return the findings of the doctor, of one level or of all levels."""
-    diagnosis = diagnose(str(config), options)
+    changes = parse_cfg_options(options)
+    diagnosis = diagnose(config, cfg_options=changes, processes=processes)
     return [finding for finding in diagnosis if level in ("", finding.level)]
 
 

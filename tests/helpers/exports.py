@@ -1,4 +1,4 @@
-"""Small data sets exactly as tools export them, each with the options of `train --from`."""
+"""Small data sets exactly as tools export them, each with the arguments of `finetune`."""
 
 import json
 import shutil
@@ -67,7 +67,7 @@ def write_roboflow_coco(root: Path) -> list[str]:
         write_photos(root / folder, split)
         jsons.append(root / folder / "_annotations.coco.json")
         write_json(jsons[-1], split)
-    return ["--data", str(jsons[0]), "--val", str(jsons[1])]
+    return [str(jsons[0]), "--val", str(jsons[1])]
 
 
 def write_labels(folder: Path, split: str, are_polygons: bool) -> None:
@@ -95,7 +95,7 @@ def write_yolo(
         write_labels(root / folder.replace("images", "labels"), split, are_polygons)
     for path, text in files.items():
         (root / path).write_text(text)
-    return ["--data", str(root / "data.yaml")]
+    return [str(root / "data.yaml")]
 
 
 NAMES = "names:\n  0: date\n  1: fig\n"
@@ -138,20 +138,20 @@ EXPORTS: dict[str, Callable[[Path], list[str]]] = {
 
 
 def write_export(name: str, root: Path) -> list[str]:
-    """Write an export, and return the options of `train --from` for it."""
+    """Write an export, and return the arguments of `finetune` for it."""
     return EXPORTS[name](root)
 
 
 def shapes_options(root: Path) -> list[str]:
-    """Return the options of `train --from` for objects of the shapes of `tools/make_shapes.py`."""
+    """Return the arguments of `finetune` for objects of the shapes of `tools/make_shapes.py`."""
     jsons = f"{root}/annotations/instances_"
-    training = ["--data", f"{jsons}training.json", "--images", f"{root}/images/training"]
+    training = [f"{jsons}training.json", "--images", f"{root}/images/training"]
     validation = ["--val", f"{jsons}validation.json", "--val-images", f"{root}/images/validation"]
     return training + validation
 
 
 def copy_shape_maps(shapes: Path, root: Path) -> Path:
-    """Copy the photos and maps of shapes into a folder that `train --from` takes."""
+    """Copy the photos and maps of shapes into a folder that `finetune` takes."""
     for split, source in (("train", "training"), ("val", "validation")):
         shutil.copytree(shapes / "images" / source, root / "images" / split)
         shutil.copytree(shapes / "annotations" / source, root / "masks" / split)

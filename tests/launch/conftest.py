@@ -71,11 +71,11 @@ def trained_segmentor(models, tmp_path) -> Path:
 def start(monkeypatch) -> Callable[..., Config]:
     """Returns the config with which a command starts mmengine."""
 
-    def run(*args: object, tool: str = "train") -> Config:
+    def run(*args: object) -> Config:
         argv = [str(arg) for arg in args]
         with monkeypatch.context() as patch, pytest.raises(Started) as started:
             patch.setattr(mmengine.runner.Runner, "from_cfg", NotRun)
-            main([tool, *argv])
+            main(argv)
         return started.value.args[0]
 
     return run
@@ -93,7 +93,7 @@ def data(shapes, tmp_path) -> Path:
 
 @pytest.fixture
 def own_data(data) -> list[str]:
-    """Options of `train --from` for the jsons of two classes, and a config to write."""
+    """Arguments of `finetune` for the jsons of two classes, and a config to write."""
     return [*shapes_options(data), "--config", "my-data.py"]
 
 
@@ -110,12 +110,12 @@ def keep_two_classes(coco: dict) -> None:
 
 @pytest.fixture
 def refused(refusal) -> Callable[..., str]:
-    """Returns the error of a command, which must be one line. Only `--from` may write files."""
+    """Returns the error of a command, which must be one line. Only `finetune` may write files."""
 
-    def run(*args: object, tool: str = "train") -> str:
+    def run(*args: object) -> str:
         before = set(Path().rglob("[!.]*.*"))
-        message = refusal(tool, *args)
-        assert "--from" in args or set(Path().rglob("[!.]*.*")) == before
+        message = refusal(*args)
+        assert args[0] == "finetune" or set(Path().rglob("[!.]*.*")) == before
         return message
 
     return run

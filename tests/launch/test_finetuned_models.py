@@ -1,4 +1,4 @@
-"""`train --from` takes the heads that the model zoo publishes, and models with other backbones."""
+"""`finetune` takes the heads that the model zoo publishes, and models with other backbones."""
 
 import re
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def finetune(folder, start, capsys) -> Callable[[Config, list], tuple[str, Confi
         cfg.dump(work / "mine.py")
         init_default_scope(cfg.default_scope)
         torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), work / "iter_1.pth")
-        own = start("--from", work, *data)
+        own = start("finetune", work, *data)
         own.train_dataloader.update(num_workers=0, persistent_workers=False)
         batch = first_batch(own.train_dataloader)
         model = MODELS.build(own.model).train()
@@ -66,7 +66,7 @@ def test_every_published_detector_trains_on_own_classes_and_empty_photos(
 
 @pytest.mark.parametrize("leaf", SEGMENTORS)
 def test_every_published_segmentor_trains_on_own_classes(leaf, shapes, maps, finetune):
-    _, cfg = finetune(tiny(CONFIGS / f"{leaf}.py", shapes), ["--data", maps])
+    _, cfg = finetune(tiny(CONFIGS / f"{leaf}.py", shapes), [maps])
     assert cfg.model.decode_head.num_classes == len(cfg.metainfo.classes)
 
 
@@ -87,7 +87,7 @@ def test_a_config_of_the_library_with_another_backbone_trains(shapes, folder, fi
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (dict(default_scope="mmpretrain"), "--from takes detectors and segmentors"),
+        (dict(default_scope="mmpretrain"), "only detectors and segmentors whose"),
         (
             dict(
                 model=dict(roi_head=dict(bbox_head=dict(_delete_=True, type="A"), mask_head=None))
@@ -105,4 +105,4 @@ def test_a_model_that_cannot_be_taken_is_named(changes, message, trained, own_da
     cfg.merge_from_dict(changes)
     cfg.dump(trained / "mine.py")
     boxes = ["--boxes"] if "masks" in message else []
-    assert message in refused("--from", trained, *own_data, *boxes)
+    assert message in refused("finetune", trained, *own_data, *boxes)

@@ -1,7 +1,6 @@
-"""`train --from MODEL --data DATA` writes a config that fits both, checks it, and trains it."""
+"""`finetune MODEL DATA` writes a config that fits both, checks it, and trains it."""
 
 import json
-import shlex
 import shutil
 from pathlib import Path
 
@@ -12,14 +11,14 @@ from helpers.exports import shapes_options, write_export
 from mmengine.registry import PARAM_SCHEDULERS
 
 from xcit_mm import read_config
-from xcit_mm.weights.zoo import find_model
+from xcit_mm.weights.lookup import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
 TRAINING = "annotations/instances_training.json"
 
 
 def test_the_data_give_classes_splits_schedule_and_work_folder(trained, own_data, start, folder):
-    cfg = start("--from", trained, *own_data)
+    cfg = start("finetune", trained, *own_data)
     assert (folder / "my-data.py").read_text().startswith("# Fine-tunes ")
     assert cfg.train_dataloader.dataset.metainfo.classes == CLASSES[:2]
     assert cfg.work_dir == "work_dirs/my-data"
@@ -35,7 +34,7 @@ def test_the_data_give_classes_splits_schedule_and_work_folder(trained, own_data
 
 def test_a_short_schedule_reaches_its_rate(trained, own_data, start, folder):
     """A user edits max_iters in the file to try a training."""
-    start("--from", trained, *own_data)
+    start("finetune", trained, *own_data)
     config = folder / "my-data.py"
     code = config.read_text()
     for length in (1, 2, 5, 20):
@@ -65,16 +64,16 @@ def test_a_json_alone_is_trained_without_validation_then_its_model_on_two(
         ]
 
     edit_json(data / TRAINING, add_images)
-    cfg = start("--from", trained, *own_data[:4], "--skip-checks")
+    cfg = start("finetune", trained, *own_data[:3], "--skip-checks")
     assert Path(cfg.filename).name == "instances_training.py"
-    assert "no validation: no --val" in capsys.readouterr().err
+    assert "no validation: give a json as val" in capsys.readouterr().err
     assert cfg.val_dataloader is None
     assert cfg.train_cfg.max_iters == 12 * 408 // 2
     assert cfg.test_dataloader.dataset.ann_file == cfg.train_dataloader.dataset.ann_file
     (folder / "first").mkdir()
     cfg.dump(folder / "first" / "own.py")
     shutil.copy(trained / "last_checkpoint", folder / "first")
-    cfg = start("--from", folder / "first", *own_data)
+    cfg = start("finetune", folder / "first", *own_data)
     assert cfg.val_dataloader.dataset.ann_file == str(folder / "my-data-coco" / "val.json")
     assert cfg.val_cfg.type == "ValLoop"
 
@@ -82,7 +81,7 @@ def test_a_json_alone_is_trained_without_validation_then_its_model_on_two(
 def test_images_and_maps_train_a_semantic_fpn_and_stay_where_they_are(
     trained_segmentor, maps, start, folder
 ):
-    cfg = start("--from", trained_segmentor, "--data", maps)
+    cfg = start("finetune", trained_segmentor, maps)
     assert cfg.train_dataloader.dataset.metainfo.classes[1:] == ("ground", *CLASSES)
     assert cfg.model.decode_head.num_classes == 6
     assert not cfg.train_dataloader.dataset.get("reduce_zero_label")
@@ -90,12 +89,12 @@ def test_images_and_maps_train_a_semantic_fpn_and_stay_where_they_are(
 
 
 @pytest.mark.parametrize("name", ["Ultralytics", "Roboflow YOLO", "Roboflow COCO"])
-def test_the_command_for_a_folder_works_when_it_is_pasted(name, trained, refused, start, folder):
-    """Nothing in the folder is read: its files are named, and the line ends with a command."""
+def test_the_file_that_is_named_for_a_folder_can_be_given(name, trained, refused, start, folder):
+    """Nothing in the folder is read: the line ends with the file to give."""
     write_export(name, folder / "my nuts")
-    message = refused("--from", trained, "--data", "my nuts")
-    command = shlex.split(message[message.index("xcit-mm train") :])
-    cfg = start(*command[2:], "--skip-checks")
+    message = refused("finetune", trained, "my nuts")
+    assert message.startswith("DATA: ")
+    cfg = start("finetune", trained, message.partition("give ")[2], "--skip-checks")
     assert cfg.metainfo.classes == ("date", "fig")
     is_yolo = "YOLO" in name or name == "Ultralytics"
     assert not is_yolo or Path(cfg.filename).name == "my-nuts.py"
@@ -104,20 +103,20 @@ def test_the_command_for_a_folder_works_when_it_is_pasted(name, trained, refused
 def test_corrected_labels_count_at_each_start_and_other_classes_are_refused(
     trained, own_data, data, start, refused
 ):
-    start("--from", trained, *own_data)
+    start("finetune", trained, *own_data)
 
     def correct(coco: dict) -> None:
         coco["annotations"][0]["bbox"] = [1, 2, 30, 40]
 
     edit_json(data / TRAINING, correct)
-    cfg = start("my-data.py")
+    cfg = start("train", "my-data.py")
     written = json.loads(Path(cfg.train_dataloader.dataset.ann_file).read_text())
     assert written["annotations"][0]["bbox"] == [1, 2, 30, 40]
     edit_json(data / TRAINING, lambda coco: coco["categories"][0].update(name="disc"))
     validation = data / "annotations/instances_validation.json"
     edit_json(validation, lambda coco: coco["categories"][0].update(name="disc"))
-    message = refused("my-data.py")
-    assert "('disc', 'square')" in message and "write another config by --from" in message
+    message = refused("train", "my-data.py")
+    assert "('disc', 'square')" in message and "fine-tune a model into another config" in message
 
 
 def test_heads_keep_the_order_of_a_model_with_the_same_classes(trained, shapes, data, start):
@@ -127,7 +126,7 @@ def test_heads_keep_the_order_of_a_model_with_the_same_classes(trained, shapes, 
     for path in (shapes / "annotations").glob("*.json"):
         shutil.copy(path, data / "annotations")
         edit_json(data / "annotations" / path.name, reverse)
-    cfg = start("--from", trained, *shapes_options(data))
+    cfg = start("finetune", trained, *shapes_options(data))
     assert cfg.metainfo.classes == CLASSES
     assert cfg.model.roi_head.bbox_head.num_classes == 4
 
@@ -136,19 +135,19 @@ def test_annotations_without_a_mask_are_named_and_the_user_chooses(
     trained, data, own_data, folder, refused, start
 ):
     edit_json(data / TRAINING, lambda coco: coco["annotations"][3].update(segmentation=[]))
-    message = refused("--from", trained, *own_data)
+    message = refused("finetune", trained, *own_data)
     assert "D412 train: 1 of " in message and "/images/training/0000" in message
     assert not list(folder.glob("my-data*"))
-    cfg = start("--from", trained, *own_data, "--boxes")
+    cfg = start("finetune", trained, *own_data, "--boxes")
     assert cfg.model.type == "FasterRCNN"
     for path in (data / "annotations").glob("*.json"):
         edit_annotations(path, lambda annotation: annotation.update(segmentation=[]))
-    cfg = start("--from", trained, *own_data, "--config", "boxes.py")
+    cfg = start("finetune", trained, *own_data, "--config", "boxes.py")
     assert cfg.model.type == "FasterRCNN" and cfg.val_evaluator.metric == ["bbox"]
 
 
 def test_a_published_name_is_the_base_in_any_folder(own_data, start):
-    cfg = start("--from", "maskrcnn_xcit_small_12_p16", *own_data, "--skip-checks")
+    cfg = start("finetune", "maskrcnn_xcit_small_12_p16", *own_data, "--skip-checks")
     assert cfg.load_from == "xcit://maskrcnn_xcit_small_12_p16"
     assert cfg.model.backbone.init_cfg is None and cfg.model.backbone.arch == "s12"
     assert cfg.optim_wrapper.paramwise_cfg.layer_decay_rate == 0.8
@@ -156,19 +155,27 @@ def test_a_published_name_is_the_base_in_any_folder(own_data, start):
 
 
 @pytest.mark.parametrize(
-    "options, message",
+    "changes, message",
     [
-        (["--data", "none.json"], "No such file or directory: "),
-        (["--data", "nuts.xml"], "belong to a COCO json, not to "),
-        (["--images", "trained"], "8 of 8 images are missing"),
-        (["--from", "maskrcnn_xcit_smal_12_p16"], "try maskrcnn_xcit_small_12_p16"),
-        (["--config", "taken.py"], "taken.py exists: train it by `xcit-mm train taken.py`"),
-        (["--cfg-options", "max_iter=2"], "max_iter"),
+        (dict(data="none.json"), "No such file or directory: "),
+        (dict(data="nuts.xml"), "--val: it is for a COCO json, and the data are "),
+        (dict(options=["--images", "trained"]), "8 of 8 images are missing"),
+        (dict(model="maskrcnn_xcit_smal_12_p16"), "try maskrcnn_xcit_small_12_p16"),
+        (dict(options=["--config", "taken.py"]), "taken.py exists: train it as it is"),
+        (dict(options=["--config", "taken"]), "--config: taken: give a name that ends in .py"),
+        (dict(options=["--cfg-options", "max_iter=2"]), "--cfg-options: no part of a run has"),
+        (dict(options=["--tile", "96"]), "--tile: it is for a labelled raster: give its labels"),
+        (dict(options=["--no-val"]), "--no-val: it is for a labelled raster: give its labels"),
     ],
+    ids=str,
 )
-def test_options_that_do_not_fit_are_one_line(options, message, refused, trained, own_data, folder):
+def test_arguments_that_do_not_fit_are_one_line(
+    changes, message, refused, trained, own_data, folder
+):
     (folder / "taken.py").write_text("mine")
-    assert message in refused("--from", trained, *own_data, *options)
+    own_data[0] = changes.get("data", own_data[0])
+    model = changes.get("model", trained)
+    assert message in refused("finetune", model, *own_data, *changes.get("options", []))
     assert (folder / "taken.py").read_text() == "mine"
     assert not [*folder.glob("my-data*"), *folder.glob("instances*"), *folder.glob("taken")]
 
@@ -178,9 +185,9 @@ def test_files_of_the_user_beside_the_objects_stay(trained, own_data, start, ref
     own.parent.mkdir()
     own.write_text("mine")
     wrong = ("--cfg-options", "model.roi_head.bbox_head.num_classes=7")
-    assert "num_classes is 7" in refused("--from", trained, *own_data, *wrong)
+    assert "num_classes is 7" in refused("finetune", trained, *own_data, *wrong)
     assert [path.name for path in own.parent.iterdir()] == ["photo.jpg"]
-    start("--from", trained, *own_data)
+    start("finetune", trained, *own_data)
     assert own.read_text() == "mine"
 
 
@@ -188,6 +195,6 @@ def test_a_failed_check_of_the_data_is_one_line_and_nothing_is_written(
     refused, trained, data, own_data, folder
 ):
     edit_annotations(data / TRAINING, lambda annotation: annotation.update(bbox=[0, 0, 0.1, 0.1]))
-    message = refused("--from", trained, *own_data)
+    message = refused("finetune", trained, *own_data)
     assert message.startswith("ValueError: D408 train: ")
     assert not list(folder.glob("my-data*"))

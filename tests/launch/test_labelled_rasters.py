@@ -1,4 +1,4 @@
-"""`train --from MODEL --data RASTER --labels LABELS` writes a config for the tiles, and
+"""`finetune MODEL RASTER --labels LABELS` writes a config for the tiles, and
 `xcit-mm raster` reads a raster as it says.
 """
 
@@ -12,6 +12,7 @@ from helpers.labelled_scene import CLASSES, LabelledScene, make_scene
 from helpers.paths import CONFIGS
 
 from xcit_mm import score_raster
+from xcit_mm.launch.labelled_raster import LabelledRaster
 
 
 @pytest.fixture
@@ -20,20 +21,20 @@ def scene(tmp_path) -> LabelledScene:
 
 
 def labelled(scene: LabelledScene) -> list[object]:
-    return ["--data", scene.raster, "--labels", scene.labels, "--tile", 160]
+    return [scene.raster, "--labels", scene.labels, "--tile", 160]
 
 
 def test_a_config_alone_trains_from_its_own_start_and_ignores_parts_of_objects(
     scene, start, folder
 ):
     config = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes.py"
-    cfg = start("--from", config, *labelled(scene))
+    cfg = start("finetune", config, *labelled(scene))
     assert cfg.load_from is None and cfg.optim_wrapper.optimizer.lr == 5e-4
     assert cfg.optim_wrapper.constructor == "DefaultOptimWrapperConstructor"
     assert cfg.raster == dict(tile=160, overlap=40)
     assert cfg.large == dict(scale=1.0, pixel_size=0.5)
     assert cfg.train_dataloader.dataset.metainfo.classes == tuple(sorted(CLASSES))
-    assert cfg.val_dataloader.dataset.ann_file == str(folder / "scene-coco" / "val.json")
+    assert cfg.val_dataloader.dataset.ann_file == str(folder / "scene-tiles" / "val.json")
     assert cfg.model.train_cfg.rpn.assigner.ignore_iof_thr == 0.5
 
 
@@ -41,7 +42,7 @@ def test_a_config_alone_trains_from_its_own_start_and_ignores_parts_of_objects(
 def test_four_bands_are_loaded_normalised_and_fill_the_stem(model, start, tmp_path, request):
     options = labelled(make_scene(tmp_path, (300, 400), bands=4))
     options += ["--no-val", "--bands", 1, 2, 3, 4]
-    cfg = start("--from", request.getfixturevalue(model), *options)
+    cfg = start("finetune", request.getfixturevalue(model), *options)
     background = ["background"] if model == "trained_segmentor" else []
     assert cfg.metainfo.classes == (*background, *sorted(CLASSES)) and cfg.val_dataloader is None
     assert cfg.model.backbone.in_channels == 4 and cfg.model.data_preprocessor.mean is None
@@ -63,8 +64,8 @@ def test_a_made_scene_is_learned(call, folder, tmp_path):
     for split in ("train", "val"):
         quick += [f"{split}_dataloader.num_workers=0"]
         quick += [f"{split}_dataloader.persistent_workers=False"]
-    training = "--from", config, *labelled(scene), "--cfg-options", *quick
-    assert call("train", *training)[0] == 0
+    training = "finetune", config, *labelled(scene), "--cfg-options", *quick
+    assert call(*training)[0] == 0
     out = folder / "map.tif"
     call("raster", folder / "work_dirs" / "scene", scene.raster, "--out", out)
     scores = score_raster(out, scene.labels, folder / "scene-tiles" / "held_out.gpkg")
@@ -72,7 +73,7 @@ def test_a_made_scene_is_learned(call, folder, tmp_path):
 
 
 def test_corrected_labels_are_cut_again_by_overwrite(trained, scene, start, refused, folder):
-    options = "--from", trained, *labelled(scene)
+    options = "finetune", trained, *labelled(scene)
     start(*options)
     assert "scene.py exists" in refused(*options)
     before = (folder / "scene-tiles" / "train.json").read_bytes()
@@ -84,7 +85,7 @@ def test_corrected_labels_are_cut_again_by_overwrite(trained, scene, start, refu
 
 
 def test_tiles_without_overwrite_and_files_of_the_user_stay(trained, scene, start, refused, folder):
-    options = "--from", trained, *labelled(scene)
+    options = "finetune", trained, *labelled(scene)
     start(*options)
     (folder / "scene.py").unlink()
     before = contents(folder / "scene-tiles")
@@ -102,7 +103,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_an_overwriting_training_that_fails_loses_nothing(trained, scene, start, refused, folder):
-    options = "--from", trained, *labelled(scene)
+    options = "finetune", trained, *labelled(scene)
     start(*options)
     before = contents(folder)
     wrong = ("--cfg-options", "model.roi_head.bbox_head.num_classes=7")
@@ -113,9 +114,9 @@ def test_an_overwriting_training_that_fails_loses_nothing(trained, scene, start,
 
 def test_a_wrong_option_ends_before_tiles_are_cut(trained, scene, refused, folder, monkeypatch):
     """Tiles of a large raster take minutes."""
-    monkeypatch.setattr("xcit_mm.launch.finetuning.cut", lambda *_: pytest.fail("cuts tiles"))
-    options = "--from", trained, *labelled(scene), "--cfg-options"
-    assert "max_iter: no part of a run has this name" in refused(*options, "max_iter=9")
+    monkeypatch.setattr(LabelledRaster, "cut", lambda *_: pytest.fail("cuts tiles"))
+    options = "finetune", trained, *labelled(scene), "--cfg-options"
+    assert "no part of a run has the name max_iter" in refused(*options, "max_iter=9")
     assert "write KEY=VALUE" in refused(*options, "train_cfg.max_iters")
     assert not list(folder.glob("scene-tiles"))
 
@@ -124,7 +125,7 @@ def test_a_wrong_option_ends_before_tiles_are_cut(trained, scene, refused, folde
     "options, message",
     [
         (["{labels}", "--tile", 160, "--class-column", "kind"], "has no column kind, but class"),
-        (["{labels}"], "give the size of the images"),
+        (["{labels}"], "--tile: the config has no raster = dict(tile=...)"),
         (["gone.gpkg", "--tile", 160], "gone.gpkg: No such file"),
     ],
 )
@@ -132,6 +133,6 @@ def test_labels_that_do_not_fit_are_one_line_before_work(
     options, message, trained, scene, refused, folder
 ):
     options = [str(option).format(labels=scene.labels) for option in options]
-    command = ["--from", trained, "--data", scene.raster, "--labels", *options]
+    command = ["finetune", trained, scene.raster, "--labels", *options]
     assert message in refused(*command)
     assert not list(folder.glob("*-tiles")) and not (folder / "scene.py").exists()

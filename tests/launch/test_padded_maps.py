@@ -94,8 +94,8 @@ def test_a_finetuning_pads_whatever_its_base_does(maps, models, start, tmp_path)
             f"_base_ = {models['seg'][0]!r}\n"
             f"model = dict(data_preprocessor=dict(test_cfg=dict(_delete_=True, {test_cfg[5:]}))"
         )
-        arguments = ("--data", maps, "--config", f"new-{divisor}.py", "--skip-checks")
-        cfg = start("--from", base, *arguments)
+        arguments = (maps, "--config", f"new-{divisor}.py", "--skip-checks")
+        cfg = start("finetune", base, *arguments)
         padding = cfg.model.data_preprocessor.test_cfg
         assert (padding.get("size"), padding.size_divisor) == (None, divisor)
 

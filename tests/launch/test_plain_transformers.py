@@ -64,7 +64,7 @@ def test_a_detector_trains_in_bfloat16_predicts_and_is_finetuned_on_own_data(sha
     options = ["--cfg-options", "train_cfg.max_iters=2", "train_dataloader.num_workers=0"]
     options += ["train_dataloader.persistent_workers=False", "val_dataloader=None"]
     options += ["val_evaluator=None", "val_cfg=None"]
-    run("train", "--from", "work", *own_data, "--config", "own.py", *options)
+    run("finetune", "work", *own_data, "--config", "own.py", *options)
     cfg = Config.fromfile("own.py")
     assert cfg.optim_wrapper.constructor == "LayerDecayOptimWrapperConstructor"
     state = torch.load(next(Path("work_dirs/own").glob("*.pth")), weights_only=False)["state_dict"]

@@ -1,6 +1,5 @@
 """`train` and `test` up to the point where mmengine's Runner is built, on a tiny data set."""
 
-import argparse
 import multiprocessing
 import re
 import time
@@ -13,7 +12,7 @@ from helpers.paths import CONFIGS
 from helpers.processes import run_tool as run_in_process
 
 from xcit_mm import read_config
-from xcit_mm.launch.run import change_training
+from xcit_mm.launch.training import change_training
 from xcit_mm.utils.folders import lock_folder
 
 SEG, DET = SCORES
@@ -30,22 +29,22 @@ CONFIG = DEMO / f"{SEG}.py"
 )
 def test_training_that_would_fail_does_not_start(config, change, message, shapes, refused):
     options = cfg_options(config, shapes, 1)
-    assert message in refused(DEMO / f"{config}.py", *options, change)
+    assert message in refused("train", DEMO / f"{config}.py", *options, change)
 
 
 def test_every_check_can_be_skipped(shapes, refused, start):
     wrong = (*cfg_options(SEG, shapes, 1), "model.decode_head.num_classes=3")
-    assert "D303 decode_head.num_classes is 3" in refused(CONFIG, *wrong)
-    assert start(CONFIG, "--skip-checks", *wrong).model.decode_head.num_classes == 3
+    assert "D303 decode_head.num_classes is 3" in refused("train", CONFIG, *wrong)
+    assert start("train", CONFIG, "--skip-checks", *wrong).model.decode_head.num_classes == 3
 
 
 def test_only_the_first_process_checks_and_prints(shapes, monkeypatch, capsys, refused, start):
     arguments = (CONFIG, *cfg_options(SEG, shapes, 1), "train_dataloader.dataset.data_root=nowhere")
     monkeypatch.setenv("RANK", "0")
-    assert "no data at nowhere" in refused(*arguments)
+    assert "no data at nowhere" in refused("train", *arguments)
     monkeypatch.setenv("RANK", "8")
     capsys.readouterr()
-    assert start(*arguments) and capsys.readouterr().err == ""
+    assert start("train", *arguments) and capsys.readouterr().err == ""
 
 
 def hold(is_locked: Event) -> None:
@@ -61,39 +60,42 @@ def test_one_training_at_a_time_writes_into_a_work_folder(shapes, models, refuse
     other.start()
     assert is_locked.wait(30)
     options = ("--work-dir", "work", "--skip-checks", *cfg_options(SEG, shapes, 1))
-    assert "another process writes into work: " in refused(CONFIG, *options)
-    assert start(*models["seg"], *options, tool="test")
+    assert "another process writes into work: " in refused("train", CONFIG, *options)
+    assert start("test", *models["seg"], *options)
     other.kill()
     other.join()
-    assert start(CONFIG, *options)
+    assert start("train", CONFIG, *options)
 
 
 def test_a_correct_run_starts_with_the_given_options(shapes, models, start):
     _, weights = models["seg"]
     options = (*cfg_options(SEG, shapes, 5), f"load_from={weights}")
-    cfg = start(CONFIG, "--auto-scale-lr", *options)
+    cfg = start("train", CONFIG, "--auto-scale-lr", *options)
     assert (cfg.train_cfg.max_iters, cfg.load_from, cfg.resume) == (5, weights, False)
     assert cfg.work_dir == f"work_dirs/{SEG}" and cfg.auto_scale_lr.enable
-    cfg = start(CONFIG, weights, "--work-dir", "w", *options, tool="test")
+    cfg = start("test", CONFIG, weights, "--work-dir", "w", *options)
     assert (cfg.load_from, cfg.work_dir) == (weights, "w")
+    assert start("test", CONFIG, "--checkpoint", weights, *options).load_from == weights
 
 
 @pytest.mark.parametrize("flag", ["--amp", "AmpOptimWrapper", "mmengine.AmpOptimWrapper"])
 def test_mixed_precision_on_a_cpu_is_bfloat16(flag, shapes, start):
     flags = [flag] if flag == "--amp" else ["--cfg-options", f"optim_wrapper.type={flag}"]
-    cfg = start(CONFIG, "--skip-checks", *cfg_options(SEG, shapes, 1), *flags)
+    cfg = start("train", CONFIG, "--skip-checks", *cfg_options(SEG, shapes, 1), *flags)
     assert cfg.optim_wrapper.type == "mmengine.CPUAmpOptimWrapper"
 
 
 def test_testing_that_would_fail_does_not_start(shapes, models, refused):
     _, weights = models["seg"]
     options = cfg_options(SEG, shapes, 1)
-    missing = refused(CONFIG, "none.pth", *options, tool="test")
+    missing = refused("test", CONFIG, "none.pth", *options)
+    both = refused("test", CONFIG, "none.pth", "--checkpoint", weights, *options)
+    assert both == "--checkpoint: none.pth is given too: leave one of them out"
     assert "no checkpoint at none.pth" in missing
     other_backbone = (*options, "model.backbone.arch=t12")
-    assert "neck.in_channels is [" in refused(CONFIG, weights, *other_backbone, tool="test")
-    swapped = refused(weights, CONFIG, tool="test")
-    assert "the config comes before the checkpoint" in swapped and weights in swapped
+    assert "neck.in_channels is [" in refused("test", CONFIG, weights, *other_backbone)
+    swapped = refused("test", weights, CONFIG)
+    assert "the config comes first" in swapped and weights in swapped
 
 
 def test_a_key_that_a_part_does_not_take_is_two_lines(shapes, tmp_path):
@@ -101,18 +103,17 @@ def test_a_key_that_a_part_does_not_take_is_two_lines(shapes, tmp_path):
     options = cfg_options(SEG, shapes, 1)
     run = run_in_process("train", CONFIG, "--skip-checks", *options, change, cwd=tmp_path)
     lines = run.stderr.splitlines()
-    assert run.returncode == 1 and "--cfg-options train_cfg.max_iter: new key" in lines
+    assert run.returncode == 1 and "new key in the config: train_cfg.max_iter" in lines
     assert re.match("TypeError: .*'max_iter'", lines[-1]) and "Traceback" not in run.stderr
     (log,) = tmp_path.glob("work_dirs/*/2*/*.log")
     assert "Traceback" in log.read_text()
 
 
 def test_mask2former_does_not_train_in_float16(monkeypatch):
-    monkeypatch.setattr("xcit_mm.launch.run.get_device", lambda: "cuda")
+    monkeypatch.setattr("xcit_mm.launch.training.get_device", lambda: "cuda")
     cfg = read_config(CONFIGS / "mask2former/mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py")
-    options = argparse.Namespace(amp=True, auto_scale_lr=False)
     with pytest.raises(ValueError, match=r"the loss of masks is 0 in float16"):
-        change_training(cfg, options)
+        change_training(cfg, amp=True, auto_scale_lr=False)
     cfg.optim_wrapper.dtype = "bfloat16"
-    change_training(cfg, options)
+    change_training(cfg, amp=True, auto_scale_lr=False)
     assert cfg.optim_wrapper.type == "AmpOptimWrapper"

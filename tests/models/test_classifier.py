@@ -59,7 +59,7 @@ class TestLoading:
             torch.testing.assert_close(classifier.head(descriptor), classifier(x))
             # A file for classes gives the descriptor too.
             assert torch.equal(load(file, num_classes=0)(x), descriptor)
-        with pytest.raises(ValueError, match=r"it lacks head\.weight.*strict_heads=False"):
+        with pytest.raises(ValueError, match=r"it has no head\.weight.*strict_heads=False"):
             load(dino)
         assert torch.equal(load(dino, strict_heads=False).norm.weight, official(16)["norm.weight"])
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.paths import CONFIGS
 
 from xcit_mm.ops import is_compiled
-from xcit_mm.weights.zoo import find_model
+from xcit_mm.weights.lookup import find_model
 
 NOTEBOOK = """
 from contextlib import suppress

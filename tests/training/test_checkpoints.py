@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import xcit_mm  # noqa: F401  # registers the hook
 from xcit_mm.weights.reader import load_from_file
-from xcit_mm.weights.work_dirs import find_checkpoint_in
+from xcit_mm.weights.work_dirs import find_in
 
 
 class Line(BaseModel):
@@ -106,9 +106,9 @@ def test_after_a_kill_the_best_checkpoint_is_the_one_that_the_last_names(tmp_pat
             train(tmp_path, scores=[40, 90], **BEST)
     best = sorted(path.name for path in tmp_path.glob("best_*"))
     assert best == ["best_score_iter_1.pth", "best_score_iter_2.pth"]
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_1.pth")
+    assert find_in(tmp_path).checkpoint == str(tmp_path / "best_score_iter_1.pth")
     train(tmp_path, 4, scores=[50, 60], **BEST)
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / "best_score_iter_4.pth")
+    assert find_in(tmp_path).checkpoint == str(tmp_path / "best_score_iter_4.pth")
 
 
 def test_a_copied_folder_that_resumes_leaves_the_best_of_the_original(tmp_path):

@@ -80,7 +80,7 @@ def test_a_test_or_a_refused_training_leaves_the_config_of_the_folder(trained, o
     arguments = ("w", *options, "default_hooks.logger.interval=7")
     assert run_tool("test", *arguments, cwd=folder).returncode == 0
     edit = "optim_wrapper.optimizer.lr=0.5"
-    arguments = (CONFIG, "--work-dir", "w", "--resume", *options, edit)
+    arguments = (CONFIG, "--work-dir", "w", "--resume", "w/iter_5.pth", *options, edit)
     assert run_tool("train", *arguments, cwd=folder).returncode == 1
     assert path.read_text() == config and f"max_iters={END}" in config
 

@@ -211,7 +211,7 @@ def test_a_terminated_training_saves_and_resumes_bit_identically(
     assert stopped.returncode == 128 + signal.SIGTERM
     line = stopped.stderr.splitlines()[-1]
     assert line.startswith("stopped by SIGTERM after iteration ")
-    assert f"{work / 'stopped.pth'} is saved: --resume continues" in line
+    assert f"{work / 'stopped.pth'} is saved, and the run can be resumed" in line
     assert (work / "last_checkpoint").read_text() == str(work / "stopped.pth")
     train(command, work)
     assert_same_end(whole, work)

@@ -25,7 +25,9 @@ from xcit_mm import XCiT
 from xcit_mm.checks.doctor import check_training
 from xcit_mm.deployment.metadata import find_unsupported
 from xcit_mm.utils.cli import parse_cfg_options
-from xcit_mm.utils.configs import ModelInput, backbone_class, part_class, read_config
+from xcit_mm.utils.config_parts import backbone_class, part_class
+from xcit_mm.utils.configs import read_config
+from xcit_mm.utils.model_input import ModelInput
 
 REGISTRIES = (MODELS, TASK_UTILS, DATASETS, DATA_SAMPLERS, TRANSFORMS, METRICS, LOOPS, HOOKS)
 SHAPES = DEMO / "fpn_xcit-n12-p16_shapes.py"

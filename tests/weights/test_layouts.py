@@ -110,7 +110,7 @@ def test_what_has_wrapped_a_trunk_does_not_matter_but_a_missing_tensor_does(wrap
     loaded = {key: value for key, value in state.items() if not key.startswith("fpn")}
     assert same(loaded, {key: SAVED[key] for key in loaded})
     torch.save(wrap(without(NORM)), tmp_path / "part.pth")
-    with pytest.raises(ValueError, match=f"part.pth .*it lacks {NORM}"):
+    with pytest.raises(ValueError, match=f"part.pth .*it has no {NORM}"):
         model_from(tmp_path / "part.pth")
 
 
@@ -131,7 +131,7 @@ def test_of_several_models_a_line_names_them_and_the_prefix_chooses(wrapping, na
     torch.save(content, tmp_path / "file.pth")
     backbone = xcit_mm.backbone(tmp_path / "file.pth", prefix=student)
     assert torch.equal(backbone.state_dict()[NORM], 2 * SAVED[NORM])
-    with pytest.raises(ValueError, match="it lacks blocks"):
+    with pytest.raises(ValueError, match="it has no blocks"):
         model_from(tmp_path / "file.pth", prefix=teacher)
 
 
@@ -170,7 +170,7 @@ def test_training_file_gives_the_average_on_request(name, average):
         (SAVED | {NORM: torch.full((32,), torch.nan)}, {}, f"{NORM} with values .* not finite"),
         (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "unknown blocks.3.extra"),
         (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} of \(33,\), not \(32,\)"),
-        (SAVED | {"fpn1.0.bias": torch.ones(32)}, {}, "it lacks fpn1.0.weight"),
+        (SAVED | {"fpn1.0.bias": torch.ones(32)}, {}, "it has no fpn1.0.weight"),
         ([1, 2, 3], {}, "a list"),
     ],
 )
@@ -189,8 +189,8 @@ OTHER_CLASSES = r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_
 @pytest.mark.parametrize(
     "left_out, added, named",
     [
-        ("decode_head.convs.0.conv.weight", {}, "lacks decode_head.convs.0.conv.weight"),
-        ("backbone.fpn", {}, "lacks fpn1.0.weight"),
+        ("decode_head.convs.0.conv.weight", {}, "has no decode_head.convs.0.conv.weight"),
+        ("backbone.fpn", {}, "has no fpn1.0.weight"),
         ("none", {"decode_head.x": torch.ones(1)}, "unknown decode_head.x"),
         ("none", {"backbone.cls_token": torch.ones(1)}, "unknown cls_token"),
         ("none", {CLASSIFIER: torch.ones(7, 8, 1, 1)}, OTHER_CLASSES),

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.paths import ROOT
 from helpers.processes import in_two_processes
 from helpers.weight_files import official, same
 
+from xcit_mm.weights.lookup import load_checkpoint
 from xcit_mm.weights.published import PUBLISHED, ensure_downloaded
 from xcit_mm.weights.reader import load_from_file
-from xcit_mm.weights.zoo import load_checkpoint
 
 NAME = "xcit_nano_12_p16_224"
+PACKAGE = ROOT / "xcit_mm"
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +39,16 @@ def test_file_is_downloaded_once_under_its_name_also_by_that_of_timm(folder, sou
     source.unlink()
     assert same(load_checkpoint(f"xcit://{NAME}")["model"], official(16))
     assert [path.name for path in folder.iterdir()] == [f"{NAME}.pth"]
+
+
+def test_one_grep_finds_a_published_file_with_its_address():
+    """A reader searches the sources for the name, and nothing else tells where the file is."""
+    paths = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.csv")]
+    lines = [line for path in paths for line in path.read_text("utf-8").splitlines()]
+    for name, file in PUBLISHED.items():
+        (row,) = (line for line in lines if line.startswith(f"{name},"))
+        assert file.url in row and file.url.endswith(f"/{name}.pth")
+        assert f"{file.arch},{file.patch_size},{file.resolution}," in row
 
 
 @pytest.mark.peers
@@ -64,6 +76,7 @@ def test_half_a_download_is_removed_and_the_error_names_where_to_put_the_file_by
 
 
 def download_in_process(rank: int, folder: Path) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")  # as torchrun sets them
     os.environ["XCIT_MM_WEIGHTS"] = f"{folder}/kept"  # the fork server may be an earlier test's
     PUBLISHED[NAME] = PUBLISHED[NAME]._replace(url=(folder / "source.pth").as_uri())
     if rank == 1:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from xcit_mm.weights.work_dirs import find_checkpoint_in, find_config_in
-from xcit_mm.weights.zoo import load_checkpoint
+from xcit_mm.weights.lookup import find_model, load_checkpoint
+from xcit_mm.weights.work_dirs import find_in
 
 
 @pytest.mark.parametrize(
@@ -29,24 +29,26 @@ def test_the_last_checkpoint_is_the_one_that_the_run_has_named(
     if "{folder}" in pointer:
         (work_dir / "iter_2.pth").rename(tmp_path / "iter_2.pth")
     (work_dir / "last_checkpoint").write_text(pointer.format(**places))
-    assert find_checkpoint_in(work_dir) == expected.format(**places)
+    assert find_in(work_dir).checkpoint == expected.format(**places)
 
 
 def test_the_file_of_another_folder_does_not_stand_in_for_one_of_a_copy(work_dir, tmp_path):
     copy = Path(shutil.copytree(work_dir, tmp_path / "copy"))
     (copy / "iter_2.pth").unlink()
-    assert find_checkpoint_in(copy) == str(copy / "iter_2.pth")
+    assert find_in(copy).checkpoint == str(copy / "iter_2.pth")
 
 
 def test_the_only_checkpoint_of_a_folder_is_enough(work_dir):
     (work_dir / "last_checkpoint").unlink()
     for number in (1, 2):
         (work_dir / f"iter_{number}.pth").rename(work_dir / f"model_{number}.safetensors")
-    message = r"mine has the checkpoints model_1\.safetensors, model_2\.safetensors: give"
+    message = r"mine must have one checkpoint, but has model_1\.safetensors, .*: give"
     with pytest.raises(ValueError, match=message):
-        find_checkpoint_in(work_dir)
+        find_model(work_dir)
+    with pytest.raises(FileNotFoundError, match=message):
+        load_checkpoint(work_dir)
     (work_dir / "model_1.safetensors").unlink()
-    assert find_checkpoint_in(work_dir) == str(work_dir / "model_2.safetensors")
+    assert find_in(work_dir).checkpoint == str(work_dir / "model_2.safetensors")
 
 
 CONFIG = "max_iters = 2\nload_from = None\nresume = False\n"
@@ -63,7 +65,7 @@ def save(folder: Path, config: str | None, best: str | None = None) -> None:
 def test_the_best_checkpoint_is_the_one_that_the_last_names(tmp_path):
     (tmp_path / "best_mIoU_iter_9.pth").touch()
     save(tmp_path, CONFIG)
-    assert find_checkpoint_in(tmp_path) == str(tmp_path / "iter_2.pth")
+    assert find_in(tmp_path).checkpoint == str(tmp_path / "iter_2.pth")
     save(tmp_path, CONFIG, "best_mIoU_iter_1.pth")
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*/best_mIoU_iter_1\.pth"):
         load_checkpoint(tmp_path)
@@ -80,7 +82,11 @@ RESUMED = CONFIG.replace("False", "True").replace("None", "'iter_1.pth'")
         (CONFIG, {"a.py": RESUMED}, "a.py"),
         (CONFIG, {"a.py": OTHER}, "give config and checkpoint"),
         (None, {"a.py": CONFIG}, "a.py"),
-        (None, {"a.py": CONFIG, "b.py": CONFIG}, r"one config, but has a\.py, b\.py"),
+        (
+            None,
+            {"a.py": CONFIG, "b.py": CONFIG},
+            r"one config, but has a\.py, b\.py: give",
+        ),
     ],
     ids=["of two", "resumed", "another run", "weights alone", "weights and two"],
 )
@@ -89,7 +95,7 @@ def test_the_config_of_a_folder_is_that_of_its_last_checkpoint(trained, configs,
     for name, text in configs.items():
         (tmp_path / name).write_text(text)
     if found in configs:
-        assert find_config_in(tmp_path) == str(tmp_path / found)
+        assert find_in(tmp_path).config == str(tmp_path / found)
     else:
-        with pytest.raises(FileNotFoundError, match=found):
-            find_config_in(tmp_path)
+        with pytest.raises(ValueError, match=found):
+            find_model(tmp_path)

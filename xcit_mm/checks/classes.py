@@ -9,8 +9,8 @@ from torch import nn
 
 from ..datasets.coco import CocoFile
 from ..utils.errors import counted, preview
-from ..weights.classes import check_same_classes, configured_classes, learned_classes
-from ..weights.zoo import load_checkpoint
+from ..weights.class_names import check_same_classes, configured_classes, learned_classes
+from ..weights.lookup import load_checkpoint
 from .findings import Finding, fail, listed, note, ok
 from .run_config import ConfiguredSplit
 

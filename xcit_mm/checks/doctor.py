@@ -1,14 +1,15 @@
 """The checks of a run: the doctor prints what they find, and a failure stops the start of a run."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 
-from ..utils.cli import parse_cfg_options
 from ..utils.configs import read_config
 from ..utils.errors import reason
-from ..weights.zoo import find_config
+from ..utils.ranks import rank_and_size
+from ..weights.lookup import find_config
 from .classes import check_classes, check_learned_classes
 from .data import check_data, check_overlap
 from .findings import Finding, collect, fail
@@ -17,33 +18,48 @@ from .model import CheckedModel, check_maps
 from .run_config import ConfiguredSplit
 
 
-def diagnose(config: str, cfg_options: Sequence[str] = ()) -> Iterator[Finding]:
+def diagnose(
+    config: str | Path, *, cfg_options: Mapping[str, Any] | None = None, processes: int = 1
+) -> Iterator[Finding]:
     """Check a training run, and the data of its test: config, data, model, weights.
-
-    The environment variable `WORLD_SIZE` gives the number of processes, 1 by default.
 
     Args:
         config: A config of mmdet or mmseg, a model's name or a work folder.
-        cfg_options: Changes of the config, each KEY=VALUE.
+        cfg_options: Values that replace those of the config, by dotted key.
+        processes: Number of processes that will train.
+
+    Yields:
+        What was found, as soon as it is. A `level` of 'FAIL' would stop a training.
+
+    Example:
+        >>> from xcit_mm import diagnose
+        >>> [finding.text for finding in diagnose("nuts.py") if finding.level == "FAIL"]
+        []
     """
     try:
-        config = find_config(config)
-        cfg = read_config(config, parse_cfg_options(cfg_options))
+        cfg = read_config(find_config(config), cfg_options)
         names = ["train", "val", "test"]
         if cfg.get("test_dataloader") == cfg.get("val_dataloader"):
             names.remove("test")
-        yield from check_training(cfg, names)
+        yield from check_training(cfg, names, processes)
     except Exception as error:  # a config is a program
         yield fail("", reason(error), "correct the config")
 
 
-def check_training(cfg: Config, names: Sequence[str] = ("train", "val")) -> Iterator[Finding]:
-    """Check model and start of a training, and the data of splits, of which the first is 'train'.
+def check_training(
+    cfg: Config, names: Sequence[str] = ("train", "val"), processes: int | None = None
+) -> Iterator[Finding]:
+    """Check the model, the start of a training, and the data of each split.
+
     Nothing is downloaded.
+
+    Args:
+        names: The splits. The first must be 'train'.
+        processes: Number of processes that train. Default: those of torchrun.
     """
     model = CheckedModel(cfg)
     splits = [ConfiguredSplit(cfg, name) for name in names]
-    processes = int(os.environ.get("WORLD_SIZE") or 1)
+    processes = processes or rank_and_size()[1]
     may_leave_out = cfg.get("find_unused_parameters") or cfg.get("model_wrapper_cfg")
     yield from collect(
         model.failures,

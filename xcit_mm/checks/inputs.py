@@ -9,7 +9,9 @@ from mmengine.registry import HOOKS
 
 from ..archs import MEAN, STD
 from ..models import MIN_SIZE, Pyramid
-from ..utils.configs import ModelInput, data_sets, find_step, part_class
+from ..utils.config_data import data_sets
+from ..utils.config_parts import find_step, part_class
+from ..utils.model_input import ModelInput
 from ..weights import StrictLoadHook
 from ..weights.reader import check_checkpoint
 from ..weights.work_dirs import CHECKPOINT_SUFFIXES
@@ -24,7 +26,9 @@ def check_start(cfg: Config, processes: int) -> Iterator[Finding]:
     base = scaling.get("base_batch_size", batch)
     if batch != base and not scaling.get("enable"):
         images = f"{batch} images a step over {processes} process(es), {accumulated} iteration(s)"
-        yield note("D204", f"{images}; the learning rate is for {base} images", "--auto-scale-lr")
+        yield note(
+            "D204", f"{images}; the learning rate is for {base} images", "auto_scale_lr.enable=True"
+        )
     init_cfg = (cfg.model.get("backbone") or {}).get("init_cfg")
     initial = init_cfg.get("checkpoint") if isinstance(init_cfg, dict) else None
     for source in map(str, filter(None, (initial, cfg.get("load_from")))):

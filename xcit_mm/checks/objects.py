@@ -49,7 +49,7 @@ def check_objects(
         unread = [pair for pair in loaded if not _has_mask(*pair, poly2mask)]
         problem = f"{owner} have no mask that mmdet and pycocotools read"
         fix = "give polygons of three points or more, or RLE of the image's size with "
-        fix += "poly2mask=True in LoadAnnotations, or train boxes alone: --boxes of `train --from`"
+        fix += "poly2mask=True in LoadAnnotations, or fine-tune on boxes only, by boxes"
         yield from listed("FAIL", "D412", _names(unread), problem, fix)
     crowds = [entry for entry, _ in loaded if entry.iscrowd]
     if crowds and not split.is_of_tiles:  # at whose edges parts of objects are crowds

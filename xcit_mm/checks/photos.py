@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..datasets.headers import read_headers
-from ..utils.configs import type_name
+from ..utils.config_parts import type_name
 from ..utils.images import reads_all_bands
 from .findings import Finding, listed
 
@@ -29,7 +29,7 @@ def check_photos(
     missing = [path for path in labels if not os.path.isfile(path)]
     problem = f"of {len(labels)} images are missing"
     fix = "add them, write / for the \\ of Windows in their names, or name their folder: "
-    fix += "--images of `train --from`, data_prefix of a config"
+    fix += "images of a fine-tuning, data_prefix of a config"
     yield from listed("FAIL", "D314", missing, problem, fix)
     color_type = step.get("color_type", "color")
     is_whole = reads_all_bands(color_type, step.get("imdecode_backend"))

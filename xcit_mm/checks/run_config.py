@@ -10,14 +10,8 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, TRANSFORMS
 
 from ..datasets.coco import CocoFile, read_coco
-from ..utils.configs import (
-    data_sets,
-    dataset_class,
-    evaluators,
-    find_step,
-    loading_step,
-    part_class,
-)
+from ..utils.config_data import data_sets, dataset_class, evaluators
+from ..utils.config_parts import find_step, loading_step, part_class
 
 _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}  # whose steps keep the meaning of labels
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..models.precision import DTYPES
-from ..utils.cli import score
+from ..utils.cli import parse_cfg_options, score
 from ..utils.errors import ArgumentError
-from ..weights.zoo import find_config
+from ..weights.lookup import find_config
 
 CHECKPOINT = "path, URL or xcit://NAME (default: the model's own)"
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
@@ -18,16 +18,56 @@ VERBOSE = "print the traceback of an error"
 LABEL_OPTIONS = ("class_column", "class_name", "layer")
 
 
+def add_model(parser: argparse.ArgumentParser, checkpoint_follows: bool = False) -> None:
+    """Add the model of a command, and the checkpoint that takes the place of its own.
+
+    Args:
+        checkpoint_follows: Whether the checkpoint may also follow the model, as in mmdet's scripts.
+    """
+    add = parser.add_argument
+    add("model", metavar="MODEL", help=MODEL)
+    add("--checkpoint", metavar="FILE", help=CHECKPOINT)
+    if checkpoint_follows:
+        add("following", nargs="?", metavar="CHECKPOINT", help="as --checkpoint")
+
+
+def checkpoint_of(args: argparse.Namespace) -> str | None:
+    """Return the checkpoint that is given by its option or after the model."""
+    if args.checkpoint and args.following:
+        raise ArgumentError("checkpoint", f"{args.following} is given too: leave one of them out")
+    return args.checkpoint or args.following
+
+
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a training and of a test."""
     add = parser.add_argument
-    add("--work-dir", type=Path, metavar="DIR", help="of the run (default: work_dirs/CONFIG)")
+    add(
+        "--work-dir", type=Path, metavar="DIR", help="folder of the run (default: work_dirs/CONFIG)"
+    )
     changes = add("--cfg-options", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
-    changes.help = "changes of the config"
+    changes.help = "values that replace those in the config"
     add("--skip-checks", action="store_true", help="start without the doctor's checks")
     add("--verbose", action="store_true", help=VERBOSE)
-    launchers = ("none", "pytorch")
-    add("--launcher", choices=launchers, default="none", help="pytorch: torchrun started this")
+
+
+def run_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of `add_run_options` as arguments of a training or a test."""
+    changes = parse_cfg_options(args.cfg_options)
+    return dict(work_dir=args.work_dir, cfg_options=changes, skip_checks=args.skip_checks)
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a training."""
+    add = parser.add_argument
+    add("--amp", action="store_true", help="train in mixed precision")
+    add("--auto-scale-lr", action="store_true", help="scale the learning rate to the batch size")
+
+
+def add_launcher(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says whether torchrun has started the process."""
+    choices = ("none", "pytorch")
+    help_ = "pytorch: torchrun started this process"
+    parser.add_argument("--launcher", choices=choices, default="none", help=help_)
 
 
 def add_predictor_options(parser: argparse.ArgumentParser) -> None:
@@ -36,25 +76,31 @@ def add_predictor_options(parser: argparse.ArgumentParser) -> None:
     add("--device", help="cpu, cuda:1 ... (default: a GPU if there is one)")
     dtypes = (*DTYPES, "auto")
     add("--dtype", choices=dtypes, default="float32", metavar="TYPE", help=", ".join(dtypes))
-    add("--batch-size", type=int, default=1, metavar="N", help="images or tiles together")
-    add("--min-score", type=score, metavar="S", help="least score of objects in results")
+    add(
+        "--batch-size",
+        type=int,
+        default=1,
+        metavar="N",
+        help="images or tiles per batch (default: 1)",
+    )
+    add("--min-score", type=score, metavar="S", help="least score of objects in the results")
     add("--verbose", action="store_true", help=VERBOSE)
 
 
 def add_tile_options(parser: "argparse._ActionsContainer") -> None:
     """Add the sizes of tiles. Their default is None."""
     add = parser.add_argument
-    add("--tile", type=int, metavar="PIXELS", help="side of a tile (default: of the training)")
-    overlap = "pixels that tiles share (default: a quarter of the tile)"
+    add("--tile", type=int, metavar="PIXELS", help="side of a tile (default: as in training)")
+    overlap = "pixels that two tiles share (default: a quarter of a tile)"
     add("--overlap", type=int, metavar="PIXELS", help=overlap)
 
 
 def add_view_options(parser: "argparse._ActionsContainer") -> None:
     """Add the options of large images that are seen. Their default is None."""
     add = parser.add_argument
-    scale = "factor by which the image is resized (default: that of the training images)"
+    scale = "factor by which the image is resized (default: as in training)"
     add("--scale", type=float, metavar="FACTOR", help=scale)
-    window = "side of the windows of a whole image (default: 1024; of a detector as in training)"
+    window = "side of a window of a whole image (default: 1024, a detector's as in training)"
     add("--window", type=int, metavar="PIXELS", help=window)
     scratch = "folder for what a whole image needs beyond 256 MiB (default: beside the result)"
     add("--scratch", type=Path, metavar="DIR", help=scratch)
@@ -85,10 +131,30 @@ def add_raster_options(parser: "argparse._ActionsContainer") -> None:
     """Add options of rasters and their labels. Their default is None."""
     add = parser.add_argument
     add_tile_options(parser)
-    add("--class-column", metavar="NAME", help="column of the labels' classes (default: class)")
-    add("--class", dest="class_name", metavar="NAME", help="class of all labels")
-    add("--layer", metavar="NAME", help="layer of the labels (default: the only one)")
-    add("--aoi", metavar="FILE", help="only within the polygons of a vector file")
+    add(
+        "--class-column",
+        metavar="NAME",
+        help="column with the classes of the labels (default: class)",
+    )
+    add(
+        "--class",
+        dest="class_name",
+        metavar="NAME",
+        help="the class of all labels, without a column",
+    )
+    add("--layer", metavar="NAME", help="layer with the labels (default: the only one)")
+    add("--aoi", metavar="FILE", help="polygons that limit the area, in a vector file")
     add("--bands", type=int, nargs="+", metavar="N", help="numbers of the bands, from 1")
-    add("--bounds", type=float, nargs="+", metavar="X", help="what becomes 0 and 255, by band")
-    add("--nodata", type=float, metavar="X", help="a value without data, as --nodata=-9999")
+    add(
+        "--bounds",
+        type=float,
+        nargs="+",
+        metavar="X",
+        help="values that map to 0 and 255, a pair or one per band",
+    )
+    add(
+        "--nodata",
+        type=float,
+        metavar="X",
+        help="the value of pixels without data, as in --nodata=-9999",
+    )

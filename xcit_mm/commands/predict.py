@@ -9,9 +9,8 @@ from ..utils.cli import CommandParser, cli_main, score
 from ..utils.memory import keep_freed_memory
 from ..utils.output import say
 from .options import (
-    CHECKPOINT,
-    MODEL,
     WHOLE,
+    add_model,
     add_predictor_options,
     add_tile_options,
     add_view_options,
@@ -32,10 +31,9 @@ RUN = ("draws", "draw_score", "font", "workers", "ray", "retry_failed", "overwri
 def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     parser = CommandParser("predict", CALLS)
+    add_model(parser)
     add = parser.add_argument
-    add("model", metavar="MODEL", help=MODEL)
     add("inputs", nargs="+", metavar="INPUT", help="images, folders of images, or a COCO .json")
-    add("--checkpoint", metavar="FILE", help=CHECKPOINT)
     add("--out", type=Path, default=Path("predictions"), metavar="DIR", help="folder of results")
     add("--root", metavar="DIR", help="folder of the paths in a .json (default: its own)")
     large = parser.add_argument_group("large images (default: photos are resized as in a test)")
@@ -45,12 +43,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_predictor_options(parser)
     add = parser.add_argument_group("drawing").add_argument
     add("--draw-score", type=score, default=0.3, metavar="S", help="least score of drawn objects")
-    add("--font", metavar="FILE", help="of the names (default: DejaVu Sans)")
+    add("--font", metavar="FILE", help="font of the class names (default: DejaVu Sans)")
     add("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
     add = parser.add_argument_group("long runs").add_argument
-    add("--workers", type=int, metavar="N", help="processes that read (default: 2, on a CPU 0)")
-    add("--ray", metavar="ADDRESS", help="of a Ray cluster, or auto, or local (default: no Ray)")
-    add("--retry-failed", action="store_true", help="predict failures again")
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that read images (default: 2, on a CPU 0)",
+    )
+    add(
+        "--ray", metavar="ADDRESS", help="address of a Ray cluster, auto or local (default: no Ray)"
+    )
+    add("--retry-failed", action="store_true", help="predict images again that failed")
     add("--overwrite", action="store_true", help="replace earlier results")
     args = parser.parse_args(argv)
     interrupted = "run the same command again to continue"

@@ -13,10 +13,9 @@ from ..utils.folders import check_output
 from ..utils.memory import keep_freed_memory
 from ..utils.ranks import is_first
 from .options import (
-    CHECKPOINT,
     LABEL_OPTIONS,
-    MODEL,
     WHOLE,
+    add_model,
     add_predictor_options,
     add_raster_options,
     add_view_options,
@@ -33,16 +32,15 @@ xcit-mm raster MODEL RASTER --out objects.gpkg   # a detector; the same command 
 def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     parser = CommandParser("raster", CALLS)
+    add_model(parser)
     add = parser.add_argument
     raster = "a GeoTIFF, a JPEG2000 or another format that GDAL reads"
-    add("model", metavar="MODEL", help=MODEL)
     add("raster", metavar="RASTER", help=raster)
-    add("--checkpoint", metavar="FILE", help=CHECKPOINT)
     add("--out", type=Path, required=True, metavar="FILE", help="the result")
     add("--overwrite", action="store_true", help="replace the result, and start again")
     whole = f"{WHOLE} (default: of a segmentor)"
     add("--whole", action=argparse.BooleanOptionalAction, help=whole)
-    add("--labels", metavar="FILE", help="score the result against polygons of a vector file")
+    add("--labels", metavar="FILE", help="score the result against polygons in a vector file")
     add_raster_options(parser)
     add_view_options(parser)
     add_predictor_options(parser)

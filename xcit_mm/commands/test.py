@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from .. import launch
-from ..utils.cli import CommandParser
+from ..utils.cli import CommandParser, cli_main
 from ..utils.memory import keep_freed_memory
-from .options import CHECKPOINT, CONFIG, add_run_options
+from ..utils.ranks import is_first
+from .options import add_launcher, add_model, add_run_options, checkpoint_of, run_options
 
 CALLS = """
 xcit-mm test work_dirs/nuts                  # its best or last checkpoint
@@ -16,8 +17,16 @@ xcit-mm test CONFIG CHECKPOINT [OPTION ...]
 def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     parser = CommandParser("test", CALLS)
-    add = parser.add_argument
-    add("config", help=CONFIG)
-    add("checkpoint", nargs="?", help=CHECKPOINT)
+    add_model(parser, checkpoint_follows=True)
     add_run_options(parser)
-    return launch.test(parser.parse_intermixed_args(argv))
+    add_launcher(parser)
+    args = parser.parse_intermixed_args(argv)
+
+    def work() -> None:
+        options = dict(run_options(args), launcher=args.launcher)
+        scores = launch.evaluate(args.model, checkpoint=checkpoint_of(args), **options)
+        if is_first():
+            for name, score in scores.items():
+                print(f"{name.rpartition('/')[2]}  {score:.4g}")
+
+    return cli_main(work, "the test has no scores yet", args.verbose, parser)

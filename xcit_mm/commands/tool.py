@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from ..utils.cli import CommandParser, cli_main
 from ..utils.compat import find_bases_by_package, load_files_by
-from ..weights.zoo import load_checkpoint
+from ..weights.lookup import load_checkpoint
 
 CALLS = """
 xcit-mm tool mmdet/test.py CONFIG CHECKPOINT            # a script and its arguments

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from ..utils.cli import CommandParser, cli_main
-from ..weights.bands import stem_key
 from ..weights.layouts import describe, list_prefixes, parse_checkpoint
+from ..weights.lookup import load_checkpoint
 from ..weights.published import PUBLISHED, local_path
-from ..weights.zoo import load_checkpoint
+from ..weights.stem import stem_key
 
 CALLS = """
 xcit-mm weights list

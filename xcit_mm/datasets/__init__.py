@@ -1,14 +1,16 @@
-"""The data contract: COCO, YOLO and segmentation maps, one strict reader each, and one writer."""
+"""The data contract: strict readers for COCO, YOLO and segmentation maps, and one writer."""
 
 from .coco import CocoFile
-from .dataset import IGNORED, Dataset, write_dataset
-from .reading import Source, read_dataset, suggest_files
+from .dataset import IGNORED, Dataset, arguments_of, write_dataset
+from .reading import Source, dataset_of_objects, read_dataset, suggest_files
 
 __all__ = [
     "IGNORED",
     "CocoFile",
     "Dataset",
     "Source",
+    "arguments_of",
+    "dataset_of_objects",
     "read_dataset",
     "suggest_files",
     "write_dataset",

@@ -1,13 +1,15 @@
-"""COCO's format: a json with images, categories and annotations.
+"""COCO's format: a JSON file with images, categories and annotations.
 
-The schema asks for what mmdet and pycocotools read, and ignores other keys.
+The schema requires what mmdet and pycocotools read. Other keys are ignored. A box in a file is
+[x, y, width, height] in pixels. Elsewhere in this package it is [left, top, right, bottom].
 """
 
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta, Raw, Struct
 
 from ..utils.atomic import atomic_write
@@ -16,7 +18,7 @@ _Pixels = Annotated[int, Meta(ge=1)]
 
 
 class CocoImage(Struct, gc=False):
-    """An image. Its size is in pixels, after EXIF's orientation."""
+    """An image. Its size is in pixels, after the rotation that EXIF asks for."""
 
     id: int
     file_name: str
@@ -36,7 +38,7 @@ class Annotation(Struct, gc=False):
 
     Attributes:
         bbox: x, y, width and height in pixels.
-        segmentation: Text of polygons or of an RLE, which nothing here parses.
+        segmentation: Polygons or RLE, as unparsed text.
         ignore: Whether mmdet leaves the object out of the training.
     """
 
@@ -56,7 +58,7 @@ class Annotation(Struct, gc=False):
 
 
 class CocoFile(Struct):
-    """The content of a json. Images to predict need no further lists."""
+    """The content of a file. A list of images to predict needs nothing else."""
 
     images: list[CocoImage]
     categories: list[Category] = []
@@ -64,11 +66,12 @@ class CocoFile(Struct):
 
 
 def read_coco(path: Path) -> CocoFile:
-    """Read a json.
+    """Read a file.
 
     Raises:
-        ValueError: If it does not have the schema, an id or name of images or categories occurs
-            twice, or an annotation belongs to none of them. The message names the place.
+        ValueError: If the file does not match the schema, an id or name of an image or category
+            occurs twice, or an annotation refers to no image or category. The message names the
+            place in the file.
     """
     try:
         coco = msgspec.json.decode(path.read_bytes(), type=CocoFile)
@@ -89,19 +92,38 @@ def read_coco(path: Path) -> CocoFile:
 
 def write_coco(
     path: Path, classes: Sequence[str], images: list[CocoImage], annotations: list[Annotation]
-) -> None:
-    """Write a json. Annotations and classes get the ids 1, 2, ..., as pycocotools needs them."""
+) -> CocoFile:
+    """Write a file, and return its content.
+
+    Annotations and classes are numbered from 1, as pycocotools needs them.
+    """
     for number, annotation in enumerate(annotations, start=1):
         annotation.id = number
     categories = [Category(number, name) for number, name in enumerate(classes, start=1)]
+    content = CocoFile(images, categories, annotations)
     with atomic_write(path) as file:
-        file.write(msgspec.json.encode(CocoFile(images, categories, annotations)))
+        file.write(msgspec.json.encode(content))
+    return content
 
 
 def check_unique(values: Iterable[Hashable], problem: str) -> None:
-    """Raise ValueError with a problem and the first repeated value, if a value occurs twice."""
+    """Raise ValueError with `problem` and the first value that occurs twice, if any does."""
     seen: set[Hashable] = set()
     for value in values:
         if value in seen:
             raise ValueError(f"{problem} {str(value)!r}")
         seen.add(value)
+
+
+def from_corners(boxes: Any) -> np.ndarray:
+    """Convert boxes (n, 4) of left, top, right and bottom into COCO's boxes."""
+    left, top, right, bottom = np.asarray(boxes).reshape(-1, 4).T
+    return np.stack([left, top, right - left, bottom - top], axis=1)
+
+
+def encode_mask(mask: np.ndarray) -> dict[str, Any]:
+    """Encode a mask (H, W), bool or uint8, as the RLE of COCO jsons: `size` and `counts`."""
+    from pycocotools import mask as rle  # only training needs it
+
+    code: Any = rle.encode(np.asfortranarray(mask, np.uint8))
+    return dict(size=code["size"], counts=code["counts"].decode())

@@ -1,4 +1,4 @@
-"""A data set as it is trained on: its classes, and of each split the images with their labels."""
+"""A data set for training: its classes, and for each split the images with their labels."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,12 @@ IGNORED = 255
 
 @dataclass
 class Maps:
-    """A split with segmentation maps: mmseg's arguments to read it, and the names of its images."""
+    """A split with segmentation maps.
+
+    Attributes:
+        arguments: The arguments with which mmseg reads it.
+        images: Paths of the images below their folder, without suffixes.
+    """
 
     arguments: dict[str, Any]
     images: list[Path]
@@ -28,8 +33,15 @@ class Maps:
 
 @dataclass
 class Dataset:
-    """A data set. Its classes are the categories 1, 2, ... of objects, and images have absolute
-    paths as names. `left_out` objects of the validation are of no class.
+    """A data set for training.
+
+    Categories are numbered from 1, and `file_name` is an absolute path.
+
+    Attributes:
+        classes: Names of the classes.
+        train: The training split.
+        val: The validation split, or None.
+        left_out: Number of validation objects that belong to other categories.
     """
 
     classes: tuple[str, ...]
@@ -38,7 +50,7 @@ class Dataset:
     left_out: int = 0
 
     def describe(self) -> str:
-        """Return a line: what is trained on, held out and left out."""
+        """Return one line that says what is trained on, held out and left out."""
         parts = [counted(len(self.train.images), "photo")]
         if isinstance(self.train, CocoFile):
             labelled = {annotation.image_id for annotation in self.train.annotations}
@@ -48,31 +60,47 @@ class Dataset:
         if self.val:
             parts.append(f"held out {counted(len(self.val.images), 'photo')}")
         else:
-            parts.append("no validation: no --val, `val` in data.yaml or images/val")
+            parts.append("no validation: give a json as val, `val` in data.yaml, or images/val")
         if self.left_out:
             parts.append(f"left out {counted(self.left_out, 'object')} of other classes")
         return ", ".join(parts)
 
 
 def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
-    """Write the objects of a data set into train.json and val.json of a folder. Return the
-    arguments by which mmdet or mmseg reads 'train' and, if there is one, 'val'.
+    """Write the objects of a data set to `train.json` and `val.json` in a folder.
+
+    Segmentation maps stay where they are.
+
+    Returns:
+        The arguments with which mmdet or mmseg reads 'train' and, if there is one, 'val'.
+    """
+    for name, split in (("train", dataset.train), ("val", dataset.val)):
+        path = folder / f"{name}.json"
+        if isinstance(split, CocoFile):
+            write_coco(path, dataset.classes, split.images, split.annotations)
+        else:
+            path.unlink(missing_ok=True)  # of a former writing
+    return arguments_of(dataset, folder)
+
+
+def arguments_of(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the arguments with which mmdet or mmseg reads 'train' and, if there is one, 'val'.
+
+    Args:
+        folder: Of `train.json` and `val.json`. Images of objects have paths relative to it.
     """
     arguments: dict[str, dict[str, Any]] = {}
     for name, split in (("train", dataset.train), ("val", dataset.val)):
-        path = folder / f"{name}.json"
-        if split is None:
-            path.unlink(missing_ok=True)  # of a former writing
-        elif isinstance(split, Maps):
+        if isinstance(split, Maps):
             arguments[name] = split.arguments
-        else:
-            write_coco(path, dataset.classes, split.images, split.annotations)
-            arguments[name] = dict(ann_file=str(path), data_prefix=dict(img=""))
+        elif split is not None:
+            ann_file = str(folder / f"{name}.json")
+            arguments[name] = dict(ann_file=ann_file, data_prefix=dict(img=str(folder)))
     return arguments
 
 
 def read_text(path: Path) -> str:
-    """Read a text in UTF-8, or raise ValueError with its path."""
+    """Read a text file in UTF-8. The ValueError for another encoding names its path."""
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What the headers of image files say."""
+"""Facts from the headers of image files, which are read without decoding the images."""
 
 from collections.abc import Callable, Sequence
 from multiprocessing.pool import ThreadPool
@@ -15,13 +15,14 @@ _Fact = TypeVar("_Fact")
 
 
 class Header(NamedTuple):
-    """The header of an image file.
+    """Facts from the header of an image file.
 
     Attributes:
-        width: In pixels as mmcv loads the image, after EXIF's orientation. So is the height.
-        channels: Number of channels, 1 with a palette.
+        width: In pixels, as mmcv loads the image, after the rotation that EXIF asks for.
+        height: As `width`.
+        channels: Number of channels, 1 for an image with a palette.
         is_deep: Whether a channel has more than 8 bits.
-        dropped: What mmcv would drop of a TIFF, as `find_dropped` says it, or ''.
+        dropped: What mmcv would drop from a TIFF, as `find_dropped` puts it, or ''.
     """
 
     width: int
@@ -32,12 +33,12 @@ class Header(NamedTuple):
 
 
 def read_headers(paths: Sequence[str | Path]) -> list[Header]:
-    """Read the headers of images. The errors are those of `read_all`."""
+    """Read the headers of image files, and raise the errors of `read_all`."""
     return read_all(_read_header, paths)
 
 
 def read_all(read: Callable[[BinaryIO], _Fact], paths: Sequence[str | Path]) -> list[_Fact]:
-    """Read files, with a progress bar if they are many. Raise ValueError for a broken one."""
+    """Read files, with a progress bar if there are many. A broken file raises ValueError."""
 
     def read_file(path: str | Path) -> _Fact:
         try:

@@ -1,4 +1,9 @@
-"""Segmentation maps: images/train, images/val, masks/train, masks/val and classes.txt."""
+"""Segmentation maps in one layout:
+
+root/images/train/xxx.jpg    root/masks/train/xxx.png
+root/images/val/yyy.jpg      root/masks/val/yyy.png
+root/classes.txt             names of the labels 0, 1, ..., one on each line
+"""
 
 from pathlib import Path
 
@@ -9,7 +14,7 @@ from .dataset import PAGE, Dataset, Maps, read_text
 
 
 def read(folder: Path) -> Dataset:
-    """Read which images and maps a folder has. The errors are those of `read_dataset`."""
+    """List the images and maps in a folder, and raise the errors of `read_dataset`."""
     names = folder / "classes.txt"
     if not names.exists():
         raise FileNotFoundError(f"no {names}: {PAGE} shows the folder of maps")

@@ -1,11 +1,11 @@
-"""The files that a user gives to `train --from`, each read by the reader of its format."""
+"""A user's files for a fine-tuning, each read by the reader for its format."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..utils.errors import preview
+from ..utils.errors import ArgumentError, preview
 from . import maps, yolo
 from .coco import CocoFile, read_coco
 from .dataset import PAGE, Dataset
@@ -13,13 +13,13 @@ from .dataset import PAGE, Dataset
 
 @dataclass(frozen=True)
 class Source:
-    """Files of a user.
+    """A user's files.
 
     Attributes:
-        data: A COCO json, a data.yaml, or a folder of images and maps.
-        val: The COCO json of the validation, or None.
-        images: The folder of the images of COCO jsons. Default: that of the json.
-        val_images: The folder of the images of `val`. Default: `images`.
+        data: A COCO json, a data.yaml, or a folder with images and maps.
+        val: The COCO json for the validation, or None.
+        images: Folder of the images in a COCO json. Default: the folder of the json.
+        val_images: Folder of the images in `val`. Default: `images`.
     """
 
     data: Path
@@ -29,20 +29,21 @@ class Source:
 
 
 def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -> Dataset:
-    """Read a data set. Its classes are the categories of objects in the training.
+    """Read a data set. Its classes are the categories that have objects in the training.
 
     Args:
-        is_detector: Whether objects are wanted, or else segmentation maps.
-        order: Names whose order the classes of objects take if they have the same names.
+        is_detector: Whether to read objects, or else segmentation maps.
+        order: Names of classes. If the objects have the same names, they get this order.
 
     Raises:
         OSError: If a file or folder is missing.
-        ValueError: If a file is not what its format says. The message names it and the place.
-        yaml.YAMLError: If a data.yaml is no yaml.
+        ValueError: If a file does not match its format. The message names the file and the place.
+        yaml.YAMLError: If a data.yaml is not YAML.
     """
     data = source.data
-    if data.suffix != ".json" and (source.val or source.images or source.val_images):
-        raise ValueError(f"--val, --images and --val-images belong to a COCO json, not to {data}")
+    for name in ("val", "images", "val_images"):
+        if getattr(source, name) and data.suffix != ".json":
+            raise ArgumentError(name, f"it is for a COCO json, and the data are {data}")
     if not is_detector:
         return maps.read(data)
     val = None
@@ -58,6 +59,21 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     for split, name in ((train, "training"), (val, "validation")):
         if split is not None and not split.annotations:
             raise ValueError(f"{data}: no image for {name} has an object: see {PAGE}")
+    return dataset_of_objects(train, val, order, source.val)
+
+
+def dataset_of_objects(
+    train: CocoFile, val: CocoFile | None, order: Sequence[str], val_name: object = "the validation"
+) -> Dataset:
+    """Make a data set from objects. Its classes are the categories that have some in the training.
+
+    Args:
+        order: As in `read_dataset`.
+        val_name: What an error calls the validation.
+
+    Raises:
+        ValueError: If the validation does not have a category of the training.
+    """
     used = {annotation.category_id for annotation in train.annotations}
     classes = [category.name for category in train.categories if category.id in used]
     if set(classes) == set(order):
@@ -65,15 +81,15 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     _number_classes(train, classes)
     left_out = 0
     if val is not None:
-        lacking = sorted(set(classes).difference(category.name for category in val.categories))
-        if lacking:
-            raise ValueError(f"{source.val} has no category {preview(lacking)}")
+        missing = sorted(set(classes).difference(category.name for category in val.categories))
+        if missing:
+            raise ValueError(f"{val_name} has no category {preview(missing)}")
         left_out = _number_classes(val, classes)
     return Dataset(tuple(classes), train, val, left_out)
 
 
 def _read_objects(path: Path, folder: Path | None) -> CocoFile:
-    """Read a json, with the paths of its images as their names."""
+    """Read a COCO json, and give its images their paths as names."""
     coco = read_coco(path)
     for image in coco.images:
         image.file_name = os.path.join(folder or path.parent, image.file_name)
@@ -81,7 +97,7 @@ def _read_objects(path: Path, folder: Path | None) -> CocoFile:
 
 
 def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
-    """Give objects the numbers of classes. Remove the others, and return how many they were."""
+    """Number the classes of objects, remove other objects, and return how many were removed."""
     names = {category.id: category.name for category in content.categories}
     numbers = {name: number for number, name in enumerate(classes, start=1)}
     objects = content.annotations
@@ -91,7 +107,6 @@ def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
     return len(objects) - len(content.annotations)
 
 
-def suggest_files(folder: Path) -> list[list[str]]:
-    """List the options of `train --from` for each file that a folder could mean, by names alone."""
-    paths = [*folder.glob("*.yaml"), *folder.glob("train/*.json")]
-    return [["--data", str(path)] for path in paths]
+def suggest_files(folder: Path) -> list[Path]:
+    """List the files in a folder that a user may have meant, judged by their names."""
+    return [*folder.glob("*.yaml"), *folder.glob("train/*.json")]

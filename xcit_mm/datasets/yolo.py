@@ -1,4 +1,7 @@
-"""YOLO's format, as Ultralytics documents it: a data.yaml, and a text of labels for each image."""
+"""YOLO's format, as Ultralytics documents it.
+
+A data.yaml names the classes and the folders of photos. Each photo has a text file of labels.
+"""
 
 import glob
 from pathlib import Path
@@ -27,8 +30,9 @@ class _Description(Struct):
 
 
 def read(path: Path) -> tuple[CocoFile, CocoFile | None]:
-    """Read the objects for training and validation that a data.yaml describes. An image without a
-    text of labels has none. The errors are those of `read_dataset`.
+    """Read the objects for training and validation that a data.yaml describes.
+
+    An image without labels has no objects. The errors are those of `read_dataset`.
     """
     with path.open("rb") as file:
         # All values are texts, so that the names `no` and `7` stay as they are written.
@@ -51,7 +55,7 @@ def read(path: Path) -> tuple[CocoFile, CocoFile | None]:
 
 
 def _list_photos(path: Path, root: str, source: str) -> list[Path]:
-    """List the images of a folder or text, which is below `root` or beside a data.yaml."""
+    """List the images in a folder or a text file, relative to `root` or to the data.yaml."""
     folders = (path.parent / root, path.parent)
     names = (source, source.removeprefix("../"))  # Roboflow writes one too much
     found = _find_first(path, [folder / name for folder in folders for name in names])
@@ -75,7 +79,7 @@ def _find_first(named_in: Path, paths: list[Path]) -> Path:
 
 
 def _label_path(photo: Path) -> Path:
-    """Return the path of the labels of an image: below `labels`, not `images`, or beside it."""
+    """Return the path of an image's labels: below `labels` in place of `images`, or beside it."""
     return Path("/labels/".join(str(photo).rsplit("/images/", 1))).with_suffix(".txt")
 
 
@@ -104,7 +108,7 @@ def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
 
 
 def _read_object(line: str, image: CocoImage, names: dict[int, str]) -> Annotation:
-    """Read a class and a box (centre and sides) or a polygon. Raise ValueError for other lines."""
+    """Read a class with a box (centre and sides) or a polygon, or raise ValueError."""
     category, *values = map(float, line.split())
     are_parts = all(-0.01 <= value <= 1.01 for value in values)  # but for rounding
     if category not in names or len(values) < 4 or len(values) % 2 or not are_parts:

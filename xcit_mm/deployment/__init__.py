@@ -8,6 +8,6 @@ if TORCH < (2, 8):
     problem = f"torch {torch.__version__} is installed"
     raise ModuleNotFoundError(f"{problem}: export needs torch 2.8 or newer")
 
-from .export import export_model
+from .onnx_file import export
 
-__all__ = ["export_model"]
+__all__ = ["export"]

@@ -7,7 +7,9 @@ from typing import Any
 from mmengine.config import Config
 
 from ..models import MIN_SIZE
-from ..utils.configs import ModelInput, find_step, tested_metainfo, type_name
+from ..utils.config_data import tested_metainfo
+from ..utils.config_parts import find_step, type_name
+from ..utils.model_input import ModelInput
 from ..version import __version__
 from .traceable import list_stages
 

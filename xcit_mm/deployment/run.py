@@ -201,7 +201,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Predict photos by a model of `xcit-mm export`.")
     parser.add_argument("model", help="an .onnx file")
     parser.add_argument("photos", nargs="+", metavar="photo")
-    parser.add_argument("--score-thr", type=float, default=0.3, help="minimum score (0.3)")
+    parser.add_argument("--min-score", type=float, default=0.3, help="least score (0.3)")
     providers = onnxruntime.get_available_providers()
     parser.add_argument("--provider", default="CPUExecutionProvider", choices=providers)
     args = parser.parse_args()
@@ -209,7 +209,7 @@ def main() -> int:
     code = 0
     for path in args.photos:
         try:
-            prediction = model(read_image(path), args.score_thr)
+            prediction = model(read_image(path), args.min_score)
             for line in describe(prediction, model.classes):
                 print(path, line)
         except Exception as error:  # the classes of OpenCV and onnxruntime share no base

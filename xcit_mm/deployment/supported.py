@@ -4,7 +4,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..utils.configs import type_name
+from ..utils.config_parts import type_name
 from .traceable import list_stages
 
 # Supported types of a detector's parts by key. An export compares the file, with all options.

@@ -1,8 +1,7 @@
-"""A training or a test as a user starts it: own data, the config of a fine-tuning, checks, and
-mmengine's Runner.
-"""
+"""Fine-tuning, training and testing: own data, a config, checks, and mmengine's Runner."""
 
 from .finetuning import finetune
-from .run import test, train
+from .testing import evaluate
+from .training import train
 
-__all__ = ["finetune", "test", "train"]
+__all__ = ["evaluate", "finetune", "train"]

@@ -1,84 +1,209 @@
-"""`train --from MODEL --data DATA`: the config of a fine-tuning, written and trained."""
+"""Fine-tune a model on own data: a config for both, written, checked and trained."""
 
-import argparse
 import os
 import re
-import shlex
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from ..datasets import Source, read_dataset, suggest_files
+from mmengine.config import Config
+
+from ..datasets import Source, arguments_of, read_dataset, suggest_files, write_dataset
 from ..datasets.dataset import PAGE
-from ..utils.cli import cli_main, parse_cfg_options
+from ..utils.atomic import restored_on_error
 from ..utils.configs import check_keys
-from ..weights.classes import configured_classes
-from .config import write_config
-from .model import adapt, read_model, scale_of_photos
-from .rasters import adapt_to_tiles, cut, tiles_folder
-from .run import INTERRUPTED, run_training
+from ..utils.errors import ArgumentError
+from ..utils.folders import lock_folder
+from ..utils.output import quiet, say
+from ..weights.class_names import configured_classes
+from .adapting import adapt, read_model, scale_of_photos
+from .labelled_raster import LabelledRaster, adapt_to_tiles
+from .own_config import write_config
+from .resume_point import check_is_new
+from .runner import build_runner, read_run
+from .training import check_half_precision, prepare, run
 
 
-def finetune(options: argparse.Namespace) -> int:
-    """Write the config of a fine-tuning, and train it. Return the exit code. An error is one line.
+def finetune(
+    model: str | Path,
+    data: str | Path,
+    *,
+    checkpoint: str | Path | None = None,
+    val: str | Path | None = None,
+    images: str | Path | None = None,
+    val_images: str | Path | None = None,
+    boxes: bool = False,
+    labels: Any = None,
+    class_column: str | None = None,
+    class_name: str | None = None,
+    layer: str | None = None,
+    aoi: Any = None,
+    hold_out: bool = True,
+    tile: int | None = None,
+    overlap: int | None = None,
+    bands: Any = None,
+    bounds: Any = None,
+    nodata: float | None = None,
+    config: str | Path | None = None,
+    overwrite: bool = False,
+    work_dir: str | Path | None = None,
+    amp: bool = False,
+    auto_scale_lr: bool = False,
+    cfg_options: Mapping[str, Any] | None = None,
+    skip_checks: bool = False,
+) -> Path:
+    """Fine-tune a detector or a segmentor on own data.
 
-    Nothing is written if the model cannot be fine-tuned on the data, or a check of the run fails. A
-    model with masks becomes one without if no annotation has a mask.
+    The config of the training is written first, for you to read, edit and train again by `train`.
+    Then the run is checked and trained. If a check fails, nothing is written.
+
+    A detector with masks becomes one without if no annotation has a mask.
 
     Args:
-        options: Options of `xcit-mm train` with `model` and `data`.
+        model: A published model's name, a work folder, or a config.
+        data: A COCO json, a data.yaml of YOLO, a folder of images and segmentation maps, or, with
+            `labels`, a raster that GDAL reads.
+        checkpoint: Weights to start from. Default: those of the model.
+        val: The COCO json of the validation. Default: none.
+        images: Folder of the images of a COCO json. Default: that of the json.
+        val_images: Folder of the images of `val`. Default: `images`.
+        boxes: Whether to train boxes only, with a model that could predict masks.
+        labels: Polygons of the raster's objects or classes: a vector file, or a GeoDataFrame.
+        class_column: Column of the labels' classes. Default: `class`.
+        class_name: Class of all labels, in place of a column.
+        layer: Layer of the labels. Default: the only one.
+        aoi: Polygons within which the labels are complete: a vector file, or a GeoDataFrame.
+            Default: the whole raster.
+        hold_out: Whether to hold out a fifth of the labels for the validation.
+        tile: Side of the tiles that are cut from a raster, in pixels. Default: as in the config.
+        overlap: Pixels that tiles share. Default: a quarter of the tile.
+        bands: Numbers of the raster's bands, from 1. Default: the first three.
+        bounds: Values that become 0 and 255: a pair, or a pair for each band. Default: those of the
+            8 bits of a raster.
+        nodata: The value of pixels without data. Default: as the raster says.
+        config: The config to write. Default: the name of the data, in the current folder.
+        overwrite: Whether to replace an existing config, and the tiles of a raster.
+        work_dir: Folder of the run. Default: `work_dirs/NAME_OF_CONFIG`.
+        amp: Whether to train in mixed precision.
+        auto_scale_lr: Whether to scale the learning rate to the batch size.
+        cfg_options: Values that replace those of the config, by dotted key.
+        skip_checks: Whether to start without checks.
+
+    Returns:
+        The work folder. `Predictor.from_pretrained`, `evaluate` and `export` take it as a model.
+
+    Raises:
+        FileExistsError: If the config exists, without `overwrite`, or the work folder has a
+            checkpoint.
+        OSError: If a file of the data is missing.
+        ValueError: If a file is not what its format says, the model cannot be fine-tuned on the
+            data, or a check fails.
+
+    Example:
+        >>> from xcit_mm import Predictor, finetune
+        >>> folder = finetune("maskrcnn_xcit_small_12_p16", "nuts/data.yaml")
+        >>> predictor = Predictor.from_pretrained(folder)
     """
-
-    def work() -> None:
-        check_keys(parse_cfg_options(options.cfg_options))  # before what takes minutes
-        config = _choose_config(options)
-        options.config = str(config)
-        stem = config.resolve().with_suffix("")
-        objects = stem.with_name(f"{stem.name}-coco")
-        written = [config, objects / "train.json", objects / "val.json"]
-        tiles = None
-        if options.labels is not None:
-            tiles = tiles_folder(stem, options.overwrite)
-            written.append(tiles)
-        run_training(options, written, lambda: _write(options, config, tiles))
-
-    return cli_main(work, INTERRUPTED, options.verbose)
-
-
-def _choose_config(options: argparse.Namespace) -> Path:
-    """Return the path of the config to write, or raise if it is no name of a new one."""
-    named = options.data.stem
-    if options.data.suffix in (".yaml", ".yml"):
-        named = Path(os.path.abspath(options.data)).parent.name
-    name = re.sub(r"\W+", "-", named).strip("-") or "data"
-    config = options.new_config or Path(f"{name}.py")
-    if config.suffix != ".py":
-        raise ValueError(f"--config {config}: give a name that ends in .py")
-    if config.exists() and not options.overwrite:
-        fix = f"train it by `xcit-mm train {config}`, or name another by --config"
-        raise FileExistsError(f"{config} exists: {fix}")
-    return config
-
-
-def _write(options: argparse.Namespace, config: Path, tiles_path: Path | None) -> None:
-    """Write the config and the objects of a fine-tuning, and of a labelled raster its tiles."""
-    paths = {name: getattr(options, name) for name in ("data", "val", "images", "val_images")}
-    source = Source(**{name: Path(os.path.abspath(path)) for name, path in paths.items() if path})
-    cfg = read_model(options.model)
-    is_detector = cfg.default_scope == "mmdet"
-    tiles = None
-    if tiles_path is not None:
-        source, tiles = cut(options, tiles_path, cfg)
-    elif is_detector and source.data.is_dir():
-        problem = f"{options.data} is a folder, and a detector takes a COCO json or a data.yaml"
-        fix = f"see {PAGE}"
-        for files in suggest_files(options.data)[:1]:
-            fix = shlex.join(["xcit-mm", "train", "--from", options.model, *files])
-        raise IsADirectoryError(f"{problem}: {fix}")
-    dataset = read_dataset(source, is_detector, configured_classes(cfg) or ())
-    values = adapt(cfg, dataset, options.boxes)
-    if tiles is None:
-        values["large"] = scale_of_photos(cfg, dataset)
+    check_keys(cfg_options or ())
+    label_options = dict(class_column=class_column, class_name=class_name, layer=layer)
+    reading = dict(tile=tile, overlap=overlap, bands=bands, bounds=bounds, nodata=nodata)
+    raster = None
+    if labels is not None:
+        raster = LabelledRaster(data, labels, label_options, reading, aoi, hold_out)
     else:
-        adapt_to_tiles(values, cfg, tiles)
-    write_config(config, cfg, dataset, source, values)
-    print(f"{config.stem}: {dataset.describe()}", file=sys.stderr)
+        changed = dict(aoi=aoi, hold_out=None if hold_out else False)
+        _refuse_raster_options(label_options | reading | changed)
+    path = _choose_config(Path(data), config, overwrite)
+    source = _as_source(data=data, val=val, images=images, val_images=val_images)
+    cfg = read_model(model, checkpoint)
+    if amp:
+        check_half_precision(cfg, (cfg_options or {}).get("optim_wrapper.dtype"))
+    folder = Path(work_dir or (cfg_options or {}).get("work_dir") or f"work_dirs/{path.stem}")
+    stem = path.resolve().with_suffix("")
+    tiles = stem.with_name(f"{stem.name}-tiles")
+    objects = stem.with_name(f"{stem.name}-coco")
+    if raster is None:
+        written = [path, objects / "train.json", objects / "val.json"]
+    else:
+        written = [path, tiles]
+        raster.check_folder(tiles, overwrite)
+    with lock_folder(folder):
+        check_is_new(folder)
+        with restored_on_error(written):
+            if raster is None:
+                _write_for_photos(path, cfg, source, objects, boxes)
+            else:
+                _write_for_raster(path, cfg, raster, tiles, boxes)
+            with quiet():
+                run_cfg = read_run(path, folder, cfg_options)
+                prepare(run_cfg, None, amp, auto_scale_lr, skip_checks)
+            runner = build_runner(run_cfg)
+        say(f"written: {path}; edit it, and train it again")
+        run(runner)
+    return folder
+
+
+def _refuse_raster_options(options: Mapping[str, Any]) -> None:
+    """Raise ArgumentError for the first option of a labelled raster that is given."""
+    for name, value in options.items():
+        if value is not None:
+            raise ArgumentError(name, "it is for a labelled raster: give its labels too")
+
+
+def _choose_config(data: Path, config: str | Path | None, overwrite: bool) -> Path:
+    """Return the path of the config to write.
+
+    Raises:
+        ArgumentError: If it is not the name of a Python file.
+        FileExistsError: If it exists, without `overwrite`.
+    """
+    named = data.stem
+    if data.suffix in (".yaml", ".yml"):
+        named = Path(os.path.abspath(data)).parent.name
+    name = re.sub(r"\W+", "-", named).strip("-") or "data"
+    path = Path(config or f"{name}.py")
+    if path.suffix != ".py":
+        raise ArgumentError("config", f"{path}: give a name that ends in .py")
+    if path.exists() and not overwrite:
+        fix = "train it as it is, give another config, or set overwrite"
+        raise FileExistsError(f"{path} exists: {fix}")
+    return path
+
+
+def _as_source(**paths: str | Path | None) -> Source:
+    absolute = {name: Path(os.path.abspath(path)) for name, path in paths.items() if path}
+    return Source(**absolute)
+
+
+def _write_for_photos(
+    config: Path, cfg: Config, source: Source, objects: Path, boxes: bool
+) -> None:
+    """Write the config of a fine-tuning on photos, and their objects to a folder."""
+    is_detector = cfg.default_scope == "mmdet"
+    if is_detector and source.data.is_dir():
+        problem = f"{source.data} is a folder, and a detector takes a COCO json or a data.yaml"
+        fix = f"see {PAGE}"
+        for file in suggest_files(source.data)[:1]:
+            fix = f"give {file}"
+        raise ArgumentError("data", f"{problem}: {fix}")
+    dataset = read_dataset(source, is_detector, configured_classes(cfg) or ())
+    values = adapt(cfg, dataset, boxes)
+    values["large"] = scale_of_photos(cfg, dataset)
+    # With all keys, since mmengine keeps those of the base.
+    files = {name: file and str(file) for name, file in vars(source).items()}
+    values["source"] = dict(files, folder=str(objects))
+    write_config(config, cfg, dataset, write_dataset(dataset, objects), values)
+    say(f"{config.stem}: {dataset.describe()}")
+
+
+def _write_for_raster(
+    config: Path, cfg: Config, raster: LabelledRaster, folder: Path, boxes: bool
+) -> None:
+    """Cut a labelled raster into a folder of tiles, and write the config for them."""
+    tiles = raster.cut(folder, cfg)
+    dataset = tiles.dataset
+    values = adapt(cfg, dataset, boxes)
+    adapt_to_tiles(values, cfg, tiles)
+    values["source"] = dict(raster=str(raster.path))
+    write_config(config, cfg, dataset, arguments_of(dataset, folder), values)
+    say(f"{config.stem}: {dataset.describe()}")

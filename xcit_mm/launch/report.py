@@ -1,55 +1,71 @@
-"""The end of a training: its best checkpoint, and after a fine-tuning drawings."""
+"""What a user is told after a training: its best checkpoint, and where drawings are."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mmcv
+import cv2
 import numpy as np
-import torch
+import supervision as sv
 from mmengine.config import Config
-from mmengine.dataset import pseudo_collate
-from mmengine.device import get_device
-from mmengine.registry import DATASETS, VISUALIZERS, init_default_scope
+from mmengine.registry import DATASETS
 
-from ..models.build import load_model
-from ..utils.configs import tested_dataset
+from ..datasets import IGNORED
+from ..prediction import Prediction, Predictor
+from ..utils.config_data import tested_dataset
 from ..utils.errors import reason
 from ..utils.output import quiet
-from ..weights.work_dirs import find_checkpoint_in
+from ..utils.palettes import make_palette
+from ..weights.work_dirs import find_in
 
 _PHOTOS = 4
 
 
 def report(work_dir: Path, cfg: Config) -> Iterator[str]:
-    """Yield lines on a training that has ended: its checkpoint, and of a config that `train --from`
-    wrote, the folder in which some photos of its test are drawn.
+    """Yield lines about a training that has ended.
+
+    They name its checkpoint, and after a fine-tuning the folder with drawings of some photos.
     """
-    checkpoint = find_checkpoint_in(work_dir)
+    checkpoint = find_in(work_dir).checkpoint
     if checkpoint and cfg.get("source"):
         drawings = work_dir / "predictions"
         try:
             with quiet():
                 _draw_photos(cfg, checkpoint, drawings)
             yield f"labels beside predictions: {drawings}"
-        except Exception as error:  # the libraries draw no images of other bands
+        except Exception as error:  # the training has succeeded
             yield f"predictions are not drawn: {reason(error)}"
     yield f"weights: {checkpoint}"
 
 
 def _draw_photos(cfg: Config, checkpoint: str, folder: Path) -> None:
-    """Let mmdet or mmseg draw some photos of the test set, evenly spread, each with its labels at
-    the left and with the predictions of a checkpoint at the right.
-    """
-    model: Any = load_model(cfg, checkpoint).to(get_device())
-    init_default_scope(cfg.default_scope)
+    """Draw some photos of the test set, with labels at the left and predictions at the right."""
+    predictor = Predictor.from_pretrained(cfg.filename, checkpoint)
     dataset = DATASETS.build(tested_dataset(cfg))
-    visualizer = VISUALIZERS.build(cfg.visualizer)
-    visualizer.dataset_meta = dataset.metainfo
+    folder.mkdir(exist_ok=True)
     shown = np.linspace(0, len(dataset) - 1, min(_PHOTOS, len(dataset)))
     for index in shown.round().astype(int):
-        with torch.no_grad():
-            (sample,) = model.test_step(pseudo_collate([dataset[index]]))
-        image = mmcv.imread(sample.img_path, channel_order="rgb")
-        drawing = folder / f"{Path(sample.img_path).stem}.jpg"
-        visualizer.add_datasample("", image, sample, out_file=str(drawing))
+        sample = dataset[index]["data_samples"]
+        predicted = predictor(sample.img_path)
+        drawing = np.hstack([_with_labels(predicted, sample).draw(), predicted.draw()])
+        cv2.imwrite(str(folder / f"{Path(sample.img_path).stem}.jpg"), drawing)
+
+
+def _with_labels(prediction: Prediction, sample: Any) -> Prediction:
+    """Return a prediction with the labels of a data sample in place of what was predicted."""
+    if prediction.segmentation is not None:
+        count = len(prediction.names)
+        labels = sample.gt_sem_seg.data[0].numpy()
+        colors = make_palette(count, prediction.palette)[:, ::-1].tolist()
+        return replace(
+            prediction,
+            segmentation=np.where(labels == IGNORED, count, labels),
+            names=[*prediction.names, "not labelled"],
+            palette=[*colors, [255, 255, 255]],
+        )
+    objects = sample.gt_instances
+    boxes = getattr(objects.bboxes, "tensor", objects.bboxes).numpy()
+    masks = objects.masks.to_ndarray().astype(bool) if "masks" in objects else None
+    instances = sv.Detections(boxes, mask=masks, class_id=objects.labels.numpy())
+    return replace(prediction, instances=instances)

@@ -15,7 +15,7 @@ from mmengine.registry import WEIGHT_INITIALIZERS
 from torch import Tensor, nn
 
 from ..utils.compat import BatchNorm
-from ..utils.configs import part_class
+from ..utils.config_parts import part_class
 from ..weights.layouts import Weights, describe
 from ..weights.matching import load_pretrained, match_trunk
 

@@ -11,15 +11,16 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from ..utils.configs import backbone_class, read_config
-from ..utils.errors import reason
+from ..utils.config_parts import backbone_class
+from ..utils.configs import read_config
+from ..utils.errors import ArgumentError, reason
 from ..utils.output import say
-from ..weights.classes import check_same_classes, configured_classes, learned_classes
+from ..weights.class_names import check_same_classes, configured_classes, learned_classes
 from ..weights.layouts import backbone_options, parse_checkpoint
+from ..weights.lookup import load_checkpoint, lookup
 from ..weights.matching import load_pretrained, match_model
 from ..weights.published import PUBLISHED, published_name
 from ..weights.reader import meta_of
-from ..weights.zoo import find_config, find_model, find_weights, load_checkpoint, shipped_models
 from .xcit import STRIDES, Pyramid, Trunk, XCiT
 
 
@@ -54,19 +55,21 @@ def backbone(
         TypeError: If an option is not an argument.
         FileNotFoundError, ConnectionError: If config or weights cannot be found or downloaded.
     """
-    name = published_name(str(name))
-    if name in PUBLISHED and name not in shipped_models():
-        checkpoint = f"xcit://{name}"
-        file = PUBLISHED[name]
-        model = _build_trunk(dict(arch=file.arch, patch_size=file.patch_size) | options)
-    elif weights := find_weights(name):
-        checkpoint = weights
-        model = _build_for_file(weights, prefix, options)
-    else:
-        config, checkpoint = find_model(name) if pretrained else (find_config(name), "")
-        cfg = read_config(config)
+    found = lookup(name)
+    checkpoint = found.checkpoint or ""
+    if pretrained and not checkpoint:
+        raise ArgumentError("name", f"{found.problem}, or set pretrained=False")
+    published = PUBLISHED.get(published_name(checkpoint))
+    if found.config:
+        cfg = read_config(found.config)
         part = _without_init_cfg(cfg).get("backbone") or ConfigDict()
         model = _build_part(cfg, part | options)
+    elif published:
+        model = _build_trunk(dict(arch=published.arch, patch_size=published.patch_size) | options)
+    elif checkpoint:
+        model = _build_for_file(checkpoint, prefix, options)
+    else:
+        raise ArgumentError("name", found.problem)
     if pretrained:
         load_pretrained(model, checkpoint, prefix=prefix)
     return model.eval()

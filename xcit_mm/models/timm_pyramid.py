@@ -9,9 +9,9 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..utils.errors import reason
-from ..weights.bands import LINEAR_STEM, with_stem_for_bands
 from ..weights.layouts import TIMM_PREFIX, Weights
 from ..weights.matching import match_backbone
+from ..weights.stem import LINEAR_STEM, with_stem_for_bands
 from .base import MIN_SIZE
 from .xcit import STRIDES, Pyramid, pad_small_sides, taps_and_strides
 

@@ -551,7 +551,7 @@ class XCiT(Trunk, Pyramid):
             'auto' selects the fastest for the image's size; see `xcit_mm.models.fast`.
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises.
             With other `in_channels`, `fill_stem=True` in this dict makes a stem from weights for
-            RGB; see `xcit_mm.weights.bands.stem_for_bands`.
+            RGB; see `xcit_mm.weights.stem.stem_for_bands`.
 
     Raises:
         TypeError, ValueError: If an argument is unknown, or has an invalid value.

@@ -12,7 +12,7 @@ import supervision as sv
 import torch
 from mmengine.structures import InstanceData
 
-from ..utils.coco import encode_mask
+from ..datasets.coco import encode_mask
 
 
 class Crop(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 import supervision as sv
 from PIL import ImageFont
 
-from ..utils.coco import encode_mask, from_corners
+from ..datasets.coco import encode_mask, from_corners
 from ..utils.palettes import Palette, make_palette
 from .drawing import FONT, draw_instances, draw_segmentation_map
 

@@ -16,14 +16,16 @@ from torch import Tensor, nn
 
 from ..checks.inputs import check_sizes
 from ..models.build import load_model
-from ..utils.configs import ModelInput, read_config, tested_metainfo
+from ..utils.config_data import tested_metainfo
+from ..utils.configs import read_config
 from ..utils.errors import ArgumentError
+from ..utils.model_input import ModelInput
 from ..utils.output import say
 from ..utils.palettes import Palette
 from ..utils.ranks import rank_device
 from ..version import __version__
+from ..weights.lookup import find_model
 from ..weights.published import PUBLISHED, published_name
-from ..weights.zoo import find_model
 from .masks import to_detections
 from .network import Network
 from .prediction import Prediction, label_type

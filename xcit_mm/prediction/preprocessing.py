@@ -8,8 +8,9 @@ from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS, init_default_scope
 
-from ..utils.configs import ModelInput, type_name
+from ..utils.config_parts import type_name
 from ..utils.images import read_image
+from ..utils.model_input import ModelInput
 
 ImageLike: TypeAlias = str | Path | np.ndarray
 

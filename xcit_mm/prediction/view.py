@@ -7,8 +7,8 @@ import numpy as np
 from mmengine.config import Config
 
 from ..models.large_heads import pooled_head
-from ..utils.configs import ModelInput
 from ..utils.errors import ArgumentError
+from ..utils.model_input import ModelInput
 from .preprocessing import Preprocessing
 from .windows import CELL, check_overlap
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import shapely
 
-from ..datasets.dataset import IGNORED
+from ..datasets import IGNORED, Dataset, Source, dataset_of_objects, read_dataset
 from ..prediction.windows import check_overlap, tiles_along
 from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError, preview
@@ -33,15 +33,17 @@ _WRITTEN = {
 
 
 class Tiles(NamedTuple):
-    """What a config says of tiles.
+    """The tiles of a labelled raster.
 
     Attributes:
+        dataset: Their images and labels.
         settings: How the raster was read: keyword arguments of `predict_raster`.
         pixel_size: In metres, or None without a place.
         statistics: Mean and standard deviation of each band in a sample of the raster, if tiles
             have the stored values.
     """
 
+    dataset: Dataset
     settings: dict[str, Any]
     pixel_size: float | None
     statistics: tuple[list[float], list[float]] | None
@@ -97,20 +99,25 @@ def cut_raster(
         statistics = _measure_bands(raster) if raster.raw else None
         parts = _divide(area, labels) if hold_out else {"train": area}
         unfinished.mkdir()
+        objects: dict[str, Any] = {}
         for split, part in parts.items():
             tiles = _choose_tiles(_cut_into_tiles(part, tile, overlap), labels)
             image_folder = unfinished / split if is_detector else unfinished / "images" / split
             write = write_objects if is_detector else write_maps
             with progress_bar(len(tiles), "tile", iterable=tiles) as bar:
                 images = write_images(raster, bar, image_folder)
-                write(unfinished, split, labels, images)
+                objects[split] = write(unfinished, split, labels, images)
             count = len([*image_folder.iterdir()])
             say(f"{split}: {count} tiles; {len(tiles) - count} without data are left out")
         if "val" in parts:
             to_map([parts["val"]], raster).to_file(unfinished / "held_out.gpkg")
         if raster.scaling:
             settings[SCALING] = raster.scaling
-        return Tiles(settings, raster.pixel_size, statistics)
+    if is_detector:
+        dataset = dataset_of_objects(objects["train"], objects.get("val"), model_classes)
+    else:
+        dataset = read_dataset(Source(folder), is_detector)
+    return Tiles(dataset, settings, raster.pixel_size, statistics)
 
 
 def _read_labels(

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from mmengine.config import Config
 
-from ..utils.configs import ModelInput
 from ..utils.errors import ArgumentError, preview
+from ..utils.model_input import ModelInput
 
 READING = ("bands", "bounds", "nodata", "tile", "overlap")
 """How a raster is read: options of a user, and keys of `raster = dict(...)` in a config."""

@@ -8,9 +8,8 @@ import cv2
 import msgspec
 import numpy as np
 
-from ..datasets.coco import Annotation, CocoImage, write_coco
+from ..datasets.coco import Annotation, CocoFile, CocoImage, encode_mask, from_corners, write_coco
 from ..datasets.dataset import IGNORED
-from ..utils.coco import encode_mask, from_corners
 from ..utils.errors import ArgumentError
 from .gdal import open_raster
 from .labels import Labels
@@ -34,7 +33,7 @@ Images = Iterable[tuple[Tile, Path, np.ndarray]]
 
 
 def write_images(raster: Raster, tiles: Iterable[Tile], folder: Path) -> Images:
-    """Write and yield the images of the tiles that have data in their area.
+    """Write the images of the tiles that have data in their area, and yield them.
 
     They are PNGs, or GeoTIFFs with a place if the raster is read as stored. Pixels outside of the
     area are 0.
@@ -69,11 +68,10 @@ def _write_png(path: Path, image: np.ndarray) -> None:
     path.write_bytes(cv2.imencode(".png", image)[1].tobytes())
 
 
-def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> None:
-    """Write a COCO json with the objects in the images of a split.
+def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> CocoFile:
+    """Write a COCO json with the objects in the images of a split, and return its content.
 
-    An object is a crowd where a tile shows too little of it. An object without a class is a crowd
-    of every class.
+    An object is a crowd where a tile shows too little of it, and in every class if it has none.
     """
     coco_images: list[CocoImage] = []
     annotations: list[Annotation] = []
@@ -99,7 +97,7 @@ def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> N
     if all(annotation.iscrowd for annotation in annotations):
         problem = f"no tile of {split} shows a third of a label"
         raise ArgumentError("tile", f"{problem}: give a larger one, or other labels")
-    write_coco(folder / f"{split}.json", labels.names, coco_images, annotations)
+    return write_coco(folder / f"{split}.json", labels.names, coco_images, annotations)
 
 
 def write_maps(folder: Path, split: str, labels: Labels, images: Images) -> None:

@@ -1,4 +1,4 @@
-"""Extensions of mmengine: exact resume, finite values, layer decay, mixed precision on a CPU."""
+"""Extensions of mmengine: exact resuming, finite values, layer decay, and bfloat16 on a CPU."""
 
 from .layer_decay import LayerDecayOptimWrapperConstructor
 from .mixed_precision import CPUAmpOptimWrapper

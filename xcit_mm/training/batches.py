@@ -1,4 +1,4 @@
-"""The position of a run in its data: batches have numbers, and a resumed run starts at the next."""
+"""Numbered batches, so that a run can resume at any batch of an epoch."""
 
 import itertools
 import random
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import broadcast_object_list, get_rank
+from mmengine.dist import broadcast_object_list
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
@@ -15,10 +15,11 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
 from ..utils.compat import train_dataloader_config
 from ..utils.output import log_line
+from ..utils.ranks import rank_and_size
 
 
 def seed_generators(*numbers: int) -> None:
-    """Seed the generators of Python, numpy and torch by non-negative numbers."""
+    """Seed the generators of Python, numpy and torch from non-negative numbers."""
     words = np.random.SeedSequence(numbers).generate_state(4)
     random.seed(words.tobytes())
     np.random.seed(words)
@@ -30,8 +31,9 @@ def seed_generators(*numbers: int) -> None:
 
 
 class SeededDataset(Dataset):
-    """A data set whose random numbers depend only on a seed and the position of a sample in the
-    run, not on the worker. All attributes are those of the original data set.
+    """A data set whose random numbers depend on a seed and the position of a sample in the run.
+
+    They do not depend on the worker. All attributes are those of the original data set.
     """
 
     def __init__(self, dataset: Any, seed: tuple[int, ...]) -> None:
@@ -56,13 +58,13 @@ class SeededDataset(Dataset):
 
 
 class NumberedBatches(Sampler):
-    """Batches of indices with numbers, as lists of ((epoch, batch, position in it), index).
+    """Batches of indices, each with its number: lists of ((epoch, batch, position in it), index).
 
-    They start with the batch `first_batch` of `epoch`, and go on with the next epoch if `endless`.
-    Of earlier batches only the indices are read.
+    They start at batch `first_batch` of `epoch`. If `endless`, the next epoch follows. Earlier
+    batches cost no more than their indices.
 
     Args:
-        batch_sampler: Config of the batches, by default those of torch's BatchSampler.
+        batch_sampler: Config of the batch sampler. Default: torch's BatchSampler.
     """
 
     epoch = 0
@@ -105,7 +107,7 @@ def numbered_loader(
 ) -> DataLoader:
     """Build a loader whose random numbers depend on the batch's number, the seed and the process.
 
-    Its samplers are built again, because InfiniteSampler keeps its position and mmengine's loop has
+    Its samplers are new, because InfiniteSampler keeps its position, and mmengine's loop has
     already read ahead.
     """
     config = dict(config)
@@ -121,8 +123,9 @@ def numbered_loader(
 
 
 class _LoopIterator(itertools.chain):
-    """Batches of an iteration-based loop, which skips some when it resumes: mmengine (0.10.7) by
-    `next`, OneDL's mmengine (0.10.12) by `skip_iter`.
+    """The batches of an iteration-based loop, which skips some of them when it resumes.
+
+    mmengine (0.10.7) skips by `next`, OneDL's mmengine (0.10.12) by `skip_iter`.
     """
 
     def skip_iter(self, number: int) -> None:
@@ -131,7 +134,7 @@ class _LoopIterator(itertools.chain):
 
 
 class NumberedEpochLoop(EpochBasedTrainLoop):
-    """mmengine's loop over epochs, with a loader and random numbers by the number of a batch."""
+    """mmengine's loop over epochs. The number of a batch determines its random numbers."""
 
     def run(self) -> nn.Module:
         self._seed = _number_batches(self, endless=False)
@@ -154,7 +157,7 @@ class NumberedEpochLoop(EpochBasedTrainLoop):
 
 
 class NumberedIterLoop(IterBasedTrainLoop):
-    """mmengine's loop over iterations, with a loader and random numbers as `NumberedEpochLoop`."""
+    """mmengine's loop over iterations. The number of a batch determines its random numbers."""
 
     def run(self) -> nn.Module:
         self._seed = _number_batches(self, endless=True)
@@ -175,7 +178,7 @@ def _number_batches(loop: Any, endless: bool) -> tuple[int, int]:
     """Give a loop a loader of numbered batches, and return the run's seed and the rank."""
     seeds = [loop.runner.seed]  # after a resume that of the checkpoint
     broadcast_object_list(seeds)  # with diff_rank_seed every process has its own
-    seed = (seeds[0], get_rank())
+    seed = (seeds[0], rank_and_size()[0])
     config = train_dataloader_config(loop.runner)
     loop.dataloader = numbered_loader(loop.dataloader.dataset, config, seed, endless)
     return seed
@@ -185,9 +188,10 @@ _NUMBERED_LOOPS = {EpochBasedTrainLoop: NumberedEpochLoop, IterBasedTrainLoop: N
 
 
 def use_numbered_loop(runner: Runner) -> None:
-    """Give a runner's training loop, before it runs, the class that numbers batches.
+    """Let the training loop of a runner number its batches.
 
-    If the loop is of another class, or the loader is not that of a config, a line says so.
+    This must come before the loop runs. A line says so if it cannot be done, because the loop is
+    of a class of its own, or the loader is not built from a config.
     """
     loop = runner.train_loop
     if isinstance(train_dataloader_config(runner), Mapping) and type(loop) in _NUMBERED_LOOPS:

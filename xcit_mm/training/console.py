@@ -1,28 +1,25 @@
-"""The console of a run: progress, scores and the path of the log, which holds the rest."""
+"""What a run says: progress, scores of validations, and the path of the log with the rest."""
 
 import io
 import os
 import sys
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any, TextIO
+from typing import Any
 
-from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from ..utils.output import progress_bar, say
+from ..utils.ranks import is_first
 
 _WINDOW = 10  # iterations over which the loss is averaged
 
 
 class ConsoleHook(Hook):
-    """Shows the progress of a training or a test, and writes the scores of a test to `output`."""
+    """Shows the progress of a training or a test."""
 
     priority = "LOWEST"  # after the hooks that compute and save what is shown
-
-    def __init__(self, output: TextIO) -> None:
-        self._output = output
 
     def before_train(self, runner: Runner) -> None:
         self._start(runner, runner.max_iters, runner.iter)
@@ -41,7 +38,7 @@ class ConsoleHook(Hook):
         scores = _list_scores(metrics)
         main_scores = [score for score in scores if score[0].endswith(("mAP", "mAP_50"))]
         line = ", ".join(f"{name} {score:.4g}" for name, score in main_scores or scores[:4])
-        _print_once(f"validation after iteration {runner.iter}: {line or 'no scores'}")
+        say(f"validation after iteration {runner.iter}: {line or 'no scores'}")
 
     def after_train(self, runner: Runner) -> None:
         self._bar.close()
@@ -54,35 +51,26 @@ class ConsoleHook(Hook):
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._bar.close()
-        if is_main_process():
-            for name, score in _list_scores(metrics):
-                print(f"{name}  {score:.4g}", file=self._output)
 
     def _start(self, runner: Runner, iterations: int, done: int = 0) -> None:
-        _print_once(f"log: {os.path.relpath(runner.log_dir)}/{runner.timestamp}.log")
+        say(f"log: {os.path.relpath(runner.log_dir)}/{runner.timestamp}.log")
         self._is_terminal = sys.stderr.isatty()
         file = sys.stderr if self._is_terminal else io.StringIO()
-        is_hidden = not is_main_process()
-        self._bar = progress_bar(iterations, "it", initial=done, file=file, disable=is_hidden)
+        self._bar = progress_bar(iterations, "it", initial=done, file=file, disable=not is_first())
 
     def _show(self, done: int, state: str = "") -> None:
-        """Show what the run does after more iterations: in a bar, or in a line for each tenth."""
+        """Advance the bar. Without a terminal, write a line after each tenth of the run instead."""
         tenth = 10 * self._bar.n // self._bar.total
         self._bar.set_postfix_str(state, refresh=False)
         self._bar.update(done)
         if self._is_terminal:
             self._bar.refresh()
         elif 10 * self._bar.n // self._bar.total > tenth:
-            _print_once(str(self._bar))
-
-
-def _print_once(line: str) -> None:
-    if is_main_process():
-        say(line)
+            say(str(self._bar))
 
 
 def _list_scores(metrics: Mapping[str, Any] | None) -> list[tuple[str, float]]:
-    """List the scores: name, without the prefix of the metric, and value."""
+    """List the scores as pairs of name, without the prefix of the metric, and value."""
     return [
         (name.rpartition("/")[2], float(score))
         for name, score in (metrics or {}).items()

@@ -11,16 +11,20 @@ from ..models import Backbone
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
-    """mmengine's constructor, with lower learning rates towards the image, as in BEiT.
+    """mmengine's constructor, with learning rates that fall towards the image, as in BEiT.
 
-    The rate of a parameter in layer l is lr * layer_decay_rate ** (depth + 1 - l), times the
-    factors of mmengine's own rules (`custom_keys`, ...). The stem and the positional encoding are
-    layer 0, block n (from 0) is layer n + 1, and pyramid, neck and heads are layer depth + 1. Set
-    `optim_wrapper=dict(constructor='LayerDecayOptimWrapperConstructor',
-    paramwise_cfg=dict(layer_decay_rate=0.8, ...), ...)`.
+    A parameter in layer l gets the rate lr * layer_decay_rate ** (depth + 1 - l), times the
+    factors from mmengine's own rules (`custom_keys`, ...). Layer 0 is the stem and the positional
+    encoding, layer n + 1 is block n, counted from 0, and layer depth + 1 is everything after the
+    trunk: pyramid, neck and heads. In a config:
+
+        optim_wrapper = dict(
+            constructor="LayerDecayOptimWrapperConstructor",
+            paramwise_cfg=dict(layer_decay_rate=0.8),
+        )
 
     Raises:
-        ValueError: If the model has not exactly one backbone of this package.
+        ValueError: If the model does not have exactly one backbone from this package.
     """
 
     def add_params(
@@ -44,7 +48,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
 
 def _find_depths(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Return the depth of each parameter of the trunk: 1 in the last block, most in the stem."""
+    """Return the depth of each parameter in the trunk: 1 in the last block, most in the stem."""
     backbones = [module for module in model.modules() if isinstance(module, Backbone)]
     if len(backbones) != 1:
         count = f"{type(model).__name__} has {len(backbones)} backbones of this package"

@@ -14,11 +14,11 @@ from ..models.precision import prepare_for_autocast
 
 @OPTIM_WRAPPERS.register_module()
 class CPUAmpOptimWrapper(OptimWrapper):
-    """Trains in bfloat16 on a CPU, which mmengine's AmpOptimWrapper refuses.
+    """Trains in bfloat16 on a CPU, where mmengine's AmpOptimWrapper refuses to.
 
-    Weights, the neck's and the heads' outputs, and losses are float32. bfloat16 has the range of
-    float32, so the loss is not scaled and `loss_scale` is ignored. `dtype` may be None or bfloat16.
-    The other arguments are OptimWrapper's.
+    Weights, losses, and the outputs of neck and heads stay in float32. bfloat16 has the range of
+    float32, so losses are not scaled, and `loss_scale` is ignored. `dtype` may be None or
+    bfloat16. All other arguments are those of OptimWrapper.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Values that are not finite: a stop, and the module and the images that they come from."""
+"""A stop at values that are not finite, with the module and the images they come from."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,11 +28,11 @@ def is_finite(value: Any) -> bool:
 
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
-    """Stop training if gradients are not finite, before the optimizer steps, or if the loss is not.
+    """Stops a training if its gradients or its loss are not finite.
 
-    All processes raise a FloatingPointError. Each names its images and, by running them forward
-    again, the first module with a non-finite output. A step that a loss scaler skips is no error,
-    unless the loss is not finite.
+    Gradients are checked before the optimizer steps. All processes raise a FloatingPointError.
+    Each names its images, and the first module with a non-finite output, which it finds by
+    running the images again. A step that a loss scaler skips is no error if the loss is finite.
     """
 
     priority = "HIGH"  # before other hooks save or log the iteration
@@ -77,7 +77,7 @@ class NonFiniteHook(Hook):
 
     @torch.no_grad()
     def _find_source(self) -> str:
-        """Describe the first value that is not finite, in the precision of training."""
+        """Describe the first non-finite value, at the precision of the training."""
         model = self._runner.model
         precision = self._runner.optim_wrapper.optim_context(model)
         model = model.module if is_model_wrapper(model) else model

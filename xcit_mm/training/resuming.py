@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill, and training that resumes from them as if never stopped."""
+"""Checkpoints that survive a kill, and runs that resume as if they had never stopped."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,11 +18,12 @@ from .schedule import check_schedule
 
 
 class AtomicBackend(LocalBackend):
-    """mmengine's backend for local files, for checkpoints that are whole or absent after a kill.
+    """mmengine's backend for local files, whose checkpoints are complete or absent after a kill.
 
-    mmengine removes a checkpoint before it writes the next. Here the next comes first, and a best
-    checkpoint stays until the last checkpoint names its successor. Files are removed beside the
-    next one alone: in a copied folder, not those of the original.
+    mmengine removes a checkpoint before it writes the next one. This backend writes the new
+    checkpoint first and removes the old one afterwards. A best checkpoint is removed only after
+    `last_checkpoint` records its successor. Only files in the folder of the new checkpoint are
+    removed, so a copied work folder cannot harm the original.
     """
 
     _outdated: ClassVar[set[str]] = set()  # of all instances: mmengine builds one for each file
@@ -49,11 +50,11 @@ register_backend("atomic", AtomicBackend)
 class ResumableCheckpointHook(CheckpointHook):
     """mmengine's CheckpointHook, with its arguments, for runs that may be killed at any moment.
 
-    Local files are whole or absent. Weights that are not finite replace no checkpoint. Training
-    resumes at the next batch, also within an epoch, with the random numbers of uninterrupted
-    training and the gradients that accumulate in one process. No checkpoint holds the patience of
-    EarlyStoppingHook or the images of CachedMosaic and CachedMixUp. A run that resumes keeps its
-    schedule: see `check_schedule`.
+    Local files are complete or absent. Weights that are not finite never replace a checkpoint. A
+    training resumes at the next batch, also within an epoch, with the random numbers that it would
+    have had without the stop. In one process, gradients that accumulate are kept too. The patience
+    of EarlyStoppingHook, and the images of CachedMosaic and CachedMixUp, are not kept. A run that
+    resumes must have the same schedule: see `check_schedule`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -67,7 +68,7 @@ class ResumableCheckpointHook(CheckpointHook):
             use_numbered_loop(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Raise ValueError if a run resumes with another schedule than the checkpoint's."""
+        """Raise ValueError if a run resumes with a schedule other than the checkpoint's."""
         if not (is_resuming(runner) and is_training_run(runner)):
             return
         check_schedule(runner.cfg, checkpoint)
@@ -82,13 +83,13 @@ class ResumableCheckpointHook(CheckpointHook):
             parameters[name].grad = gradient.to(parameters[name].device) * _loss_scale(runner)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float]) -> None:
-        """Save the best checkpoint, but not by -1, which means that there is nothing to find."""
+        """Save the best checkpoint. A score of -1 means that nothing was to be found."""
         super().after_val_epoch(
             runner, {name: None if score == -1 else score for name, score in metrics.items()}
         )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Add gradients that accumulate. Raise FloatingPointError if weights are not finite."""
+        """Add gradients that accumulate, or raise FloatingPointError at non-finite weights."""
         for name, value in checkpoint["state_dict"].items():
             if not is_finite(value):
                 problem = f"iteration {runner.iter}: {name} is not finite"
@@ -103,6 +104,6 @@ class ResumableCheckpointHook(CheckpointHook):
 
 
 def _loss_scale(runner: Runner) -> float:
-    """Return the factor that mixed precision has in the gradients."""
+    """Return the factor by which mixed precision has multiplied the gradients."""
     scaler = getattr(runner.optim_wrapper, "loss_scaler", None)
     return scaler.get_scale() if scaler else 1.0

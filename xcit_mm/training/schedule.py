@@ -1,4 +1,4 @@
-"""The schedule of a run that resumes, which is that of its checkpoint."""
+"""The schedule of a run, which stays the same when the run resumes."""
 
 import ast
 from collections.abc import Mapping
@@ -15,11 +15,13 @@ _FREE = ("train_cfg.val_interval", *_PRECISION)
 
 
 def check_schedule(cfg: Config, checkpoint: Mapping[str, Any]) -> None:
-    """Compare a config with the text of a config in a checkpoint, if it has one. Neither is run.
+    """Compare the schedule of a config with that of the config in a checkpoint, if it has one.
+
+    Both are compared as text, since that is all a checkpoint has, and neither is run. The interval
+    of validations and the precision of the optimizer may differ.
 
     Raises:
-        ValueError: If the schedule differs, with the first variable that does. The interval of
-            validations and the precision of the optimizer may differ.
+        ValueError: If the schedules differ. The message names the first variable that does.
     """
     new = _schedule(cfg.pretty_text)
     saved = _schedule(meta_of(checkpoint).get("cfg") or cfg.pretty_text)
@@ -31,7 +33,7 @@ def check_schedule(cfg: Config, checkpoint: Mapping[str, Any]) -> None:
 
 
 def _schedule(config: str) -> dict[str, str]:
-    """Return the code of each variable of the schedule in a config's text, without what is free."""
+    """Return the code of each variable of the schedule in a config, without what may differ."""
     schedule = {}
     for statement in ast.parse(config).body:
         if isinstance(statement, ast.Assign):

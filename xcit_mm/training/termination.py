@@ -3,13 +3,15 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import all_reduce, is_main_process
+from mmengine.dist import all_reduce
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
@@ -20,10 +22,10 @@ _STOPPED = "stopped.pth"
 
 
 class TerminationHook(Hook):
-    """Ends a training after SIGTERM with the checkpoint `stopped.pth`, and the exit code 143.
+    """Ends a training after SIGTERM, with the checkpoint `stopped.pth` and the exit code 143.
 
-    The iteration, and a validation that belongs to it, are completed. All processes stop after the
-    same iteration, when one of them has received the signal.
+    The current iteration is completed, and so is a validation that belongs to it. If one process
+    receives the signal, all of them stop after the same iteration.
     """
 
     priority = "LOWEST"  # after the hooks that build loaders
@@ -33,7 +35,8 @@ class TerminationHook(Hook):
         def note_signal(*_: object) -> None:
             self._is_terminated = True
 
-        signal.signal(signal.SIGTERM, note_signal)  # until the command ends, see `cli_main`
+        if threading.current_thread() is threading.main_thread():  # others may set no handler
+            signal.signal(signal.SIGTERM, note_signal)
         AtomicBackend().remove(Path(runner.work_dir, _STOPPED))  # at the next checkpoint
         loops: Any = filter(None, (runner.train_loop, runner.val_loop))
         for loader in [loop.dataloader for loop in loops]:
@@ -52,15 +55,26 @@ class TerminationHook(Hook):
             by_epoch=False,
             backend_args=dict(backend="atomic"),  # which writes `last_checkpoint` too
         )
-        if is_main_process():
-            hint = f"{Path(runner.work_dir, _STOPPED)} is saved: --resume continues from it"
-            say(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
+        hint = f"{Path(runner.work_dir, _STOPPED)} is saved, and the run can be resumed"
+        say(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")
         sys.exit(128 + signal.SIGTERM)
 
 
+@contextmanager
+def restored_signal() -> Iterator[None]:
+    """Restore the handler of SIGTERM that the block replaces."""
+    former = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, former)
+
+
 def _leave_process_group(init: Callable[[int], None], worker: int) -> None:
-    """Take a worker, which the run needs until it ends, out of the group of processes to which
-    torchrun sends SIGTERM. Then call the loader's own `init`.
+    """Take a worker out of the group of processes to which torchrun sends SIGTERM.
+
+    The run needs its workers until it ends. The loader's own `init` is called afterwards.
     """
     if hasattr(os, "setpgid"):  # not on Windows
         os.setpgid(0, 0)

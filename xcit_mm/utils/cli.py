@@ -29,11 +29,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def name_on_command_line(self, argument: str) -> str:
         """Return how a user gives an argument of a function: as `--option`, or as `PLACE`."""
-        for action in self._actions:
-            if action.dest == argument:
-                place = str(action.metavar or argument.upper())
-                return action.option_strings[-1] if action.option_strings else place
-        return argument
+        actions = [action for action in self._actions if action.dest == argument]
+        names = [action.option_strings[-1] for action in actions if action.option_strings]
+        names += [str(action.metavar or argument.upper()) for action in actions]
+        return next(iter(names), argument)
 
 
 def score(text: str) -> float:

@@ -1,8 +1,11 @@
-"""Private names and older versions of other libraries. What this package replaces in another
-library, it replaces for the time of a call, and here.
+"""Private names and older versions of other libraries.
+
+All patches of other libraries are in this module, and each is undone after the call.
 """
 
 import multiprocessing
+import pickle
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -15,7 +18,7 @@ from mmengine.model.utils import _BatchNormXd
 from mmengine.runner import BaseLoop, CheckpointLoader, Runner, checkpoint
 from mmengine.utils import digit_version
 from mmengine.utils.dl_utils.parrots_wrapper import SyncBatchNorm
-from torch import nn
+from torch import _utils, nn, serialization
 from torch.nn.modules import module as _all_modules
 
 # torch 2.13 has no public base class of BatchNorm layers and SyncBatchNorm.
@@ -29,6 +32,23 @@ MMCV_OPERATORS = "mmcv._ext"
 
 TORCH = digit_version(torch.__version__)[:2]
 """Version of torch, such as (2, 1)."""
+
+# The unpickler whose operations a subclass can replace, and the functions by which a file of
+# `torch.save` rebuilds tensors.
+PythonUnpickler: Any = pickle._Unpickler
+TENSOR_FUNCTIONS = (_utils._rebuild_tensor, _utils._rebuild_tensor_v2, _utils._rebuild_parameter)
+
+
+def python3_name(module: str, name: str) -> tuple[str, str]:
+    """Return module and name in Python 3 for those in a pickle of protocol 2."""
+    module, name = NAME_MAPPING.get((module, name), (module, name))
+    return IMPORT_MAPPING.get(module, module), name
+
+
+def is_torchscript(path: Path) -> bool:
+    """Return whether a zip archive holds code that `torch.load` would run."""
+    with serialization._open_zipfile_reader(str(path)) as archive:
+        return serialization._is_torchscript_zip(archive)
 
 
 def is_compiling() -> bool:

@@ -1,4 +1,4 @@
-"""Which of the processes of torchrun this one is."""
+"""Which process of a run this one is."""
 
 import os
 from datetime import timedelta
@@ -7,8 +7,13 @@ import torch
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return the number of this process, from 0, and how many there are. Without torchrun: 0, 1."""
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    """Return the number of this process, from 0, and how many there are.
+
+    Before torch.distributed is initialised, they are those that torchrun says; without it 0 and 1.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def is_first() -> bool:

@@ -1,11 +1,11 @@
 """Weights from files to tensors: published files, a reader, layouts, and matching to a model."""
 
 from .layouts import Weights, parse_checkpoint
+from .lookup import load_checkpoint
 from .matching import load_pretrained, match_model, match_trunk
 from .published import PUBLISHED, PublishedFile, ensure_downloaded
 from .reader import load_from_file
 from .strict_load import StrictLoadHook
-from .zoo import load_checkpoint
 
 __all__ = [
     "PUBLISHED",

@@ -1,6 +1,6 @@
-"""Types that a checkpoint may hold besides tensors and plain values, by their names in a file.
+"""Types that a checkpoint may hold in addition to tensors and plain values.
 
-None of them opens a file, imports a module or calls what the file chooses.
+None of them opens a file, imports a module or calls a function that the file chooses.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 
-# Functions that checkpoints of mmengine name through `getattr`: statistics of a log, and the shape
+# Checkpoints of mmengine name these functions through `getattr`: statistics of a log, and the shape
 # of a schedule.
 _FUNCTIONS: dict[type, tuple[str, ...]] = {
     HistoryBuffer: ("min", "max", "mean", "current"),
@@ -29,7 +29,7 @@ def _get_function(owner: Any, name: str) -> Callable:
 
 
 class _ConfigValues(dict):
-    """The values of an mmengine `Config`, whose own class opens files."""
+    """The values of an mmengine `Config`. The original class opens files."""
 
     def __setstate__(self, state: tuple) -> None:
         self.update(state[0])
@@ -43,7 +43,7 @@ def _make_list(items: Iterable = (), length: int | None = None) -> list:
     return list(items)
 
 
-# The functions by which pickle rebuilds arrays and scalars of numpy.
+# Functions that rebuild arrays and scalars of numpy.
 _NUMPY_FUNCTIONS: list[Any] = [np.ndarray(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
 
 CHECKPOINT_TYPES: list[Any] = [
@@ -78,4 +78,4 @@ SUBSTITUTES: list[Any] = [
         for prefix in ("", "Pure")
     ),
 ]
-"""Types in other training files by their names there. Some are read as a simpler type."""
+"""Types in other training files, with their names there. Some are read as a simpler type."""

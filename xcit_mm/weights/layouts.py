@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..archs import ARCHS, arch_name, resolve_arch
-from .bands import LINEAR_STEM, stem_key
+from .stem import LINEAR_STEM, stem_key
 
 # Prefixes of the keys that only a classifier has, and only a pyramid.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
@@ -80,7 +80,7 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False, prefix: str | None 
         prefix: Take only the tensors whose names begin with it, as mmengine does.
 
     Raises:
-        ValueError: If it holds no XCiT, or several, or lacks the averaged weights that `use_ema`
+        ValueError: If it holds no XCiT, or several, or not the averaged weights that `use_ema`
             requires.
     """
     state = _unwrap(checkpoint, use_ema)
@@ -106,9 +106,12 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False, prefix: str | None 
 
 
 def list_prefixes(checkpoint: Any, use_ema: bool = False) -> list[str]:
-    """List the prefixes of the models in the content of a file, as `parse_checkpoint` takes them.
-    That of a model without a prefix is ''. Without an XCiT there is none. Raises ValueError if the
-    content holds no weights.
+    """List the prefixes of the models in a file, as `parse_checkpoint` takes them.
+
+    A model without a prefix has ''. A file without an XCiT has an empty list.
+
+    Raises:
+        ValueError: If the file holds no weights.
     """
     return [_model_prefix(backbone) for backbone in _find_backbones(_unwrap(checkpoint, use_ema))]
 
@@ -148,9 +151,7 @@ def _choose_model(state: Mapping[str, Tensor], prefix: str | None) -> str:
 
 
 def _find_backbones(state: Mapping[str, Tensor]) -> list[str]:
-    """List the prefixes under which names are those of a whole backbone, else the first under which
-    some are.
-    """
+    """List the prefixes of whole backbones, or else the first prefix of a part of one."""
     of_blocks = dict.fromkeys(match[1] for match in map(_BLOCK.match, state) if match)
     of_stems = {match[1] for match in map(_STEM.match, state) if match}
     return [prefix for prefix in of_blocks if prefix in of_stems] or list(of_blocks)[:1]
@@ -192,9 +193,15 @@ def _rename_as_published(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], s
 
 
 def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
-    """Return architecture and patch size of a trunk, such as 's12/p16', or '32x12x4/p8': width,
-    depth and heads. `depth` replaces the number of blocks of a trunk that ends early. Raises as
-    `backbone_options`.
+    """Return architecture and patch size of a trunk, such as 's12/p16'.
+
+    An architecture that is not published is given by width, depth and heads, as in '32x12x4/p8'.
+
+    Args:
+        depth: Replaces the number of blocks of a trunk that ends early.
+
+    Raises:
+        ValueError: As `backbone_options`.
     """
     options = backbone_options(trunk)
     arch = resolve_arch(options["arch"])
@@ -211,10 +218,10 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
     """
     for key in ("blocks.0.norm1.weight", "blocks.0.attn.temperature"):
         if key not in trunk:
-            raise ValueError(f"it lacks {key}")
+            raise ValueError(f"it has no {key}")
     stem = stem_key(trunk)
     if stem not in trunk or trunk[stem].dim() != 4:
-        raise ValueError(f"it lacks filters of the stem, {stem}")
+        raise ValueError(f"it has no filters of a stem, {stem}")
     last_block = max(int(key.split(".")[1]) for key in trunk if key.startswith("blocks."))
     if last_block > len(trunk):  # no memory is taken for blocks that cannot be there
         raise ValueError(f"it has a block {last_block}, but {len(trunk)} tensors")

@@ -1,4 +1,4 @@
-"""Matching of a checkpoint to a model: it fills the whole model, or an error says why not."""
+"""Match a checkpoint to a model: it fills the whole model, or an error says why not."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from ..utils.errors import preview
 from ..utils.output import log_line
-from .bands import with_stem_for_bands
-from .classes import KEEP_HINT
+from .class_names import KEEP_HINT
 from .layouts import CLASSIFIER_PREFIXES, PYRAMID_PREFIXES, Weights, describe, parse_checkpoint
-from .zoo import load_checkpoint
+from .lookup import load_checkpoint
+from .stem import with_stem_for_bands
 
 _MASK_HEAD_PREFIX = "roi_head.mask_head."  # of mmdet
 
@@ -26,17 +26,17 @@ def load_pretrained(
 ) -> None:
     """Fill a backbone or a classifier from a checkpoint in any layout: all of it, or nothing.
 
-    A file may lack the pyramid, but not a part of it. What the model lacks, such as class attention
-    or blocks after the last tap, remains unused.
+    A file has the whole pyramid or none of it. Tensors for parts that the model does not have, such
+    as class attention or blocks after the last tap, remain unused.
 
     Args:
         backbone: A backbone of this package.
         checkpoint: A path, a URL or `xcit://NAME`.
         use_ema, prefix: See `parse_checkpoint`.
         strict_heads: False lets the head of a classifier keep its initial values if the file has no
-            head or a head for other classes.
-        fill_stem: Make the stem of a backbone of other bands from a file for RGB, as
-            `bands.stem_for_bands` does.
+            head, or a head for other classes.
+        fill_stem: Whether `stem_for_bands` makes the stem of a backbone for other bands from a file
+            for RGB.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -68,8 +68,9 @@ def match_model(
     fill_stem: bool = False,
     prefix: str | None = None,
 ) -> dict[str, Tensor]:
-    """Return the state dict with which a checkpoint fills a detector, segmentor or classifier. The
-    options are those of `StrictLoadHook`.
+    """Return the state dict with which a checkpoint fills a detector, segmentor or classifier.
+
+    The options are those of `StrictLoadHook`.
 
     Raises:
         ValueError: If the model has another backbone, or if the file does not fit.
@@ -94,7 +95,7 @@ def match_model(
         heads = _match_heads(expected_heads, heads, strict_heads)
     except ValueError as error:
         raise ValueError(f"the checkpoint does not fit the model: {error}") from None
-    # mmengine requires all tensors. Heads that are left out keep their initial values.
+    # mmengine requires all tensors. Layers that the file does not fill keep their initial values.
     return initial | {f"backbone.{key}": tensor for key, tensor in trunk.items()} | heads
 
 
@@ -103,8 +104,8 @@ def match_trunk(
 ) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint that fill a backbone or a classifier.
 
-    A file with levels of the pyramid must fill it, another file may lack it. The options are those
-    of `load_pretrained`.
+    A file with a level of the pyramid must fill the pyramid. The options are those of
+    `load_pretrained`.
 
     Raises:
         ValueError: If they do not fit. The message names an option that helps a training to start.
@@ -132,9 +133,14 @@ def match_trunk(
 def match_backbone(
     backbone: Any, weights: Weights, depth: int, unused: tuple[str, ...], prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Return the tensors that fill a backbone, which names its trunk, but not its pyramid, with
-    `prefix`. Blocks after the last tap, up to `depth`, levels that the pyramid lacks, and tensors
-    with an `unused` prefix are left out.
+    """Return the tensors that fill a backbone.
+
+    Tensors for blocks after the last tap and for other levels of the pyramid are left out.
+
+    Args:
+        depth: Number of blocks that the file may have.
+        unused: More prefixes of tensors that are left out.
+        prefix: What precedes the names of the backbone's trunk, but not those of its pyramid.
     """
     expected = backbone.state_dict()
     if not weights.needs_pyramid:
@@ -152,7 +158,7 @@ def match_backbone(
 def _match_heads(
     expected: dict[str, Tensor], heads: dict[str, Tensor], strict: bool
 ) -> dict[str, Tensor]:
-    """Return the tensors that fill the heads: all, or, if not strict, those of equal shapes."""
+    """Return the tensors that fill the heads: all, or those of equal shapes if not `strict`."""
     if not strict:
         # A Faster R-CNN may start from the file of a Mask R-CNN.
         if not any(key.startswith(_MASK_HEAD_PREFIX) for key in expected):
@@ -163,7 +169,8 @@ def _match_heads(
             if key not in heads or heads[key].shape != tensor.shape
         )
         if others:
-            log_line(f"of other shapes, so they keep their initial values: {', '.join(others)}")
+            line = "these layers have other shapes, so they keep their initial values"
+            log_line(f"{line}: {', '.join(others)}")
         return check_coverage(without(expected, others), without(heads, others))
     try:
         return check_coverage(expected, heads)
@@ -180,7 +187,7 @@ def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> 
     """Return `state` if it has the expected names, shapes and types and is finite, or raise."""
     missing = [key for key in expected if key not in state]
     if missing:
-        raise ValueError(f"it lacks {preview(missing)}")
+        raise ValueError(f"it has no {preview(missing)}")
     unknown = [key for key in state if key not in expected]
     if unknown:
         raise ValueError(f"it holds the unknown {preview(unknown)}")

@@ -1,25 +1,28 @@
-"""`pickle` for `torch.load` before 2.6: builds tensors, plain values and the types of `allowed`.
+"""`pickle` for `torch.load` before 2.6: it builds tensors, plain values and the types of `allowed`.
 
-`weights_only` takes no other types there, and runs TorchScript archives (CVE-2025-32434). This one
-imports nothing, and calls only what a file finds by a name on its list.
+There, `weights_only=True` refuses the types of `allowed` and runs TorchScript archives
+(CVE-2025-32434). This unpickler imports nothing. It calls only functions on its own list, which a
+file finds by their names.
 """
 
 import pickle
 import sys
 import tarfile
-from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import _utils, serialization
 
+from ..utils.compat import TENSOR_FUNCTIONS, PythonUnpickler, is_torchscript, python3_name
 from .allowed import CHECKPOINT_TYPES, SUBSTITUTES
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Return bytes, which protocol 2 writes as text. Other encodings would import their modules."""
+    """Return bytes, which protocol 2 writes as text.
+
+    Python would import the module of another encoding.
+    """
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"bytes of the encoding {encoding}")
     return text.encode("latin1")
@@ -31,7 +34,7 @@ _NAMES: dict[str, Any] = {
     **{str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)},
 }
 for _entry in (
-    *(_utils._rebuild_tensor, _utils._rebuild_tensor_v2, _utils._rebuild_parameter),
+    *TENSOR_FUNCTIONS,
     *(OrderedDict, Counter, torch.Size, torch.device, set, bytearray, complex),
     *CHECKPOINT_TYPES,
     *SUBSTITUTES,
@@ -41,7 +44,7 @@ for _entry in (
     else:
         _NAMES[f"{_entry.__module__}.{_entry.__qualname__}"] = _entry
 _CALLABLE = {id(value) for value in _NAMES.values()}
-# What protocol 2, that of `torch.save`, writes, as torch 2.6 reads it.
+# `torch.save` writes these operations of protocol 2, and torch 2.6 reads no others.
 _OPERATIONS = """
     PROTO STOP MARK GLOBAL BINGET LONG_BINGET BINPUT LONG_BINPUT NONE NEWTRUE NEWFALSE
     BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE BINSTRING SHORT_BINSTRING
@@ -50,16 +53,12 @@ _OPERATIONS = """
 _CODES = [getattr(pickle, name)[0] for name in _OPERATIONS.split()]
 
 
-_PythonUnpickler: Any = pickle._Unpickler  # its operations can be replaced
-
-
-class Unpickler(_PythonUnpickler):
-    """Reads what `_OPERATIONS` and `_NAMES` list, and raises UnpicklingError for the rest."""
+class Unpickler(PythonUnpickler):
+    """Reads the operations in `_OPERATIONS` and the names in `_NAMES`, and refuses all others."""
 
     def find_class(self, module: str, name: str) -> Any:
         if self.proto < 3:  # it has the names of Python 2
-            module, name = NAME_MAPPING.get((module, name), (module, name))
-            module = IMPORT_MAPPING.get(module, module)
+            module, name = python3_name(module, name)
         if f"{module}.{name}" not in _NAMES:
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is not allowed")
         return _NAMES[f"{module}.{name}"]
@@ -75,7 +74,7 @@ class Unpickler(_PythonUnpickler):
         super().load_newobj()
 
     def load_build(self) -> None:
-        # That of `pickle` takes `__setstate__` of the instance, where the file can put it.
+        # `pickle` would call the `__setstate__` of the instance, where the file can put its own.
         state = self.stack.pop()
         instance = self.stack[-1]
         type_ = type(instance)
@@ -86,12 +85,12 @@ class Unpickler(_PythonUnpickler):
             vars(instance).update(state)
 
     def load_binpersid(self) -> None:
-        # Of a 'module', torch would compare the source, and could write a patch.
+        # For a 'module' torch would compare source code, and could write a patch.
         _check(self.stack[-1][0] == "storage", "an object outside of the file")
         super().load_binpersid()
 
     dispatch: ClassVar[dict[int, Any]] = {
-        **{code: _PythonUnpickler.dispatch[code] for code in _CODES},
+        **{code: PythonUnpickler.dispatch[code] for code in _CODES},
         pickle.REDUCE[0]: load_reduce,
         pickle.NEWOBJ[0]: load_newobj,
         pickle.BUILD[0]: load_build,
@@ -110,16 +109,14 @@ def load(file: Any, **options: Any) -> Any:
 
 
 def load_file(path: Path, map_location: Any, is_zip: bool) -> Any:
-    """Read a file of `torch.save`, of a zip archive only the tensors that are used.
+    """Read a file of `torch.save`. From a zip archive only the tensors that are used are read.
 
     Raises:
         UnpicklingError: If the file holds other objects, or is an archive that torch would run or
             unpack.
     """
     if is_zip:
-        with serialization._open_zipfile_reader(str(path)) as archive:
-            is_script = serialization._is_torchscript_zip(archive)
-        _check(not is_script, "a TorchScript archive")
+        _check(not is_torchscript(path), "a TorchScript archive")
     else:
         _check(not tarfile.is_tarfile(path), "a tar archive, as of torch 0.1,")
     own = sys.modules[__name__]

@@ -1,18 +1,19 @@
 """The published files: their facts, and downloads."""
 
+import csv
 import os
 import sys
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
 import torch
-from mmengine import dist
+from mmengine.dist import barrier
 
-from ..archs import ARCHS, PATCH_SIZES, SIZES
 from ..utils.atomic import atomic_path
+from ..utils.ranks import is_first
 from .reader import load_from_file
 
 REMOTE_PREFIXES = ("xcit://", "http://", "https://")
@@ -20,14 +21,14 @@ PUBLISHED_ROOT = "https://dl.fbaipublicfiles.com/xcit/"
 
 
 class PublishedFile(NamedTuple):
-    """A file of weights that the paper's authors published.
+    """A file of weights that the paper's authors published: a row of `published.csv`.
 
     Attributes:
-        resolution: Side of the images of the training in pixels, the shorter side for COCO.
+        resolution: Side of the training images in pixels, for COCO the shorter side.
         training: Data, and method or model.
         timm_name: Name of the same weights in timm and on the Hub, or ''.
-        scale: Factor at which the model saw its training images: of COCO, what the recipe does to
-            a photo of 640 x 480 pixels.
+        scale: Factor at which the model saw its training images. For COCO it is what the recipe
+            does to a photo of 640 x 480 pixels.
     """
 
     url: str
@@ -35,70 +36,55 @@ class PublishedFile(NamedTuple):
     patch_size: int
     resolution: int
     training: str
-    timm_name: str = ""
-    licence: str = "Apache-2.0"
-    scale: float = 1.0
+    timm_name: str
+    licence: str
+    scale: float
 
 
-_DENSE = ("t12", "s12", "s24", "m24")
-_XCIT = "xcit_{size}_p{patch_size}"
-
-# By the path of a file: its architectures, resolution, training, and name in timm.
-_FAMILIES = {
-    f"coco/maskrcnn_{_XCIT}": (_DENSE, 800, "COCO, Mask R-CNN", ""),
-    f"ade/sem_fpn_{_XCIT}": (_DENSE, 512, "ADE20k, Semantic FPN", ""),
-    f"ade/upernet_{_XCIT}": (_DENSE, 512, "ADE20k, UperNet", ""),
-    f"{_XCIT}_224": (ARCHS, 224, "ImageNet", f"{_XCIT}_224.fb_in1k"),
-    f"{_XCIT}_224_dist": (ARCHS, 224, "ImageNet, distilled", f"{_XCIT}_224.fb_dist_in1k"),
-    f"{_XCIT}_384_dist": (ARCHS, 384, "ImageNet, distilled", f"{_XCIT}_384.fb_dist_in1k"),
-    "xcit_{size}_cp{patch_size}_dino": (("s12", "m24"), 224, "ImageNet, DINO", ""),
-}
-
-
-PUBLISHED: dict[str, PublishedFile] = {}
-"""Facts of every published file by its name, as in `xcit://NAME`."""
-
-for _path, (_archs, _resolution, _training, _timm_name) in _FAMILIES.items():
-    for _arch in _archs:
-        for _patch_size in PATCH_SIZES:
-            # The size of 's12' is 'small_12'.
-            _names = dict(size=f"{SIZES[_arch[0]]}_{_arch[1:]}", patch_size=_patch_size)
-            _file = _path.format(**_names)
-            PUBLISHED[_file.rpartition("/")[2]] = PublishedFile(
-                f"{PUBLISHED_ROOT}{_file}.pth",
-                _arch,
-                _patch_size,
-                _resolution,
-                _training,
-                _timm_name.format(**_names),
-                scale=1.67 if _training.startswith("COCO") else 1.0,
+def _read_table() -> dict[str, PublishedFile]:
+    files = {}
+    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as table:
+        for row in csv.DictReader(table):
+            facts: dict[str, Any] = dict(row)
+            name = facts.pop("name")
+            facts.update(
+                patch_size=int(row["patch_size"]),
+                resolution=int(row["resolution"]),
+                scale=float(row["scale"]),
             )
+            files[name] = PublishedFile(**facts)
+    return files
+
+
+PUBLISHED = _read_table()
+"""Facts about every published file by its name, as in `xcit://NAME`."""
 
 _BY_TIMM_NAME = {file.timm_name: name for name, file in PUBLISHED.items() if file.timm_name}
 
 
 def published_name(name: str) -> str:
-    """Return a name without `xcit://`, and that of timm as the authors' name of the same file."""
+    """Return a name without `xcit://`. A name from timm becomes the authors' name."""
     name = name.removeprefix("xcit://")
     return _BY_TIMM_NAME.get(name, name)
 
 
 def local_path(name: str) -> Path:
-    """Return where a file from the web is stored, downloaded or not."""
+    """Return where a file from the web is stored, whether or not it has been downloaded."""
     default = f"{torch.hub.get_dir()}/checkpoints"
     folder = Path(os.environ.get("XCIT_MM_WEIGHTS") or default).expanduser()
     name = published_name(name)
-    if name.startswith(REMOTE_PREFIXES):
-        file = Path(urlparse(name).path)  # another server may have a file of this name
-        return folder / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
-    if name not in PUBLISHED:
+    if name in PUBLISHED:
+        return folder / f"{name}.pth"
+    if not name.startswith(REMOTE_PREFIXES):
         raise ValueError(f"{name!r} is not a published name: run xcit-mm weights list")
-    return folder / f"{name}.pth"
+    file = Path(urlparse(name).path)  # another server may have a file with this name
+    return folder / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
 
 
 def ensure_downloaded(name: str) -> Path:
-    """Return the local path of a file from the web, which the first of several processes downloads
-    if necessary.
+    """Download a file from the web, unless an earlier call did, and return its local path.
+
+    In a distributed run the first process downloads while the others wait.
 
     Args:
         name: A URL, or a published name, the authors' or timm's, with or without `xcit://`.
@@ -110,8 +96,8 @@ def ensure_downloaded(name: str) -> Path:
     path = local_path(name)
     file = PUBLISHED.get(published_name(name))
     url = file.url if file else name
-    if dist.get_rank() > 0:
-        dist.barrier()
+    if not is_first():
+        barrier()
     try:
         if not path.exists():
             with atomic_path(path, is_shared=True) as part:
@@ -123,6 +109,6 @@ def ensure_downloaded(name: str) -> Path:
             fix = f"take hf://timm/{file.timm_name}, which has the same weights, or {fix}"
         raise ConnectionError(f"cannot download {url} ({error}): {fix}") from error
     finally:
-        if dist.get_rank() == 0:
-            dist.barrier()
+        if is_first():
+            barrier()
     return path

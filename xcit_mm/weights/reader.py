@@ -29,8 +29,8 @@ _lock = threading.Lock()  # the substitutes apply to all threads
 def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
     """Read a local .pth or .safetensors file without running anything in it.
 
-    Its first bytes decide how it is read, not its suffix. Of a file of torch 1.6 or newer only the
-    tensors that are used are read from the disk.
+    The first bytes decide how the file is read, not its suffix. From a file of torch 1.6 or newer,
+    only the tensors that are used are read from the disk.
 
     Args:
         map_location: See `torch.load`. Safetensors are read to the CPU.
@@ -61,7 +61,7 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
 
 
 def meta_of(checkpoint: Any) -> Mapping[str, Any]:
-    """Return what mmengine and mmcv 1 write about a run into the content of a file, or {}."""
+    """Return what mmengine and mmcv 1 write about a run into a file, or {}."""
     meta = checkpoint.get("meta") if isinstance(checkpoint, Mapping) else None
     return meta if isinstance(meta, Mapping) else {}
 
@@ -73,7 +73,7 @@ def check_checkpoint(path: str | Path) -> None:
 
 
 def _explain(error: Exception) -> str:
-    """Return why a file cannot be read, in one short line. Messages of torch may quote the file."""
+    """Return in one short line why a file cannot be read. torch may quote the file's content."""
     named = re.search(r"GLOBAL (\S+)", str(error))
     if named:
         fix = "save its weights alone with the program that wrote it"

@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from ..utils.compat import is_resuming, is_training_run
 from ..utils.errors import preview
 from ..utils.output import log_line
-from .classes import as_names, check_same_classes, learned_classes
+from .class_names import as_names, check_same_classes, learned_classes
 from .matching import match_model
 
 
@@ -19,17 +19,18 @@ class StrictLoadHook(Hook):
     """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
 
     It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
-    the model with its shape, nothing else, and a training's classes in their order.
+    the model with its shape, and nothing else. In a training the classes of the file must be those
+    of the data, in their order.
 
     Args:
         strict_heads: False lets a training that starts from `load_from` have other classes. Layers
-            of the heads whose shapes differ keep their initial values, and are listed.
-        fill_stem: Let `stem_for_bands` make a stem for the model's `in_channels` when training
-            starts from a file for RGB.
+            of the heads with other shapes keep their initial values, and a line lists them.
+        fill_stem: Whether `stem_for_bands` makes a stem for the model's `in_channels` when a
+            training starts from a file for RGB.
         prefix: What precedes the model's names in the file of `load_from`, such as 'teacher.'.
     """
 
-    # Before a hook copies the checkpoint's tensors, as EMAHook does by their names.
+    # EMAHook copies the checkpoint's tensors by their names, so this hook runs before it.
     priority = "VERY_HIGH"
 
     def __init__(
@@ -39,8 +40,10 @@ class StrictLoadHook(Hook):
         self.options = dict(strict_heads=strict_heads, fill_stem=fill_stem, prefix=prefix)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Check the checkpoint against the model, and give its tensors the names of the model, or
-        raise ValueError.
+        """Check the checkpoint against the model, and give its tensors the model's names.
+
+        Raises:
+            ValueError: If the checkpoint does not fit.
         """
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
@@ -54,7 +57,7 @@ class StrictLoadHook(Hook):
                 check_same_classes("the checkpoint", learned, classes)
             elif learned and classes and learned != classes:
                 other = f"the file has learned other classes, {preview(learned)}"
-                log_line(f"{other}: layers of equal shapes start from these, others anew")
+                log_line(f"{other}: only layers of equal shapes start from their weights")
             if not is_resuming(runner):
                 options = self.options
         checkpoint["state_dict"] = match_model(model, checkpoint, **options)

@@ -1,8 +1,8 @@
-"""The folder of a training: its config, its last checkpoint and the best that it recorded."""
+"""The folder of a training: its config, its last checkpoint and the best one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..utils.errors import preview
 from .reader import load_from_file, meta_of
@@ -18,26 +18,53 @@ BEST = "best_ckpt"
 _CHANGED_BY_RESUMING = ("load_from = ", "resume = ", "work_dir = ", "launcher = ")
 
 
-def find_config_in(folder: Path) -> str:
-    """Return the config of a training's folder: the one whose text the last checkpoint has, or the
-    only one if it has none.
+class Model(NamedTuple):
+    """Where the parts of a model are.
+
+    Attributes:
+        config: Path of its config, or None.
+        checkpoint: Path, URL or `xcit://NAME` of its weights, or None.
+        problem: Why one of them is None, and what to do.
+    """
+
+    config: str | None
+    checkpoint: str | None
+    problem: str = ""
+
+
+def find_in(folder: Path) -> Model:
+    """Find config and checkpoint of the model in a folder.
+
+    In the folder of a training, the last checkpoint has the text of its config and names the best
+    checkpoint. Without a best one the last is taken. A named checkpoint may be missing from the
+    disk. Another folder is a model if it has one config and one checkpoint.
 
     Raises:
-        FileNotFoundError: If the folder has no such config, or several.
         ValueError: If the last checkpoint cannot be read.
     """
+    last = last_checkpoint(folder)
+    content = load_from_file(last) if last and Path(last).is_file() else None
+    trained = meta_of(content).get("cfg")
     configs = sorted(folder.glob("*.py"))
-    names = ", ".join(path.name for path in configs) or "none"
-    needed = "one config"
-    trained = meta_of(_read_last(folder)).get("cfg")
+    config = _choose_config(configs, trained)
+    checkpoints = [_best_checkpoint(last, content)] if last else _list_checkpoints(folder)
+    checkpoint = checkpoints[0] if len(checkpoints) == 1 else None
+    problems = []
+    if config is None:
+        needed = f"the config of {last}" if trained else "one config"
+        problems.append(f"{needed}, but has {_names(configs)}")
+    if checkpoint is None:
+        problems.append(f"one checkpoint, but has {_names(checkpoints)}")
+    problem = f"{folder} must have {', and '.join(problems)}: give config and checkpoint"
+    return Model(config, checkpoint, problem if problems else "")
+
+
+def _choose_config(configs: list[Path], trained: str | None) -> str | None:
+    """Return the config with the text of a checkpoint, or the only one if it has no text."""
     if trained:
-        needed = f"the config of {last_checkpoint(folder)}"
         lines = _lines_of_run(trained)
         configs = [path for path in configs if _lines_of_run(path.read_text("utf-8")) == lines][:1]
-    if len(configs) != 1:
-        fix = "give config and checkpoint"
-        raise FileNotFoundError(f"{folder} must have {needed}, but has {names}: {fix}")
-    return str(configs[0])
+    return str(configs[0]) if len(configs) == 1 else None
 
 
 def _lines_of_run(config: str) -> list[str]:
@@ -45,35 +72,27 @@ def _lines_of_run(config: str) -> list[str]:
     return [line for line in config.splitlines() if not line.startswith(_CHANGED_BY_RESUMING)]
 
 
-def find_checkpoint_in(folder: Path) -> str | None:
-    """Return the best checkpoint of a training's folder, which its last checkpoint names, or else
-    the last; or the only checkpoint of another folder. It may be missing.
-
-    Raises:
-        ValueError: If the folder has several checkpoints, none of which is the last, or if the last
-            cannot be read.
-    """
-    last = last_checkpoint(folder)
-    if last:
-        best = best_files(_read_last(folder)).values()
-        return next((str(Path(last).with_name(name)) for name in best), last)
-    files = [path for path in folder.iterdir() if path.name.endswith(CHECKPOINT_SUFFIXES)]
-    files = [folder / name for name in _HUB_FILES if folder / name in files][:1] or files
-    if len(files) > 1:
-        names = preview(sorted(path.name for path in files))
-        raise ValueError(f"{folder} has the checkpoints {names}: give config and checkpoint")
-    return str(files[0]) if files else None
+def _best_checkpoint(last: str, content: Any) -> str:
+    """Return the best checkpoint that the content of the last one records, or else the last."""
+    best = best_files(content).values()
+    return next((str(Path(last).with_name(name)) for name in best), last)
 
 
-def _read_last(folder: Path) -> Any:
-    """Return the content of the last checkpoint of a training's folder, None without its file."""
-    last = last_checkpoint(folder)
-    return load_from_file(last) if last and Path(last).is_file() else None
+def _list_checkpoints(folder: Path) -> list[str]:
+    """List the checkpoints in a folder. A repository of the Hub counts as one."""
+    files = sorted(path for path in folder.iterdir() if path.name.endswith(CHECKPOINT_SUFFIXES))
+    of_hub = [folder / name for name in _HUB_FILES if folder / name in files]
+    return list(map(str, of_hub[:1] or files))
+
+
+def _names(paths: Iterable[str | Path]) -> str:
+    return preview([Path(path).name for path in paths]) or "none"
 
 
 def best_files(checkpoint: Any) -> dict[str, str]:
-    """Return the names of the files of the best checkpoints that a checkpoint of mmengine records,
-    one for each metric, by their keys in `runtime_info`.
+    """Return the file names of the best checkpoints that a checkpoint of mmengine records.
+
+    There is one for each metric, by its key in `runtime_info`.
     """
     hub = checkpoint.get("message_hub") if isinstance(checkpoint, Mapping) else None
     info = (hub or {}).get("runtime_info") or {}
@@ -81,10 +100,10 @@ def best_files(checkpoint: Any) -> dict[str, str]:
 
 
 def last_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that a run saved last, which may be missing, or None if none was saved.
+    """Return the checkpoint that a run saved last, or None if it saved none. It may be missing.
 
-    The file of that name in the work folder counts, which may have been moved. The path that the
-    run wrote counts on a server, or in a folder that is not a work folder.
+    Work folders may be moved, so a file with the recorded name in the folder is preferred. The
+    recorded path is used for URLs and for checkpoints that were saved elsewhere.
     """
     pointer = work_dir / "last_checkpoint"
     saved = pointer.read_text("utf-8").strip() if pointer.is_file() else ""

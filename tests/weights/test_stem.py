@@ -5,8 +5,8 @@ import torch
 from helpers.weight_files import MINI, load_in_runner, same, segmentor
 
 from xcit_mm import XCiT
-from xcit_mm.weights.bands import stem_key
 from xcit_mm.weights.matching import load_pretrained
+from xcit_mm.weights.stem import stem_key
 
 
 @pytest.mark.parametrize("patch_embed", ["conv", "linear"])

@@ -1,5 +1,21 @@
+# The config of a fine-tuning. `finetune` writes it beside the data, with its own values down to the
+# line "The same in every config".
+source = None
+training = dict(ann_file="train.json", data_prefix=dict(img=""))
+held_out = dict(ann_file="val.json", data_prefix=dict(img=""))
+is_validated = True
+classes = ()
+max_iters = 1000
+batch_size = 2
+load_from = None
+learning_rate = 1e-4
+constructor = "LayerDecayOptimWrapperConstructor"
+clip_grad = None
+train_pipeline = []
+test_pipeline = []
+metric = ["bbox"]
 
-# The same in every config that `train --from` writes.
+# The same in every config that `finetune` writes.
 work_dir = None  # not that of an earlier training
 resume = False
 custom_hooks = [
@@ -47,7 +63,7 @@ val_cfg = dict(_delete_=True, type="ValLoop") if is_validated else None
 
 optim_wrapper = dict(
     _delete_=True,
-    type="OptimWrapper",  # --amp trains in mixed precision
+    type="OptimWrapper",  # `amp` trains in mixed precision
     optimizer=dict(type="AdamW", lr=learning_rate, weight_decay=0.05),
     clip_grad=clip_grad,
     constructor=constructor,

@@ -11,7 +11,7 @@ from helpers.weight_files import load_in_runner, same
 from mmengine.config import Config
 
 from xcit_mm.prediction import Predictor
-from xcit_mm.weights.classes import learned_classes
+from xcit_mm.weights.class_names import learned_classes
 
 CLASSIFIER = ("decode_head.conv_seg.weight", "decode_head.conv_seg.bias")
 LABELS = ("background", "circle", "square", "triangle", "star")
@@ -69,7 +69,7 @@ def test_predictions_and_exports_of_other_classes_are_refused(models, tmp_path):
         Predictor.from_pretrained(models["seg"][0], checkpoint)
     deployment = pytest.importorskip("xcit_mm.deployment")  # not with torch below 2.8
     with pytest.raises(ValueError, match=refusal):
-        deployment.export_model(models["seg"][0], checkpoint, tmp_path / "model.onnx")
+        deployment.export(models["seg"][0], tmp_path / "model.onnx", checkpoint=checkpoint)
 
 
 def test_names_in_a_file_are_those_of_the_config(models, tmp_path, monkeypatch):

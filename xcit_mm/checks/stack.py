@@ -10,10 +10,10 @@ import torch
 from mmengine.device import get_device
 from mmengine.utils import digit_version
 
-from ..checks.findings import Finding, fail, ok
 from ..ops import is_compiled
 from ..utils.errors import reason
 from ..version import __version__
+from .findings import Finding, fail, ok
 
 # Modules of the stack, and the versions that xcit_mm needs; those that may lack.
 NEEDED = dict(mmengine="0.10", torch="2.1", cv2="4", mmcv="2.0", mmdet="3.3", mmseg="1.2")

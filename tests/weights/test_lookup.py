@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 import xcit_mm
 from xcit_mm import XCiT
+from xcit_mm.weights.lookup import find_config, find_model, load_checkpoint
 from xcit_mm.weights.published import PUBLISHED
-from xcit_mm.weights.zoo import find_config, find_model, load_checkpoint
 
 NAME = "maskrcnn_xcit_small_12_p16"
 
@@ -48,7 +48,7 @@ def test_what_a_name_stands_for_is_reported(capsys):
     [
         ("maskrcnn_xcit_smal_12_p16", "try maskrcnn_xcit_small_12_p16"),
         ("xyz", "`xcit-mm weights list`"),
-        ("config.py", "config.py has no checkpoint"),
+        ("config.py", "checkpoint: config.py has no checkpoint: give one"),
     ],
 )
 def test_a_wrong_name_is_rejected_with_similar_names(model, named):
@@ -56,11 +56,19 @@ def test_a_wrong_name_is_rejected_with_similar_names(model, named):
         find_model(model)
 
 
+def test_a_wrong_name_of_weights_is_rejected_with_similar_names():
+    with pytest.raises(ValueError, match="try maskrcnn_xcit_small_12_p16"):
+        load_checkpoint("xcit://maskrcnn_xcit_smal_12_p16")
+
+
 def test_a_checkpoint_alone_finds_the_config_beside_it(work_dir):
     checkpoint = str(work_dir / "iter_1.pth")
     assert find_model(checkpoint) == (str(work_dir / "mine.py"), checkpoint)
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*iter_3\.pth"):
         find_model(str(work_dir / "iter_3.pth"))
+    (work_dir / "mine.py").unlink()
+    with pytest.raises(ValueError, match=r"iter_1\.pth has no config beside it: give the config"):
+        find_model(checkpoint)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
-"""The config of a fine-tuning, and the data that it names, which are written anew at a start."""
+"""The config of a fine-tuning, and the objects that each start writes again."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,34 +8,36 @@ from mmengine.config import Config
 from ..datasets import Dataset, Source, read_dataset, write_dataset
 from ..models.build import has_pyramid
 from ..utils.atomic import atomic_write
-from ..utils.shipped import shipped_folder
-from ..weights.classes import configured_classes
+from ..utils.configs import shipped_folder
+from ..utils.output import say
+from ..weights.class_names import configured_classes
 
 _BATCH_SIZE = 2
+_END_OF_VALUES = "# The same in every config that `finetune` writes.\n"
 
 
 def write_config(
-    config: Path, cfg: Config, dataset: Dataset, source: Source, values: dict[str, Any]
+    config: Path,
+    cfg: Config,
+    dataset: Dataset,
+    arguments: dict[str, dict[str, Any]],
+    values: dict[str, Any],
 ) -> None:
-    """Write a config that trains a model on a data set, read from a source, for 12 epochs, at least
-    1000 iterations, and beside it the folder of its objects, which maps do not have.
+    """Write the config of a fine-tuning of 12 epochs, at least 1000 iterations.
 
     Args:
         cfg: The model's own config, with its checkpoint as `load_from`.
-        values: Those of `adapt`.
+        arguments: The arguments with which mmdet or mmseg reads 'train' and 'val'.
+        values: What `adapt` returns, `large`, the user's files as `source`, and for a labelled
+            raster `raster`.
     """
-    folder = config.resolve().with_name(f"{config.stem}-coco")
-    arguments = write_dataset(dataset, folder)
     optim_wrapper = cfg.get("optim_wrapper") or {}
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
     rate = 1e-4 if cfg.load_from else optim_wrapper["optimizer"]["lr"]
     constructor = "DefaultOptimWrapperConstructor"
     if cfg.load_from and has_pyramid(cfg):  # lower rates nearer to the image
         constructor = "LayerDecayOptimWrapperConstructor"
-    # With all keys, since mmengine keeps those of the base.
-    files = {name: path and str(path) for name, path in vars(source).items()}
     values = values | dict(
-        source=dict(files, folder=str(folder)),
         training=arguments["train"],
         held_out=arguments.get("val", arguments["train"]),
         is_validated=dataset.val is not None,
@@ -53,29 +54,35 @@ def write_config(
     base = Path(cfg.filename).resolve().as_posix()
     shipped = base.partition("/xcit_mm/.mim/configs/")[2]
     header = (
-        f"# Fine-tunes {cfg.load_from or base}. Written by `train --from`: edit and keep it.\n"
+        f"# Fine-tunes {cfg.load_from or base}. `finetune` wrote it: edit and keep it.\n"
         f"_base_ = {f'xcit_mm::{shipped}' if shipped else base!r}\n"
     )
-    same_in_all = (shipped_folder("configs") / "_base_" / "finetuning.txt").read_text("utf-8")
+    template = (shipped_folder("configs") / "_base_" / "finetuning.py").read_text("utf-8")
+    same_in_all = template.partition(_END_OF_VALUES)[2]
     with atomic_write(config) as file:
-        file.write(f"{header}{Config(values).pretty_text}{same_in_all}".encode())
+        text = f"{header}{Config(values).pretty_text}\n{_END_OF_VALUES}{same_in_all}"
+        file.write(text.encode())
 
 
 def write_data_anew(cfg: Config) -> None:
-    """Write the objects of a config of `train --from` as the user's files are now, so that
-    corrected labels count. Raise as `read_dataset`, and ValueError if classes have changed.
+    """Write the objects of a fine-tuning again, from the user's files as they are now.
+
+    So corrected labels count. Configs that `finetune` did not write are left alone.
+
+    Raises:
+        ValueError: If the classes have changed, and as in `read_dataset`.
     """
     paths = {name: Path(path) for name, path in (cfg.get("source") or {}).items() if path}
     folder = paths.pop("folder", None)
-    if folder is None:
+    if folder is None:  # tiles are cut again by another fine-tuning
         return
     classes = configured_classes(cfg, "train") or ()
     dataset = read_dataset(Source(**paths), cfg.default_scope == "mmdet", classes)
     if dataset.classes != classes:
         problem = f"{paths['data']} has the classes {dataset.classes}, the config {classes}"
-        raise ValueError(f"{problem}: write another config by --from")
+        raise ValueError(f"{problem}: fine-tune a model into another config")
     write_dataset(dataset, folder)
-    print(dataset.describe(), file=sys.stderr)
+    say(dataset.describe())
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""A model to fine-tune, and its config for the classes and labels of another data set."""
+"""A model for a fine-tuning, and its config adapted to the classes and labels of the data."""
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,43 +15,48 @@ from ..datasets.headers import read_headers
 from ..models import MIN_SIZE
 from ..prediction.preprocessing import Preprocessing
 from ..prediction.view import trained_scale
-from ..utils.configs import read_config, type_name
-from ..weights.zoo import find_model
+from ..utils.config_parts import iter_parts, type_name
+from ..utils.configs import read_config
+from ..utils.errors import ArgumentError
+from ..weights.lookup import find_model
 
-_TAKEN = "--from takes detectors and segmentors whose heads have num_classes"
+_TAKEN = "only detectors and segmentors whose heads have num_classes can be fine-tuned"
 _WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")
 
 
-def read_model(name: str) -> Config:
-    """Read the config of a model, as in `find_model`, with its checkpoint as `load_from`. That of a
-    config alone is None: it has weights of its own to start from.
+def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
+    """Read the config of a model to fine-tune, with the weights to start from as `load_from`.
+
+    A config alone starts from the weights that it names itself: its `load_from` is None.
 
     Raises:
         FileNotFoundError: If files are missing.
         ValueError: If the model is neither a detector nor a segmentor.
     """
-    config = name
-    checkpoint = None
-    if not name.endswith(".py"):
-        config, checkpoint = find_model(name)
+    config = str(model)
+    if checkpoint or not config.endswith(".py"):
+        config, checkpoint = find_model(model, checkpoint)
         if Path(checkpoint).is_file():
             checkpoint = str(Path(checkpoint).resolve())
     cfg = read_config(config)
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):
-        raise ValueError(f"{name} is a {type_name(cfg.model)}: {_TAKEN}")
+        raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
     cfg.load_from = checkpoint
     return cfg
 
 
 def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
-    """Return the values of a config that fit a model to the classes and labels of a data set: its
-    `model`, `train_pipeline`, `test_pipeline` and, of a detector, the `metric`.
+    """Adapt the config of a model to the classes and labels of a data set.
 
     Args:
-        boxes: Whether a model with masks shall find only boxes.
+        boxes: Whether to train boxes only, with a model that could predict masks.
+
+    Returns:
+        The new values of `model`, `train_pipeline` and `test_pipeline`, and for a detector the
+        `metric`.
 
     Raises:
-        KeyError: If a data set of the config has no pipeline, as wrappers have none.
+        KeyError: If a data set in the config has no pipeline, because it is a wrapper.
         ValueError: If the model cannot be fine-tuned on the labels.
     """
     model = cfg.model.to_dict()
@@ -81,8 +86,10 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
 
 
 def scale_of_photos(cfg: Config, dataset: Dataset) -> dict[str, float | None]:
-    """Return what a config says of large images: the median factor by which the test pipeline
-    resizes the photos that are trained on, a hundred of them at most, or None if it stretches them.
+    """Return the `large` setting for a model that is trained on photos.
+
+    Its scale is the median factor by which the test pipeline resizes the training photos, of which
+    at most a hundred are asked. It is None if the pipeline stretches them.
     """
     step = math.ceil(len(dataset.train.images) / 100)
     if isinstance(dataset.train, CocoFile):
@@ -94,8 +101,13 @@ def scale_of_photos(cfg: Config, dataset: Dataset) -> dict[str, float | None]:
 
 
 def median_scale(cfg: Config, sizes: Sequence[tuple[int, int]]) -> float | None:
-    """Return the median factor by which a test pipeline resizes images of sizes, height and width,
-    or None if it stretches most of them.
+    """Return the median factor by which a test pipeline resizes images.
+
+    Args:
+        sizes: Height and width of each image.
+
+    Returns:
+        The factor, or None if the pipeline stretches most of the images.
     """
     preprocess = Preprocessing(cfg)
     factors = []
@@ -106,32 +118,19 @@ def median_scale(cfg: Config, sizes: Sequence[tuple[int, int]]) -> float | None:
 
 
 def _padded_to_cells(test_cfg: dict[str, Any]) -> dict[str, Any]:
-    """Return the `test_cfg` of mmseg's preprocessor that pads images in tests to whole cells of the
-    coarsest feature map. mmseg misplaces the map of other sizes.
+    """Return mmseg's `test_cfg` that pads images to whole cells of the coarsest feature map.
 
-    mmseg takes either a size or a divisor of it.
+    mmseg misplaces the map of an image of another size. It takes either a size or a divisor.
     """
     divisor = math.lcm(test_cfg.get("size_divisor") or 1, MIN_SIZE)
     size = dict(size=None) if "size" in test_cfg else {}
     return dict(size, size_divisor=divisor)
 
 
-def iter_parts(config: Any) -> Iterator[dict]:
-    """Iterate over the parts of a config, dicts with a type, also inside of others."""
-    if isinstance(config, dict):
-        if "type" in config:
-            yield config
-            if type_name(config) == "Albu":  # its steps are those of albumentations
-                return
-        config = list(config.values())
-    if isinstance(config, list | tuple):
-        for inner in config:
-            yield from iter_parts(inner)
-
-
 def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:
-    """Return whether a detector shall find masks. If it could, but shall not, change it to one that
-    finds boxes.
+    """Return whether a detector will find masks.
+
+    If it could, but the labels have none or the user wants boxes, its mask head is removed.
     """
     roi_head = model.get("roi_head") or {}
     if not ("panoptic_head" in model or model.get("mask_head") or roi_head.get("mask_head")):
@@ -148,7 +147,7 @@ def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:
 
 
 def _load_objects(pipelines: list[Any], has_masks: bool) -> None:
-    """Let the steps of pipelines load boxes and maybe masks, and keep photos without objects."""
+    """Let pipelines load boxes and, if wanted, masks, and keep photos without objects."""
     for step in iter_parts(pipelines):
         name = type_name(step)
         if name == "LoadAnnotations":

@@ -13,6 +13,7 @@ from ..utils.atomic import atomic_path
 from ..utils.configs import read_config
 from ..utils.errors import reason
 from ..utils.output import quiet, say
+from ..weights.lookup import find_model
 from .check import compare
 from .detectors import ExportableDetector
 from .metadata import find_unsupported, model_metadata
@@ -21,18 +22,21 @@ from .supported import check_model
 from .traceable import ExportableSegmentor, make_exportable
 
 
-def export_model(config: str | Path, checkpoint: str | Path, out: Path) -> list[str]:
-    """Export a trained model to an ONNX file for images of any size.
+def export(model: str | Path, out: str | Path, *, checkpoint: str | Path | None = None) -> float:
+    """Export a trained detector or segmentor to an ONNX file for images of any size.
 
     Its input is `image`, normalised (B, C, H, W). A segmentor returns `logits` (B, classes, H, W),
     and a detector the outputs of `ExportableDetector`. The file is written only if `compare` finds
     no difference from mmdet or mmseg.
 
     Args:
-        checkpoint: A path, a URL or `xcit://NAME`. It must fill the whole model.
+        model: A published model's name, a work folder, or a config.
+        out: The file to write, `.onnx`.
+        checkpoint: A path, a URL or `xcit://NAME`, which must fill the whole model. Default: that
+            of the model.
 
     Returns:
-        A line with the largest deviation from torch.
+        The largest deviation of an output from torch, in units of its largest value.
 
     Raises:
         FileExistsError: If the file exists.
@@ -40,30 +44,34 @@ def export_model(config: str | Path, checkpoint: str | Path, out: Path) -> list[
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
         RuntimeError: If tracing or writing fails, such as without the packages of xcit_mm[export],
             or the file does not agree with torch.
+
+    Example:
+        >>> from xcit_mm import export
+        >>> export("work_dirs/nuts", "nuts.onnx")
     """
+    out = Path(out)
     if out.exists():
-        raise FileExistsError(f"{out} exists: remove it, or give another --out")
+        raise FileExistsError(f"{out} exists: remove it, or give another path")
+    config, weights = find_model(model, checkpoint)
     cfg = read_config(config)
     check_model(cfg)
     lacking = find_unsupported(cfg)
     if lacking:
-        say(f"note: run.py lacks {lacking}: {out} is for programs of your own")
+        say(f"note: run.py has no {lacking}, so {out} is for programs of your own")
     with quiet(), torch.no_grad():
-        model = load_model(cfg, checkpoint)
+        trained = load_model(cfg, weights)
         exportable = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
-        module: Any = make_exportable(exportable(model))
-        metadata = model_metadata(cfg, model, module.outputs)
+        module: Any = make_exportable(exportable(trained))
+        metadata = model_metadata(cfg, trained, module.outputs)
         channels = cfg.model.backbone.get("in_channels", 3)
         try:
             with atomic_path(out) as path:
                 _write_onnx(module, path, channels, metadata)
                 say("compare ...")
-                deviation = compare(path, model, module.outputs, channels)
+                deviation = compare(path, trained, module.outputs, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
-    return [
-        f"{', '.join(module.outputs)}: within {deviation:.1e} of torch, in units of the largest"
-    ]
+    return deviation
 
 
 def _write_onnx(module: Any, path: Path, channels: int, metadata: dict[str, str]) -> None:

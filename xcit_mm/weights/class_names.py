@@ -1,13 +1,11 @@
-"""Classes are known by their names: which names a checkpoint has, and whether they are those of a
-config.
-"""
+"""The names of the classes in a checkpoint and in a config, and whether they are the same."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from mmengine.config import Config
 
-from ..utils.configs import data_sets, metainfo
+from ..utils.config_data import data_sets, metainfo
 from ..utils.errors import preview
 from .reader import meta_of
 
@@ -15,19 +13,20 @@ KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg 
 
 
 def learned_classes(checkpoint: Any) -> tuple[str, ...] | None:
-    """Return the names of the classes that the content of a file was trained on, or None if the
-    file, such as one that holds weights alone, does not name them.
+    """Return the names of the classes that the content of a file was trained on.
+
+    A file of weights alone does not name them: None.
     """
     meta = meta_of(checkpoint)
     dataset_meta = meta.get("dataset_meta") or {}
-    # Capital letters are of mmcv 1 and of the first checkpoints of mmdet 3, such as RTMDet's.
+    # mmcv 1 and the first checkpoints of mmdet 3, such as RTMDet's, have capital letters.
     return as_names(
         dataset_meta.get("classes") or dataset_meta.get("CLASSES") or meta.get("CLASSES")
     )
 
 
 def configured_classes(cfg: Config, split: str = "test") -> tuple[str, ...] | None:
-    """Return the names of the classes of a split in a config of mmdet or mmseg, or None."""
+    """Return the names of the classes that a split of mmdet or mmseg has, or None."""
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):  # mmpretrain takes them from folders
         return None
     for dataset in data_sets(cfg, split):
@@ -46,8 +45,9 @@ def as_names(names: Any) -> tuple[str, ...] | None:
 def check_same_classes(
     checkpoint: Any, learned: Sequence[str] | None, classes: Sequence[str] | None
 ) -> None:
-    """Raise ValueError if a checkpoint has learned other classes than those of a config, or the
-    same in another order. Classes that are not known, None, are accepted.
+    """Raise ValueError if a checkpoint has learned other classes than a config has.
+
+    The same classes in another order are an error too. Unknown classes, None, are accepted.
     """
     if learned is None or classes is None or tuple(learned) == tuple(classes):
         return
@@ -56,9 +56,9 @@ def check_same_classes(
         problem = "the config's classes in another order: "
         problem += f"{number} is {learned[number]}, not {classes[number]}"
     else:
-        lacking = preview([name for name in learned if name not in classes])
-        unknown = preview([name for name in classes if name not in learned])
+        only_learned = preview([name for name in learned if name not in classes])
+        only_configured = preview([name for name in classes if name not in learned])
         problem = "other classes than the config: "
-        problem += f"{lacking or 'no others'} instead of {unknown or 'no others'}"
+        problem += f"{only_learned or 'no others'} instead of {only_configured or 'no others'}"
     fix = "take the config that it was trained with, or a checkpoint of this config"
     raise ValueError(f"{checkpoint} has learned {problem}; {fix}; {KEEP_HINT}")

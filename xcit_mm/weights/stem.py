@@ -1,4 +1,4 @@
-"""The stem of a model for other bands than red, green and blue, made from the published stem."""
+"""A stem for bands other than red, green and blue, made from the published stem."""
 
 from collections.abc import Mapping
 
@@ -10,12 +10,16 @@ LINEAR_STEM = "patch_embed.proj.weight"
 
 
 def stem_key(trunk: Mapping[str, Tensor]) -> str:
-    """Return the published name of the stem's first weight (C, bands, h, w), linear or not."""
+    """Return the published name of the stem's first weight, (C, bands, h, w)."""
     return LINEAR_STEM if LINEAR_STEM in trunk else "patch_embed.proj.0.0.weight"
 
 
 def with_stem_for_bands(trunk: dict[str, Tensor], bands: int, fill_stem: bool) -> dict[str, Tensor]:
-    """Return the trunk with a stem for `bands`, which `fill_stem` makes from a stem for RGB."""
+    """Return the trunk with a stem for `bands`.
+
+    Raises:
+        ValueError: If the stem is for other bands, unless it is for RGB and `fill_stem` is set.
+    """
     key = stem_key(trunk)
     bands_in_file = trunk[key].shape[1]
     if bands_in_file == bands:
@@ -23,17 +27,16 @@ def with_stem_for_bands(trunk: dict[str, Tensor], bands: int, fill_stem: bool) -
     if fill_stem and bands_in_file == RGB:
         return {**trunk, key: stem_for_bands(trunk[key], bands)}
     problem = f"its stem is for {bands_in_file} bands, the model has in_channels={bands}"
-    if bands_in_file == RGB:
-        problem += "; to fine-tune: fill_stem=True in init_cfg or StrictLoadHook"
-    raise ValueError(problem)
+    fix = "; to fine-tune: fill_stem=True in init_cfg or StrictLoadHook"
+    raise ValueError(problem + (fix if bands_in_file == RGB else ""))
 
 
 def stem_for_bands(rgb: Tensor, bands: int) -> Tensor:
-    """Make filters (C, bands, h, w) of the first layer from those for RGB, (C, 3, h, w).
+    """Make the filters (C, bands, h, w) of the first layer from the filters for RGB, (C, 3, h, w).
 
-    Bands 1 to 3 are red, green and blue and keep their filters, the other bands get the mean of the
-    three. Of one or two bands, each gets the mean. The filters are scaled by 3 / `bands`, so that
-    an image whose bands are equal gives the output of a grey image.
+    Bands 1 to 3 are red, green and blue and keep their filters. The other bands get the mean of the
+    three, and so does each of one or two bands. The filters are scaled by 3 / `bands`, so that an
+    image with equal bands gives the output of a grey image.
     """
     filters = rgb.double()
     grey = filters.mean(dim=1, keepdim=True)

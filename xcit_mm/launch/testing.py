@@ -1,0 +1,66 @@
+"""Score a model on the data set of its config with mmengine's Runner, after checks."""
+
+import copy
+from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from ..checks.doctor import check_test
+from ..utils.compat import load_files_by
+from ..utils.output import quiet
+from ..utils.ranks import is_first
+from ..weights.lookup import find_model, load_checkpoint
+from ..weights.reader import check_checkpoint
+from .own_config import write_data_anew
+from .runner import build_runner, print_into_log, read_run, stop_at_failure
+
+
+def evaluate(
+    model: str | Path,
+    *,
+    checkpoint: str | Path | None = None,
+    work_dir: str | Path | None = None,
+    cfg_options: Mapping[str, Any] | None = None,
+    launcher: str = "none",
+    skip_checks: bool = False,
+) -> dict[str, float]:
+    """Score a model on the test data of its config.
+
+    Args:
+        model: A published model's name, a work folder, or a config.
+        checkpoint: A path, URL or `xcit://NAME`. Default: that of the model, of a work folder the
+            best or the last. A config alone has none.
+        work_dir: Folder of the log. Default: that of the config, or `work_dirs/NAME`.
+        cfg_options: Values that replace those of the config, by dotted key.
+        launcher: 'pytorch' if torchrun has started this process.
+        skip_checks: Whether to start without checks.
+
+    Returns:
+        The scores by the names that mmdet or mmseg give them, such as 'coco/bbox_mAP', from 0 to 1,
+        or 'mIoU', from 0 to 100.
+
+    Raises:
+        FileNotFoundError: If there is no such checkpoint.
+        ValueError: If a check fails, or the checkpoint does not fit the config.
+
+    Example:
+        >>> from xcit_mm import evaluate
+        >>> evaluate("work_dirs/nuts")["coco/bbox_mAP_50"]
+    """
+    config, weights = find_model(model, checkpoint)
+    cfg = read_run(config, work_dir, cfg_options, launcher)
+    with quiet():
+        if is_first():
+            write_data_anew(cfg)
+        check_checkpoint(weights)
+        if not skip_checks:
+            stop_at_failure(check_test(copy.deepcopy(cfg), weights))
+    cfg.load_from = weights
+    cfg.resume = False
+    for name in ("train_dataloader", "train_cfg", "optim_wrapper", "param_scheduler"):
+        cfg[name] = None
+    runner = build_runner(cfg)
+    with print_into_log(runner), load_files_by(load_checkpoint):
+        scores = runner.test()
+    return {name: float(score) for name, score in scores.items() if isinstance(score, Real)}

@@ -1,0 +1,184 @@
+"""What the name of a model stands for: the one place that tells names, folders and files apart."""
+
+import functools
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mmengine.fileio import load
+from mmengine.runner import CheckpointLoader
+
+from ..utils.configs import shipped_folder
+from ..utils.errors import ArgumentError, reason
+from ..utils.output import say
+from .published import (
+    PUBLISHED,
+    PUBLISHED_ROOT,
+    REMOTE_PREFIXES,
+    ensure_downloaded,
+    published_name,
+)
+from .reader import check_checkpoint, load_from_file
+from .work_dirs import CHECKPOINT_SUFFIXES, Model, find_in
+
+HUB_PREFIX = "hf://"
+_NO_CHECKPOINT = "has no checkpoint: give one, or the name of published weights in its place"
+
+
+def lookup(name: str | Path) -> Model:
+    """Find config and checkpoint of a model by its name. A part that it does not have is None.
+
+    Args:
+        name: One of the following. The first that fits counts.
+
+            - The path of a config, `*.py`.
+            - `hf://OWNER/NAME`, weights on the Hugging Face Hub, which are downloaded. A config
+              there is left out, because it could run code.
+            - A folder with config and weights, such as that of a training.
+            - The name of a shipped config or of published weights, with or without `xcit://`.
+            - The path or URL of weights alone.
+
+    Raises:
+        ValueError: If the name is unknown. The message has similar names.
+        ConnectionError: If the Hub has no such model or cannot be reached.
+    """
+    name = str(name)
+    if name.endswith(".py"):
+        return Model(name, None, f"{name} {_NO_CHECKPOINT}")
+    if name.startswith(HUB_PREFIX):
+        found = find_in(_download_from_hub(name))
+        return Model(None, found.checkpoint, found.problem)
+    if Path(name).expanduser().is_dir():
+        return find_in(Path(name).expanduser())
+    models = _shipped_models()
+    known_name = published_name(name)
+    if known_name in models:
+        return models[known_name]
+    if known_name in PUBLISHED:
+        fix = "give it to the init_cfg of a backbone"
+        return Model(None, f"xcit://{known_name}", f"{name} is a trunk without heads: {fix}")
+    is_url = name.startswith(("http://", "https://"))
+    if name.endswith(CHECKPOINT_SUFFIXES) or is_url or Path(name).expanduser().is_file():
+        fix = "give the config, and this file as its checkpoint"
+        return Model(None, name, f"{name} has no config beside it: {fix}")
+    similar = ", ".join(get_close_matches(known_name.lower(), {**models, **PUBLISHED}))
+    problem = f"{name} is neither a config (*.py) nor a model's name nor a work folder"
+    raise ValueError(f"{problem}: try {similar or 'the names of `xcit-mm weights list`'}")
+
+
+@functools.cache
+def _shipped_models() -> dict[str, Model]:
+    """Return the shipped models by the names of their configs and of their published weights."""
+    configs = shipped_folder("configs")
+    names = {file.url: name for name, file in PUBLISHED.items()}
+    models: dict[str, Model] = {}
+    for metafile in sorted(configs.glob("*/metafile.yml")):
+        for entry in load(metafile)["Models"]:
+            config = str(configs.parent / entry["Config"])
+            weights = names.get(entry.get("Weights"))
+            if weights:
+                models[weights] = models[entry["Name"]] = Model(config, f"xcit://{weights}")
+            else:
+                problem = f"{entry['Name']} {_NO_CHECKPOINT}"
+                models[entry["Name"]] = Model(config, None, problem)
+    return models
+
+
+def _download_from_hub(name: str) -> Path:
+    """Return the local folder of `hf://OWNER/NAME`, after a download if necessary."""
+    if find_spec("huggingface_hub") is None:
+        raise ModuleNotFoundError(f"{name} needs huggingface_hub: pip install xcit_mm[hub]")
+    from huggingface_hub import snapshot_download
+
+    repository = name.removeprefix(HUB_PREFIX)
+    try:
+        # Repositories of timm have the same weights as model.safetensors and pytorch_model.bin.
+        folder = Path(snapshot_download(repository, ignore_patterns="*.bin"))
+        if not any(path.name.endswith(CHECKPOINT_SUFFIXES) for path in folder.iterdir()):
+            folder = Path(snapshot_download(repository))
+        return folder
+    except Exception as error:  # the Hub's client and its libraries raise many types
+        problem = f"cannot download {name} ({reason(error)[:300]})"
+        raise ConnectionError(f"{problem}: check the name") from error
+
+
+def find_config(model: str | Path) -> str:
+    """Return the path of a model's config.
+
+    Args:
+        model: As in `lookup`. A checkpoint stands for the config in its folder.
+
+    Raises:
+        ValueError: If the model is unknown, has no config, or is on the Hugging Face Hub.
+        FileNotFoundError: If a checkpoint is missing.
+    """
+    return _look_up_with_config(str(model))[0]
+
+
+def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple[str, str]:
+    """Return the path of a model's config, and the path, URL or `xcit://NAME` of its checkpoint.
+
+    A line says what a name or folder stands for.
+
+    Args:
+        model: As in `find_config`.
+        checkpoint: Replaces the model's own checkpoint. The path of a config requires it.
+
+    Raises:
+        ArgumentError: If the model has no checkpoint.
+        ValueError, FileNotFoundError: As `find_config`.
+    """
+    name = str(model)
+    if checkpoint and name.endswith(CHECKPOINT_SUFFIXES):
+        problem = f"{name} is a checkpoint, not a config (*.py): the config comes first"
+        raise ArgumentError("model", problem)
+    config, found = _look_up_with_config(name)
+    weights = str(checkpoint or found.checkpoint or "")
+    if not weights:
+        raise ArgumentError("checkpoint", found.problem)
+    if config != name:
+        say(f"{name}: {config} with {weights}")
+    return config, weights
+
+
+def _look_up_with_config(name: str) -> tuple[str, Model]:
+    """Return the config of a model, which it must have, and the model."""
+    if name.startswith(HUB_PREFIX):
+        command = f"hf download {name.removeprefix(HUB_PREFIX)} --local-dir FOLDER"
+        raise ValueError(f"{name}: a config may run code: `{command}`, read it, and give FOLDER")
+    found = lookup(name)
+    if found.config is None and name.endswith(CHECKPOINT_SUFFIXES):
+        check_checkpoint(name)
+        found = found._replace(config=find_in(Path(name).expanduser().parent).config)
+    if found.config is None:
+        raise ValueError(found.problem)
+    return found.config, found
+
+
+# mmengine logs a loader by its function's name less "load_from_".
+@CheckpointLoader.register_scheme(
+    prefixes=["xcit://", HUB_PREFIX, PUBLISHED_ROOT, r"(?!.*://).*\.safetensors$"]
+)
+def load_from_xcit(filename: str, map_location: Any = "cpu") -> Any:
+    """Read published files, models of the Hub and safetensors for mmengine."""
+    return load_checkpoint(filename, map_location)
+
+
+def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
+    """Read the checkpoint of a model as `load_from_file` does, after a download if necessary.
+
+    Args:
+        name: As in `lookup`.
+
+    Raises:
+        FileNotFoundError: If there is no such file, or if a folder has no checkpoint or several.
+        ConnectionError: If the file cannot be downloaded.
+        ValueError: If the name is unknown, or the file cannot be read.
+    """
+    found = lookup(name)
+    if found.checkpoint is None:
+        raise FileNotFoundError(found.problem)
+    if found.checkpoint.startswith(REMOTE_PREFIXES):
+        return load_from_file(ensure_downloaded(found.checkpoint), map_location)
+    return load_from_file(found.checkpoint, map_location)
