@@ -50,6 +50,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
     [
         (["rastr"], "did you mean raster?"),
         (["predict", "m", "a.jpg", "--batchsize", 2], "arguments: --batchsize"),
+        (["predict", "photos", "--model", "m"], "arguments: --model"),
         (["predict", "m", "a.jpg", "--draw-score", 7], "7 is not a score from 0 to 1"),
         (["finetune", "m"], "arguments are required: DATA"),
     ],

@@ -131,8 +131,8 @@ class StandIn:
         cfg = dict(default_scope=scope, model=model, test_dataloader=data, large=large)
         self.cfg = Config(cfg)
         self.preprocess = Preprocessing(self.cfg)
-        palette = metainfo.get("palette")
-        self.nothing = Prediction.of_nothing(scope == "mmdet", metainfo["classes"], palette)
+        self.names = metainfo["classes"]
+        self.palette = metainfo.get("palette")
         self.seen = 0
 
     def predict_arrays(self, images, masks, resizes) -> list[Prediction]:

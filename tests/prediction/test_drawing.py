@@ -44,7 +44,7 @@ def test_masks_are_blended_and_other_pixels_unchanged(image):
     assert np.array_equal(drawn[outside], image[outside])
 
 
-def test_boxes_have_names_and_scores_but_none_of_objects_that_a_user_labelled(image):
+def test_boxes_have_names_and_scores_those_of_a_user_have_no_scores(image):
     predicted = squares(image, (30, 40), has_masks=False)
     labelled = replace(predicted, instances=replace(predicted.instances, confidence=None))
     widths = []

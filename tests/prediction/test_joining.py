@@ -26,7 +26,9 @@ def predict_tiled(
 ) -> Prediction:
     predictor = SimpleNamespace(
         batch_size=1000,
-        nothing=Prediction.of_nothing(is_detector, CLASSES),
+        is_detector=is_detector,
+        names=CLASSES,
+        palette=None,
         predict_arrays=lambda images, masks, resizes: predict(images),
     )
     view = View(1.0, whole=False, side=tile, overlap=overlap)
@@ -63,7 +65,7 @@ def check(scene: Scene, tile: int, overlap: int, detector: Callable = detect) ->
     return prediction
 
 
-def test_each_small_object_is_found_once_and_whole_though_tiles_disagree_on_its_box():
+def test_a_small_object_is_found_once_though_tiles_disagree_on_its_box():
     scene = Scene(200, 330).add_random(60, 5, 24)
     prediction = check(scene, 96, 25, partial(detect, jitter=0.4))
     assert len(prediction) == 60 and (np.diff(prediction.scores) <= 0).all()

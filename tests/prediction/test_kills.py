@@ -124,7 +124,7 @@ def test_ranks_share_a_folder(command, photos, call, tmp_path, out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "killed"), [(0, -9), (2, 1)])
-def test_two_images_that_kill_their_process_fail_and_all_others_are_predicted(
+def test_two_images_that_kill_their_process_fail_and_no_others(
     workers, killed, command, photos, tmp_path, out
 ):
     arguments = (*command(photos, kind="det")[1:], "--workers", workers, "--no-visualizations")
@@ -138,7 +138,7 @@ def test_two_images_that_kill_their_process_fail_and_all_others_are_predicted(
     assert failures == {"03.png": CRASHED, "05.png": CRASHED}
 
 
-def test_an_image_that_hangs_is_tried_last_and_given_up_after_the_third_death(
+def test_an_image_that_hangs_is_tried_last_and_given_up_in_the_end(
     command, photos, call, refusal, monkeypatch, out
 ):
     read = Preprocessing.read

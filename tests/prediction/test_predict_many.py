@@ -81,10 +81,10 @@ def test_ids_stay_and_no_image_takes_the_name_or_id_of_another(
     assert ids["01.png"] == 1 and sorted(ids.values()) == list(range(1, 13))
     another = shutil.copy(photos / "02.png", tmp_path / "00.png")
     message = refusal(*command(another))
-    assert f"--out: it has results of {another}: the name 00.png is that of {photos}" in message
+    assert f"--out: {another}: the name 00.png is that of {photos}" in message
     problems = {
         (1, "02.png"): "the id 1 is that of",
-        (99, "01.png"): "its id is 99, and was 1: give",
+        (99, "01.png"): "the id 99 was 1 in earlier",
     }
     for (id_, name), problem in problems.items():
         path = write_json(tmp_path / "images.json", {id_: name}, {})
@@ -110,7 +110,7 @@ def test_a_finished_folder_is_one_line_until_a_photo_is_new(
     assert code == 0 and len(seen) == 1 and "2 predicted: " in printed
 
 
-def test_an_image_that_fails_in_a_batch_fails_alone_and_is_predicted_again_on_request(
+def test_an_image_that_fails_in_a_batch_fails_alone_and_may_be_retried(
     command, photos, call, out, before_forward
 ):
     def refuse_white(inputs: list[torch.Tensor]) -> None:
@@ -132,7 +132,7 @@ def test_an_image_that_fails_in_a_batch_fails_alone_and_is_predicted_again_on_re
     assert len(read_images(out)) == 12
 
 
-def test_photos_that_fit_alone_are_predicted_after_a_batch_ran_out_of_memory(
+def test_photos_that_fit_alone_are_predicted_after_a_batch_did_not_fit(
     command, photos, call, before_forward
 ):
     """The tensors of the batch are free when its photos are predicted one by one."""

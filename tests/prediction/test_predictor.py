@@ -12,9 +12,7 @@ from xcit_mm import Predictor
 from xcit_mm.models.build import load_model
 
 
-def test_a_detection_is_arrays_by_descending_score_and_a_segmentation_a_map(
-    predictors, models, turned
-):
+def test_a_detection_is_arrays_by_descending_score_and_a_map_an_array(predictors, models, turned):
     prediction = predictors["det"](turned)
     count = len(prediction)
     assert prediction.boxes.shape == (count, 4) and prediction.labels.shape == (count,)
@@ -73,9 +71,7 @@ def test_a_model_in_memory_predicts_as_one_from_files_and_can_be_trained(
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_boxes_of_a_model_without_boxes_enclose_the_masks_and_the_best_comes_first(
-    count, predictors
-):
+def test_boxes_of_a_model_without_boxes_enclose_the_masks(count, predictors):
     """SOLO predicts boxes of zeros, and floats without objects. Mask2Former has another order."""
     masks = torch.zeros(2, 40, 60, dtype=torch.bool if count else torch.float)
     masks[0, :5, :5] = masks[1, 10:20, 5:35] = True

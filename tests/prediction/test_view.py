@@ -19,7 +19,7 @@ def view_of(cfg: Config, whole: bool = True, **options: object):
     return choose_view(cfg, None, Preprocessing(cfg), whole, **options)
 
 
-def test_the_scale_of_a_published_detector_is_what_its_recipe_does_to_a_photo():
+def test_the_scale_of_a_published_detector_is_that_of_its_recipe():
     cfg = read_config_file(RECIPE)
     scale = PUBLISHED["maskrcnn_xcit_tiny_12_p16"].scale
     assert scale == pytest.approx(trained_scale(cfg, Preprocessing(cfg)), abs=0.01)
@@ -40,7 +40,7 @@ def test_a_published_name_brings_its_scale_and_other_weights_do_not(monkeypatch,
         assert (cfg.get("large") or {}).get("scale") == scale
 
 
-def test_the_option_comes_before_the_config_and_the_config_before_the_pipeline():
+def test_a_scale_is_that_of_the_call_then_the_config_then_the_pipeline():
     cfg = mask_rcnn()
     assert view_of(cfg).scale == 1.0  # the pipeline resizes a photo of 640 x 480 by 0.25
     assert view_of(cfg, scale=0.5).scale == 0.5

@@ -165,12 +165,14 @@ class Discs(nn.Module):
     """A perfect detector of `number` objects at most in place of neck and heads."""
 
     preprocess = SimpleNamespace(blank_sample=lambda: None)
+    is_detector = True
+    names = CLASSES
+    palette = None
 
     def __init__(self, scene: Scene, limit: int) -> None:
         super().__init__()
         self.scene = scene
         self.most_objects = limit
-        self.nothing = Prediction.of_nothing(True, CLASSES)
 
     def see(self, overlap: int, window: int = 512) -> SeenWhole:
         image = SeenWhole(self, ImageSource(self.scene.image), View(1.0, True, window, overlap))

@@ -79,7 +79,7 @@ def test_what_counts_is_labelled_in_the_area_by_a_class_of_the_map(out, draw, tm
     pixels = score_raster(out, labels, aoi)["pixels"]
     assert pixels.to_dict() == dict(background=0, road=2700, house=200, mean=2900)
     lines = capsys.readouterr().err
-    assert "the map lacks river, which do not count" in lines
+    assert "l.gpkg: labels of river do not count: the map has no such class" in lines
     assert "map.tif is scored over 2,900 of 3,200 pixels of the area" in lines
 
 

@@ -47,7 +47,7 @@ def test_pixels_place_palette_and_classes_are_read_as_predicted(count, transform
     assert [name.text for name in names] == segmentor.metainfo["classes"]  # QGIS's legend has them
 
 
-def test_bands_of_the_training_are_read_again_as_stored_and_no_place_is_made_up(out, tmp_path):
+def test_bands_of_the_training_are_read_and_no_place_is_made_up(out, tmp_path):
     bands = noise(3, 100, 120, high=9000, dtype=np.uint16)
     segmentor = PixelSegmentor(bands=2)
     segmentor.cfg.raster = dict(bands=[3, 1], tile=64, overlap=16)

@@ -60,7 +60,10 @@ def test_counts_and_layers_are_those_by_hand(tmp_path, draw):
     missed = in_pixels(boxes(20, 100)).total_bounds
     np.testing.assert_allclose(layers["missed"].total_bounds, missed, atol=0.01)
     assert score_raster(out, labels).equals(scores)  # whose layers replace those before
-    assert score_raster(str(out), geopandas.read_file(labels)).equals(scores)
+    frame = geopandas.read_file(labels)
+    assert score_raster(str(out), frame).equals(scores)
+    with pytest.raises(ValueError, match=r"^layer: oaks is for a file: a GeoDataFrame has no"):
+        score_raster(out, frame, layer="oaks")
 
 
 def test_average_precision_is_that_of_pycocotools(tmp_path, draw):

@@ -1,6 +1,4 @@
-"""A trained model on one image, as Predictor and Prediction, and on many, as a folder of records;
-drawing; tiles.
-"""
+"""A trained model predicts: one image, a large one in tiles or whole, or many into a folder."""
 
 from .listing import Item, Listing, find_items
 from .many import Report, predict_many

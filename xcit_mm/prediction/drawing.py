@@ -17,8 +17,9 @@ ALPHA = 0.5  # opacity of masks and maps
 def draw_instances(
     image: np.ndarray, instances: sv.Detections, names: Sequence[str], colors: np.ndarray, font: str
 ) -> np.ndarray:
-    """Draw objects over a copy of an image (H, W, 3), BGR: masks with outlines, or else boxes, and
-    names with scores.
+    """Draw objects with their names and scores over a copy of an image (H, W, 3), BGR.
+
+    Masks are drawn with outlines. Without masks, boxes are drawn.
 
     Args:
         names: Name of each class.
@@ -52,8 +53,10 @@ def draw_instances(
 def draw_segmentation_map(
     image: np.ndarray, segmentation: np.ndarray, names: Sequence[str], colors: np.ndarray, font: str
 ) -> np.ndarray:
-    """Draw a map (H, W) over an image (H, W, 3), BGR, and beside it the names of its classes, the
-    largest first, as far as the image's height goes. Arguments as of `draw_instances`.
+    """Draw a map (H, W) over an image (H, W, 3), BGR, with a legend at its right.
+
+    The legend names the classes in the map, the largest first, as far as the image's height goes.
+    The arguments are those of `draw_instances`.
     """
     drawn = cv2.addWeighted(image, 1 - ALPHA, colors[segmentation], ALPHA, 0)
     size = _font_size(image)

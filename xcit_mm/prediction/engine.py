@@ -123,11 +123,11 @@ class Engine:
         return results
 
     def _predict(self, items: Sequence[Item], images: Sequence[Pixels]) -> list[Prediction | str]:
-        """Predict images, of which a large one comes alone. Reasons stay."""
+        """Return the prediction of each image, or why it could not be read."""
         arrays = [pixels for pixels in images if not isinstance(pixels, str)]
         if self.predictor.view is None or not arrays:
             predictions = iter(self.predictor(arrays))
-        else:
+        else:  # a large image comes alone
             with self.predictor.see(arrays[0], folder=self._folder_of(items[0])) as seen:
                 predictions = iter([seen.result()])
         return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import shapely
 import supervision as sv
 
 from .masks import Crop, crop_of, to_compact
-from .prediction import Prediction
+from .prediction import Prediction, label_type
 from .seams import Objects, concatenate, merge_objects, outline
 from .windows import Window
+
+Scale: TypeAlias = tuple[float, float]
+"""Factors of height and width from an image to what the model sees."""
 
 
 class Part(NamedTuple):
@@ -31,16 +33,17 @@ class Part(NamedTuple):
 
 
 def reported_objects(part: Part) -> Objects:
-    """Select the objects of a window that it reports.
+    """Select the objects of a window that it reports. Masks are cut to pixels with data.
 
-    Their centre lies in its interior, or near it if the window's edge does not cut the object.
-    So an object that is not larger than the overlap comes from a window that contains it whole.
+    Their centre has data, and lies in the interior, or near it if the window's edge does not cut
+    the object. So an object that is not larger than the overlap comes from a window that contains
+    it whole.
     """
-    prediction = _with_data(part)
     rows = part.rows
     columns = part.columns
-    boxes = prediction.boxes.astype(float) + np.tile([columns.start, rows.start], 2)
-    keep = np.ones(len(boxes), bool)
+    boxes = part.prediction.boxes.astype(float)
+    keep = _has_data(boxes, part.valid)
+    boxes += np.tile([columns.start, rows.start], 2)
     is_open = np.zeros((len(boxes), 4), bool)  # whether the tile may cut the object
     for axis, window in enumerate((columns, rows)):
         low = boxes[:, axis]
@@ -57,27 +60,36 @@ def reported_objects(part: Part) -> Objects:
         is_open[:, axis] = (low <= window.start + tolerance) & window.edges[0]
         is_open[:, axis + 2] = (high >= window.stop - tolerance) & window.edges[1]
     shapes = shapely.box(*boxes[keep].T)
-    instances: Any = prediction.instances
-    masks = instances.mask
-    if masks is not None:
+    instances: Any = part.prediction.instances
+    if instances.mask is not None:
         for position, number in enumerate(np.flatnonzero(keep)):
-            left, top, mask = crop_of(masks, int(number))
+            left, top, mask = crop_of(instances.mask, int(number))
+            height, width = mask.shape
+            mask = mask & part.valid[top : top + height, left : left + width]
             shapes[position] = outline(mask, (columns.start + left, rows.start + top))
     tiles = np.tile([columns.start, rows.start, columns.stop, rows.stop], (keep.sum(), 1))
-    scores = prediction.scores[keep].astype(float)
-    labels = prediction.labels[keep]
+    scores = part.prediction.scores[keep].astype(float)
+    labels = part.prediction.labels[keep]
     return Objects(shapes, boxes[keep], scores, labels, tiles, is_open[keep])
 
 
+def _has_data(boxes: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Return whether the centre of each box has data."""
+    x, y = ((boxes[:, :2] + boxes[:, 2:]) / 2).astype(int).T
+    height, width = valid.shape
+    return valid[y.clip(0, height - 1), x.clip(0, width - 1)]
+
+
 def interior(
-    labels: Any, rows: Window, columns: Window, scale: tuple[float, float] = (1.0, 1.0)
+    labels: Any, rows: Window, columns: Window, scale: Scale = (1.0, 1.0)
 ) -> tuple[tuple[int, int], np.ndarray]:
-    """Return the first row and column of the image's pixels in the interior of a tile, and their
-    classes (h, w).
+    """Return where the interior of a tile begins in the image, and the classes of its pixels.
 
     Args:
-        labels: Of the tile.
-        scale: Factors of height and width between the image and what the tiles divide.
+        labels: The classes of the tile, as the model sees it.
+
+    Returns:
+        The first row and column of the interior in the image, and the classes there, (h, w).
     """
     corner = []
     for axis, window in enumerate((rows, columns)):
@@ -94,25 +106,35 @@ def join(
     parts: Iterable[Part],
     image: np.ndarray,
     corner: tuple[int, int],
-    scale: tuple[float, float],
-    empty: Prediction,
+    scale: Scale,
+    predictor: Any,
 ) -> Prediction:
     """Join the predictions of windows to that of a part of an image.
 
     Args:
         image: The part, (H, W, C).
         corner: Its first row and column in the image.
-        scale: As of `interior`.
-        empty: A prediction of nothing, with the names of the classes.
+        predictor: The `Predictor`, which knows the classes.
     """
     size = image.shape[:2]
-    joined = replace(empty, image=image)
-    if empty.segmentation is not None:
-        labels = np.zeros(size, empty.segmentation.dtype)
-        for part in parts:
-            place = interior(part.prediction.segmentation, part.rows, part.columns, scale)
-            _paste(labels, *place, corner)
-        return replace(joined, segmentation=labels)
+    names = predictor.names
+    if predictor.is_detector:
+        detections = _join_objects(parts, size, corner, scale)
+        return Prediction(image, detections, None, names, predictor.palette)
+    labels = np.zeros(size, label_type(names))
+    for part in parts:
+        place = interior(part.prediction.segmentation, part.rows, part.columns, scale)
+        _paste(labels, *place, corner)
+    return Prediction(image, None, labels, names, predictor.palette)
+
+
+def _join_objects(
+    parts: Iterable[Part],
+    size: tuple[int, int],
+    corner: tuple[int, int],
+    scale: Scale,
+) -> sv.Detections:
+    """Join the objects of windows. Those with their centre in the part of the image are kept."""
     has_masks = False
     reported = []
     for part in parts:
@@ -128,22 +150,21 @@ def join(
     is_inside = ((centres >= 0) & (centres < size[::-1])).all(axis=1) & (shapely.area(shapes) > 0)
     masks = to_compact(map(_rasterize, shapes[is_inside]), size) if has_masks else None
     scores = merged.scores[is_inside]
-    detections = sv.Detections(boxes[is_inside], masks, scores, merged.labels[is_inside])
-    return replace(joined, instances=detections)
+    return sv.Detections(boxes[is_inside], masks, scores, merged.labels[is_inside])
 
 
 def _paste(
     labels: np.ndarray, place: tuple[int, int], inside: np.ndarray, corner: tuple[int, int]
 ) -> None:
-    """Write classes, whose first pixel has a place in the image, into those of a part of it."""
+    """Write classes that begin at `place` in the image into `labels` that begin at `corner`."""
     top, left = (start - origin for start, origin in zip(place, corner, strict=True))
     inside = inside[max(-top, 0) :, max(-left, 0) :]
     target = labels[max(top, 0) :, max(left, 0) :][: len(inside), : inside.shape[1]]
     target[:] = inside[: len(target), : target.shape[1]]
 
 
-def to_image(objects: Objects, scale: tuple[float, float]) -> Objects:
-    """Return the objects of tiles in pixels of the image, with `scale` as of `interior`."""
+def to_image(objects: Objects, scale: Scale) -> Objects:
+    """Return the objects of tiles in pixels of the image."""
     if scale == (1.0, 1.0):
         return objects
     factors = np.array(scale[::-1])  # of x and y
@@ -153,26 +174,6 @@ def to_image(objects: Objects, scale: tuple[float, float]) -> Objects:
         boxes=objects.boxes / corners,
         tiles=objects.tiles / corners,
     )
-
-
-def _with_data(part: Part) -> Prediction:
-    """Drop objects whose centre has no data, and cut masks to pixels with data."""
-    prediction = part.prediction
-    valid = part.valid
-    if valid.all():
-        return prediction
-    instances: Any = prediction.instances
-    if instances.mask is not None:
-        crops = []
-        for number in range(len(instances)):
-            left, top, mask = crop_of(instances.mask, number)
-            height, width = mask.shape
-            crops.append(Crop(left, top, mask & valid[top : top + height, left : left + width]))
-        instances = replace(instances, mask=to_compact(crops, valid.shape))
-    x, y = ((prediction.boxes[:, :2] + prediction.boxes[:, 2:]) / 2).astype(int).T
-    height, width = valid.shape
-    is_valid = valid[y.clip(0, height - 1), x.clip(0, width - 1)]
-    return replace(prediction, instances=instances[is_valid])
 
 
 def _rasterize(polygons: shapely.Geometry) -> Crop:

@@ -111,15 +111,16 @@ def _check_names(items: Sequence[Item], records: Mapping[str, dict[str, Any]]) -
     path_of_id = {record["id"]: path for path, record in records.items()}
     for item in items:
         path = item.path
+        has_id = item.id is not None
         problem = ""
         if path_of_name.get(item.name, path) != path:
             problem = f"the name {item.name} is that of {path_of_name[item.name]}"
-        elif item.id is not None and path_of_id.get(item.id, path) != path:
+        elif has_id and path_of_id.get(item.id, path) != path:
             problem = f"the id {item.id} is that of {path_of_id[item.id]}"
-        elif item.id is not None and path in records and records[path]["id"] != item.id:
-            problem = f"its id is {item.id}, and was {records[path]['id']}"
+        elif has_id and path in records and records[path]["id"] != item.id:
+            problem = f"the id {item.id} was {records[path]['id']}"
         if problem:
-            raise ArgumentError("out", f"it has results of {path}: {problem}: give another")
+            raise ArgumentError("out", f"{path}: {problem} in earlier results: give another")
 
 
 class Journal:

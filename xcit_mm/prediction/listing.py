@@ -47,21 +47,28 @@ class Listing(NamedTuple):
 
 
 def find_items(
-    inputs: str | Path | Sequence[str | Path], root: str | Path | None = None
+    inputs: str | Path | Sequence[str | Path] | Listing, root: str | Path | None = None
 ) -> Listing:
     """List the images to predict.
 
     Hidden files, links to folders, folders of results and other files are left out. Some images of
     a COCO json may be missing: their predictions fail.
 
+        listing = find_items("photos")
+        [item.path for item in listing.items], listing.left_out
+
     Args:
-        inputs: Images, folders of images, or the path of one COCO json.
+        inputs: Images, folders of images, the path of one COCO json, or a listing, which stays.
         root: Folder of the paths in a json. Default: that of the json.
 
     Raises:
         ArgumentError: If a file has another format, or two images have one name.
         OSError: If an input does not exist, has no images or cannot be read.
     """
+    if isinstance(inputs, Listing):
+        if root is not None:
+            raise ArgumentError("root", f"{root} is for paths: the listing has its images")
+        return inputs
     inputs = [inputs] if isinstance(inputs, str | Path) else inputs
     paths = [os.fspath(path) for path in inputs]
     left_out: list[str] = []

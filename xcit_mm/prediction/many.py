@@ -5,16 +5,16 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..utils.errors import ArgumentError, preview
 from ..utils.folders import check_output, lock_folder, open_folder, scratch_folder
 from ..utils.output import progress_bar, say
-from ..utils.ranks import rank_and_size, wait_for_ranks
+from ..utils.ranks import is_first, rank_and_size, wait_for_ranks
 from .cluster import predict_on_ray
 from .engine import Engine
 from .journal import list_pending, read_journals
-from .listing import Listing, find_items
+from .listing import Item, Listing, find_items
 from .predictor import Predictor, as_predictor
 from .results import NEW, check_is_run, finish_new, move_new, write_jsons
 
@@ -99,7 +99,7 @@ def predict_many(
         OSError: If the folder is not of a run, is in use, or cannot be written.
         RuntimeError: If a process that reads images died. Another call finds the image.
     """
-    listing = inputs if isinstance(inputs, Listing) else find_items(inputs, root)
+    listing = find_items(inputs, root)
     if listing.left_out:
         say(f"left out {len(listing.left_out)}: {preview(listing.left_out)}")
     if ray is not None and isinstance(model, str | Path):
@@ -108,35 +108,53 @@ def predict_many(
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
     out = Path(os.path.abspath(out))
+    drawing = dict(min_score=draw_score, font=font and str(font))
     engine = Engine(
         predictor,
         out / NEW if overwrite else out,
         _category_ids(predictor, listing.categories),
-        dict(min_score=draw_score, font=font and str(font)) if draws else None,
+        drawing if draws else None,
         workers,
         out / TAPS if scratch is None else scratch_folder(scratch, out),
     )
-    rank, size = rank_and_size()
-    with nullcontext() if rank else _open_results(engine, listing, out):
+    settings = dict(
+        category_ids=engine.category_ids,
+        draws=draws,
+        draw_score=draw_score,
+        font=drawing["font"],
+        **predictor.settings,
+    )
+    paths = {item.path for item in listing.items}
+    check_output(out, paths)
+    with _open_results(out, engine.out, settings, paths) if is_first() else nullcontext():
         wait_for_ranks()
-        progress = read_journals(engine.out)
-        pending = list_pending(listing.items, progress.records, retry_failed)
-        own = [item for item in pending if item.checksum % size == rank]
-        if ray is None:
-            predicted = engine.predict(own, progress.deaths)
-        else:
-            predicted = predict_on_ray(ray, engine, own, progress.deaths)
-        with progress_bar(len(own), "image", position=rank, disable=not own) as bar:
-            for _ in predicted:
-                bar.update()
+        is_new = _predict_pending(engine, listing.items, retry_failed, ray)
         wait_for_ranks()
-        if rank:
+        if not is_first():
             return None
         shutil.rmtree(engine.scratch, ignore_errors=True)
-        report = _report(engine, is_new=bool(pending))
+        report = _report(engine, is_new)
         if overwrite:
             finish_new(out)
     return report._replace(out=out)
+
+
+def _predict_pending(
+    engine: Engine, items: Sequence[Item], retry_failed: bool, ray: str | None
+) -> bool:
+    """Predict the items of this process that have no record. Return whether any process has one."""
+    progress = read_journals(engine.out)
+    pending = list_pending(items, progress.records, retry_failed)
+    rank, size = rank_and_size()
+    own = [item for item in pending if item.checksum % size == rank]
+    if ray is None:
+        predicted = engine.predict(own, progress.deaths)
+    else:
+        predicted = predict_on_ray(ray, engine, own, progress.deaths)
+    with progress_bar(len(own), "image", position=rank, disable=not own) as bar:
+        for _ in predicted:
+            bar.update()
+    return bool(pending)
 
 
 def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[int]:
@@ -155,28 +173,20 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
 
 
 @contextmanager
-def _open_results(engine: Engine, listing: Listing, out: Path) -> Iterator[None]:
-    """Open the folder of an engine, `out` or the new results in it.
+def _open_results(
+    out: Path, folder: Path, settings: Mapping[str, Any], paths: set[str]
+) -> Iterator[None]:
+    """Open the folder of a run, `out` or that of the new results in it.
 
     Nothing of the user's is replaced, and nothing of other images is taken into new results.
     """
-    paths = {item.path for item in listing.items}
-    check_output(out, paths)
-    drawing = engine.drawing or {}
-    settings = dict(
-        category_ids=engine.category_ids,
-        draws=engine.drawing is not None,
-        draw_score=drawing.get("min_score"),
-        font=drawing.get("font"),
-        **engine.predictor.settings,
-    )
-    is_new = engine.out != out
+    is_new = folder != out
     with lock_folder(out) if is_new else nullcontext():
         move_new(out)  # which a kill may have stopped
         check_is_run(out)
-        if is_new and not paths.issuperset(read_journals(engine.out).records):
-            shutil.rmtree(engine.out)
-        with open_folder(engine.out, settings, overwrite=is_new):
+        if is_new and not paths.issuperset(read_journals(folder).records):
+            shutil.rmtree(folder)
+        with open_folder(folder, settings, overwrite=is_new):
             yield
 
 

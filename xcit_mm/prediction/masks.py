@@ -49,8 +49,12 @@ def to_compact(crops: Iterable[Crop], size: tuple[int, int]) -> sv.CompactMask:
 
 
 def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detections:
-    """Return instances in an image of this height and width, in descending order of scores, which
-    not all heads ensure, with compact masks. Theirs are a tensor (n, H, W) or a list of `Crop`.
+    """Return instances as detections in descending order of scores, with compact masks.
+
+    Not all heads ensure this order. Masks of instances are a tensor (n, H, W) or a list of `Crop`.
+
+    Args:
+        size: Height and width of the image.
     """
     from mmdet.structures.mask import mask2bbox
 

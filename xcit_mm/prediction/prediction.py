@@ -26,6 +26,10 @@ class Prediction:
 
     `len` is the number of a detector's objects.
 
+        prediction = predictor("photo.jpg")
+        cv2.imwrite("drawing.jpg", prediction.draw(min_score=0.5))
+        prediction.above(0.5).to_coco()
+
     Attributes:
         image: (H, W, 3), BGR, uint8; or (H, W, bands), as given, if the config loads other images.
         instances: A detector's objects in descending order of scores, else None. Predicted masks
@@ -40,17 +44,6 @@ class Prediction:
     segmentation: np.ndarray | None
     names: Sequence[str]
     palette: Palette | None = None
-
-    @classmethod
-    def of_nothing(
-        cls, is_detector: bool, names: Sequence[str], palette: Palette | None = None
-    ) -> "Prediction":
-        """Return the prediction of a detector or segmentor for an image without pixels."""
-        image = np.zeros((0, 0, 3), np.uint8)
-        if is_detector:
-            return cls(image, sv.Detections.empty(), None, names, palette)
-        labels = np.zeros((0, 0), label_type(names))
-        return cls(image, None, labels, names, palette)
 
     @property
     def boxes(self) -> np.ndarray:

@@ -21,6 +21,7 @@ from ..utils.configs import read_config
 from ..utils.errors import ArgumentError
 from ..utils.model_input import ModelInput
 from ..utils.output import say
+from ..utils.palettes import Palette
 from ..utils.ranks import rank_device
 from ..version import __version__
 from ..weights.lookup import find_model
@@ -37,6 +38,10 @@ from .whole import SeenWhole, check_whole
 
 class Predictor:
     """A detector of mmdet or a segmentor of mmseg that predicts images.
+
+        predictor = Predictor.from_pretrained("maskrcnn_xcit_tiny_12_p16")
+        prediction = predictor("photo.jpg")
+        prediction.boxes, prediction.scores, prediction.masks
 
     Args:
         model: A model of mmdet or mmseg with its weights, which stays as it is.
@@ -61,6 +66,7 @@ class Predictor:
         model: The model after `prepare_for_inference`.
         metainfo: `classes` and, if defined, `palette` of the config's test set.
         names: Name of each class, by its number in labels and maps.
+        palette: Color of each class, RGB, if the config has colors.
         arguments: Arguments of `from_pretrained` that build the same predictor on another device.
     """
 
@@ -92,10 +98,9 @@ class Predictor:
         self.min_score = min_score
         self.metainfo = tested_metainfo(cfg)
         self.names: Sequence[str] = self.metainfo["classes"]
+        self.palette: Palette | None = self.metainfo.get("palette")
         self.arguments: dict[str, Any] | None = None
         self.preprocess = Preprocessing(cfg)
-        palette = self.metainfo.get("palette")
-        self.nothing = Prediction.of_nothing(self.is_detector, self.names, palette)
         sizes: Any = dict(scale=scale, overlap=overlap, window=window)
         self.view: View | None = None
         if tile is not None or whole:
@@ -132,6 +137,10 @@ class Predictor:
             device: A device of torch. Default: the GPU of this process of torchrun, or a GPU if
                 there is one.
             options: Other arguments of the class, such as `tile` and `dtype`.
+
+        Raises:
+            ArgumentError: If an option does not fit the model.
+            ValueError: If the name is unknown, or weights are missing.
         """
         config, weights = find_model(str(model), None if checkpoint is None else str(checkpoint))
         # Tasks of Ray have another current folder.
@@ -165,8 +174,9 @@ class Predictor:
         )
 
     def __call__(self, images: ImageLike | Sequence[ImageLike], valid: Any = None) -> Any:
-        """Predict an image, or a sequence of images, `batch_size` neighbours of one size at a time.
-        Return a `Prediction`, or a list of them.
+        """Predict an image, or a sequence of images.
+
+        Images of one size that follow each other are predicted together, `batch_size` at a time.
 
         Args:
             images: Paths of images, or arrays (H, W, 3), uint8, BGR as OpenCV reads them; of an RGB
@@ -176,6 +186,13 @@ class Predictor:
             valid: Which pixels of each image have data, (H, W), bool; by default all. XCiT sees the
                 others as it sees what lies beyond the border of an image (`Backbone.valid`); other
                 backbones, and windows of mmseg's `mode="slide"`, see their values.
+
+        Returns:
+            A `Prediction`, or a list of them for a sequence.
+
+        Raises:
+            ArgumentError: If there are not as many masks as images.
+            ValueError: If an image cannot be read, or has other channels than the model takes.
         """
         if isinstance(images, str | np.ndarray) or not isinstance(images, Sequence):
             return self([images], None if valid is None else [valid])[0]
@@ -268,16 +285,15 @@ class Predictor:
 
     def to_prediction(self, image: np.ndarray, sample: Any) -> Prediction:
         """Convert the library's data sample of an image, or the classes of its pixels, to NumPy."""
-        palette = self.metainfo.get("palette")
         if not self.is_detector:
             classes = sample if isinstance(sample, Tensor) else sample.pred_sem_seg.data[0]
             labels = classes.cpu().numpy().astype(label_type(self.names))
-            return Prediction(image, None, labels, self.names, palette)
+            return Prediction(image, None, labels, self.names, self.palette)
         instances = sample.pred_instances
         if self.min_score is not None:
             instances = instances[instances.scores >= self.min_score]
         detections = to_detections(instances, image.shape[:2])
-        return Prediction(image, detections, None, self.names, palette)
+        return Prediction(image, detections, None, self.names, self.palette)
 
 
 def as_predictor(

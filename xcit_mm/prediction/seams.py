@@ -60,8 +60,7 @@ def outline(mask: np.ndarray, corner: tuple[int, int]) -> shapely.Geometry:
 
 
 def merge_objects(objects: Objects) -> Objects:
-    """Merge the objects of all tiles, so that each is reported once and whole, in descending order
-    of scores.
+    """Merge the objects of all tiles: each is reported once and whole, the best scores first.
 
     Two objects of one class in different tiles are the same if, in the area that both tiles see,
     they overlap by more than half of their union. A mask that the edge of its tile cuts also
@@ -94,8 +93,9 @@ def merge_objects(objects: Objects) -> Objects:
 
 
 def _are_told_apart(objects: Objects, group: list[int], other_group: list[int]) -> bool:
-    """Return whether a tile reports two objects, one of each group, that share more than half of
-    the smaller box.
+    """Return whether a tile tells two groups apart.
+
+    It does if it reports an object of each, and they share more than half of the smaller box.
     """
     for pair in product(group, other_group):
         tile, other_tile = objects.tiles[list(pair)]
@@ -108,8 +108,10 @@ def _are_told_apart(objects: Objects, group: list[int], other_group: list[int]) 
 
 
 def _find_same(objects: Objects) -> list[tuple[int, int]]:
-    """Return the pairs that are the same object, in descending order of their agreement: their IoU
-    in the area that both tiles see, or the covered share of a mask that its tile may cut.
+    """Return the pairs that are the same object, in descending order of their agreement.
+
+    The agreement is the IoU in the area that both tiles see. For a mask that its tile may cut, it
+    is the share of it that the other covers, if that is more.
     """
     shapes = objects.shapes
     tiles = objects.tiles

@@ -1,10 +1,10 @@
-"""A large image that a predictor sees once, and of which it predicts any part. In tiles."""
+"""A large image that a predictor sees once, to predict any part of it; and one in tiles."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, product
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,22 +14,10 @@ from .sources import Source
 from .view import View
 from .windows import Window, tiles_along
 
-# Say which pixels of a window are asked for, (h, w), bool.
-Mask = Callable[[Window, Window], np.ndarray]
-
-
-class Pixels(NamedTuple):
-    """A window of an image.
-
-    Attributes:
-        image: (h, w, channels).
-        valid: Which pixels have data, (h, w), bool.
-    """
-
-    rows: Window
-    columns: Window
-    image: np.ndarray
-    valid: np.ndarray
+# Rows and columns of windows.
+Places: TypeAlias = Iterable[tuple[Window, Window]]
+# Says which pixels of a window are asked for, (h, w), bool.
+Mask: TypeAlias = Callable[[Window, Window], np.ndarray]
 
 
 class Seen(ABC):
@@ -73,8 +61,8 @@ class Seen(ABC):
             rows, columns: In pixels of the image, without steps.
 
         Returns:
-            With the pixels of the part as its image. Its objects are those whose centre lies in the
-            part, cut to it.
+            The prediction of the part. Its image is the part. Its objects are those with their
+            centre in the part, cut to it.
 
         Raises:
             ValueError: If the part is empty, or the block of `see` has ended.
@@ -84,38 +72,42 @@ class Seen(ABC):
         parts = self.parts(product(self.spread(0, seen_rows), self.spread(1, seen_columns)))
         image, _ = self._image.read(rows, columns)
         corner = rows.start, columns.start
-        return join(parts, image, corner, self.scale, self._predictor.nothing)
+        return join(parts, image, corner, self.scale, self._predictor)
 
     def spread(self, axis: int, span: slice | None = None) -> list[Window]:
-        """Divide the rows (axis 0) or the columns (axis 1) of `source`, or a span of them, into
-        tiles or windows.
+        """Divide an axis of `source`, or a span of it, into tiles or windows.
+
+        Args:
+            axis: 0 for rows, 1 for columns.
         """
         length = (self.source.height, self.source.width)[axis]
         return self._spread(length, span or slice(0, length))
 
-    def parts(
-        self, places: Iterable[tuple[Window, Window]], mask: Mask | None = None
-    ) -> Iterator[Part]:
+    def parts(self, places: Places, mask: Mask | None = None) -> Iterator[Part]:
         """Predict the windows at places that have data which is asked for, by default all data."""
         if not self._is_open:
             raise ValueError("the image is not seen: predict inside of `with ... as seen:`")
         return self._predict_windows(places, mask)
 
-    def _read(self, places: Iterable[tuple[Window, Window]], mask: Mask | None) -> Iterator[Pixels]:
-        """Yield the windows at places that have data which is asked for."""
+    def _read(
+        self, places: Places, mask: Mask | None
+    ) -> Iterator[tuple[Window, Window, np.ndarray, np.ndarray]]:
+        """Read the windows at places, and leave out those without data that is asked for.
+
+        Yields:
+            Rows, columns, pixels, and which pixels have data.
+        """
         for rows, columns in places:
             image, valid = self.source.read(rows.span, columns.span)
             wanted = valid if mask is None else valid & mask(rows, columns)
             if wanted.any():
-                yield Pixels(rows, columns, image, valid)
+                yield rows, columns, image, valid
 
     @abstractmethod
     def _spread(self, length: int, span: slice) -> list[Window]: ...
 
     @abstractmethod
-    def _predict_windows(
-        self, places: Iterable[tuple[Window, Window]], mask: Mask | None
-    ) -> Iterator[Part]: ...
+    def _predict_windows(self, places: Places, mask: Mask | None) -> Iterator[Part]: ...
 
 
 def _part_of(part: slice, side: int, factor: float) -> tuple[slice, slice]:
@@ -138,13 +130,10 @@ class InTiles(Seen):
                 cut.append(tile._replace(inside=inside))
         return cut
 
-    def _predict_windows(
-        self, places: Iterable[tuple[Window, Window]], mask: Mask | None
-    ) -> Iterator[Part]:
+    def _predict_windows(self, places: Places, mask: Mask | None) -> Iterator[Part]:
         tiles = self._read(places, mask)
         while batch := list(islice(tiles, self._predictor.batch_size)):
-            images = [tile.image for tile in batch]
-            masks = [tile.valid for tile in batch]
+            _, _, images, masks = zip(*batch, strict=True)
             predictions = self._predictor.predict_arrays(images, masks, resizes=False)
-            for tile, prediction in zip(batch, predictions, strict=True):
-                yield Part(tile.rows, tile.columns, prediction, tile.valid)
+            for (rows, columns, _, valid), prediction in zip(batch, predictions, strict=True):
+                yield Part(rows, columns, prediction, valid)

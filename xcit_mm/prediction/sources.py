@@ -18,8 +18,11 @@ class Source(Protocol):
     width: int
 
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Read a window as the loading step of the config gives images, (h, w, channels), and which
-        of its pixels have data, (h, w), bool.
+        """Read a window.
+
+        Returns:
+            The pixels as the loading step of the config gives them, (h, w, channels), and which of
+            them have data, (h, w), bool.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -24,7 +24,7 @@ from ..utils.memory import return_freed_memory
 from ..utils.output import progress_bar, say
 from .joining import Part
 from .prediction import Prediction
-from .seen import Mask, Seen
+from .seen import Mask, Places, Seen
 from .sources import Source
 from .view import View
 from .windows import CELL, Window, windows_along
@@ -40,7 +40,6 @@ class SeenWhole(Seen):
         folder: In which a folder for the taps is made, if they do not fit into `MEMORY`. That is
             removed in the end, but not after an error: another call with the same image and model
             goes on after the last tap that was finished. Default: the temporary folder.
-        shows_progress: Whether to show a bar of the passes of the trunk.
     """
 
     def __init__(
@@ -49,11 +48,9 @@ class SeenWhole(Seen):
         source: Source,
         view: View,
         folder: str | Path | None = None,
-        shows_progress: bool = False,
     ) -> None:
         super().__init__(predictor, source, view)
         self._folder = folder
-        self._shows_progress = shows_progress
         self._heads: LargeHeads | None = None
         self._files = ExitStack()
         self._sample = predictor.preprocess.blank_sample()
@@ -64,7 +61,7 @@ class SeenWhole(Seen):
 
         Raises:
             BlockingIOError: If another process uses the folder.
-            OSError: If the disk of the folder lacks space.
+            OSError: If the folder's disk has too little space.
             ValueError: If a step of the test pipeline changes sizes.
         """
         with ExitStack() as files:
@@ -124,15 +121,13 @@ class SeenWhole(Seen):
             bar.total = passes
             bar.update(done - bar.n)
 
-        with progress_bar(None, "pass", disable=not self._shows_progress) as bar:
+        with progress_bar(None, "pass", delay=5, leave=False) as bar:  # unless it is small
             return large_taps(predictor.model.backbone, read_rows, *size, folder, MEMORY, progress)
 
     def _spread(self, length: int, span: slice) -> list[Window]:
         return windows_along(span, length, self._view.side, self._view.overlap)
 
-    def _predict_windows(
-        self, places: Iterable[tuple[Window, Window]], mask: Mask | None
-    ) -> Iterator[Part]:
+    def _predict_windows(self, places: Places, mask: Mask | None) -> Iterator[Part]:
         """Predict windows. One with as many objects as a detector returns at most is divided."""
         return_freed_memory()  # once for each row of a raster
         limit = self._predictor.most_objects
@@ -195,8 +190,9 @@ def _padded(length: int) -> int:
 
 
 def check_whole(model: Any) -> None:
-    """Raise ValueError if a model cannot predict whole images. A line names parts that see windows
-    where they would see the image.
+    """Raise ValueError if a model cannot predict whole images.
+
+    A line names the parts that see windows in place of the image.
     """
     for part in _parts_in_windows(model):
         say(f"{part} sees windows, not the image: the result is not that of the whole image")

@@ -35,10 +35,10 @@ class Window(NamedTuple):
 
 
 def tiles_along(length: int, tile: int, overlap: int) -> list[Window]:
-    """Spread tiles of `tile` pixels evenly over `length` pixels, so that neighbours share at least
-    `overlap` pixels.
+    """Spread tiles of `tile` pixels evenly over an axis of `length` pixels.
 
-    An axis shorter than a tile is one tile. Interiors end in the middle of the shared pixels.
+    Neighbours share at least `overlap` pixels. An axis shorter than a tile is one tile. Interiors
+    end in the middle of the shared pixels.
 
     Raises:
         ArgumentError: If the tile is not positive or the overlap not between 0 and the tile.

@@ -1,6 +1,4 @@
-"""Rasters larger than memory, of any bands, with a place on a map: one raster in, one map or table
-of objects out; labelled rasters cut into tiles to train on; scores against labels.
-"""
+"""Rasters of any size and bands: predicted, cut into tiles to train on, and scored."""
 
 from .loading import LoadRasterFromFile
 

@@ -145,8 +145,10 @@ def _read_labels(
 
 
 def _measure_bands(raster: Raster) -> tuple[list[float], list[float]]:
-    """Return the mean and the standard deviation of each band in a sample. Raise ValueError if the
-    sample has no data.
+    """Return the mean and the standard deviation of each band in a sample.
+
+    Raises:
+        ValueError: If the sample has no data.
     """
     sample = np.ma.masked_invalid(raster.sample)
     if not sample.size:

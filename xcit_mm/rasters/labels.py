@@ -101,8 +101,10 @@ class Labels:
         self._tree = shapely.STRtree(self.shapes)
 
     def cut(self, area: Any) -> Iterator[tuple[int, Any]]:
-        """Yield the parts of the polygons that lie in an area in pixels, each with the position of
-        its polygon. Parts narrower than a pixel are left out.
+        """Cut the polygons to an area in pixels, and leave out parts narrower than a pixel.
+
+        Yields:
+            The position of each polygon in the area, and its part there.
         """
         for label in np.sort(self._tree.query(area, predicate="intersects")).tolist():
             (part,) = repair([self.shapes[label].intersection(area)])
@@ -111,8 +113,10 @@ class Labels:
                 yield label, part
 
     def read(self, rows: slice, columns: slice) -> np.ndarray:
-        """Return the class numbers of a window, (h, w): of the smallest polygon of each pixel, else
-        of BACKGROUND, or UNLABELLED if there is no such class.
+        """Return the class number of each pixel of a window, (h, w).
+
+        The smallest polygon on a pixel counts. Pixels without one are of the class BACKGROUND, or
+        UNLABELLED if there is no such class.
         """
         window = box_of(rows, columns)
         selected = np.sort(self._tree.query(window))

@@ -18,11 +18,14 @@ from .raster import Raster
 
 NODATA = np.uint8(255)
 """Value of pixels without a class in a map's file."""
+_COMPRESSION = dict(compress="DEFLATE", BIGTIFF="IF_SAFER", SPARSE_OK=True)
 
 
 def encode_labels(tiles: Mapping[tuple[int, int], np.ndarray]) -> bytes:
-    """Return the content of a row's file: an .npz of the classes (h, w) of tiles, by the first row
-    and column of each in the raster.
+    """Return the content of a row's file: an .npz of the classes of tiles.
+
+    Args:
+        tiles: Classes (h, w), by the first row and column of a tile in the raster.
     """
     # As .npz, not as GeoTIFF: on a full disk GDAL loses blocks in silence, and Python raises.
     file = io.BytesIO()
@@ -50,8 +53,6 @@ def join_maps(
 
     classes: Sequence[str] = made_from["classes"]
     folder = rows[0].parent
-    whole = folder / "tiles.tif"
-    whole.unlink(missing_ok=True)  # GDAL would read what a full disk has left of it
     # All tiles, and overviews twice. GDAL itself says little of a full disk.
     needed = 3 * sum(row.stat().st_size for row in rows)
     if shutil.disk_usage(folder).free < needed:
@@ -59,9 +60,30 @@ def join_maps(
     colors = {int(NODATA): (0, 0, 0, 0)}
     for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
         colors[number] = (red, green, blue, 255)
-    compression = dict(compress="DEFLATE", BIGTIFF="IF_SAFER", SPARSE_OK=True)
-    profile = dict(
-        compression,
+    whole = folder / "tiles.tif"
+    whole.unlink(missing_ok=True)  # GDAL would read what a full disk has left of it
+    with gdal(path), atomic_path(path) as unfinished:
+        with open_raster(whole, "w", **_profile(raster)) as file:
+            file.write_colormap(1, colors)
+            file.update_tags(CLASSES=json.dumps(classes), **{MADE_FROM: json.dumps(made_from)})
+            for window, labels in _iter_tiles(rows):
+                file.write(labels, 1, window=window)
+        copy(whole, unfinished, driver="COG", overview_resampling="NEAREST", **_COMPRESSION)
+        with open_raster(unfinished) as file:
+            for window, labels in _iter_tiles(rows):
+                # On a full disk, GDAL loses blocks in silence.
+                if not np.array_equal(file.read(1, window=window), labels):
+                    raise OSError(f"{path} is not as it was written: see whether the disk is full")
+        names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
+        band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
+        beside = path.with_name(f"{path.name}.aux.xml")
+        beside.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
+
+
+def _profile(raster: Raster) -> dict[str, Any]:
+    """Return how the map of a raster is stored, for rasterio."""
+    return dict(
+        _COMPRESSION,
         driver="GTiff",
         height=raster.height,
         width=raster.width,
@@ -75,26 +97,10 @@ def join_maps(
         blockxsize=512,
         blockysize=512,
     )
-    with gdal(path), atomic_path(path) as unfinished:
-        with open_raster(whole, "w", **profile) as file:
-            file.write_colormap(1, colors)
-            file.update_tags(CLASSES=json.dumps(classes), **{MADE_FROM: json.dumps(made_from)})
-            for window, labels in _iter_tiles(rows):
-                file.write(labels, 1, window=window)
-        copy(whole, unfinished, driver="COG", overview_resampling="NEAREST", **compression)
-        with open_raster(unfinished) as file:
-            for window, labels in _iter_tiles(rows):
-                # On a full disk, GDAL loses blocks in silence.
-                if not np.array_equal(file.read(1, window=window), labels):
-                    raise OSError(f"{path} is not as it was written: see whether the disk is full")
-        names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
-        band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
-        beside = path.with_name(f"{path.name}.aux.xml")
-        beside.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
 
 
 def _iter_tiles(rows: Sequence[Path]) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield window and classes of each tile in the files of rows."""
+    """Yield the window and the classes of each tile in the files of rows."""
     from rasterio.windows import Window
 
     for path in rows:

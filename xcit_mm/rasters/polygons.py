@@ -30,11 +30,16 @@ def read_polygons(source: Polygons, crs: Any, layer: str | None = None) -> Any:
         layer: Name of the layer of a file. Default: the only one that has shapes.
 
     Raises:
-        ArgumentError: If the file has several layers.
+        ArgumentError: If the file has several layers, or a layer of a GeoDataFrame is asked for.
         ValueError: If the polygons or the raster have no coordinate system.
         RuntimeError: If GDAL cannot read the file.
     """
-    table = _read_file(source, layer) if isinstance(source, str | Path) else source
+    if isinstance(source, str | Path):
+        table = _read_file(source, layer)
+    elif layer is not None:
+        raise ArgumentError("layer", f"{layer} is for a file: a GeoDataFrame has no layers")
+    else:
+        table = source
     if (table.crs is None) != (crs is None):
         without = name_of(source) if table.crs is None else "the raster"
         raise ValueError(f"{without} has no coordinate system: assign it in a GIS")
@@ -110,8 +115,9 @@ def box_of(rows: Span, columns: Span) -> Any:
 
 
 def burn(shapes: Iterable[tuple[Any, int]], rows: Span, columns: Span) -> np.ndarray:
-    """Return the number of the last shape in pixels that covers the centre of each pixel of a
-    window, (h, w), int32, 0 without a shape.
+    """Return the number of the shape on each pixel of a window, (h, w), int32, or 0 without one.
+
+    A shape, in pixels, covers the pixels with their centre in it. The last shape counts.
     """
     from rasterio.features import rasterize
     from rasterio.transform import Affine

@@ -1,6 +1,4 @@
-"""One raster in, one map or one table of objects out: each row of tiles or windows is predicted
-into a file of its own.
-"""
+"""`predict_raster`: one raster in, one map or table of objects out. The same call resumes."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -78,7 +76,7 @@ def predict_raster(
         overlap: Pixels that neighbouring tiles, or a detector's windows, share at least.
             `bands`, `bounds`, `nodata`, `tile` and `overlap` are by default those of
             `raster = dict(...)` in the config.
-        aoi: Vector file or GeoDataFrame, whose polygons limit the prediction.
+        aoi: Vector file or GeoDataFrame. Only what lies in its polygons is predicted.
         whole: Whether the trunk sees the raster whole, and only neck and heads see windows.
             Default: for a segmentor that is exact so, without `aoi` and `tile`, in one process.
         scale, window: As in `Predictor`.
@@ -205,7 +203,7 @@ class _Run:
         self._taps = self.parts if scratch is None else scratch_folder(scratch, out)
         self._seen: Seen
         if view.whole:
-            self._seen = SeenWhole(predictor, raster, view, self._taps, shows_progress=True)
+            self._seen = SeenWhole(predictor, raster, view, self._taps)
         else:
             self._seen = InTiles(predictor, raster, view)
         self._rows = self._seen.spread(0)

@@ -172,8 +172,10 @@ class Raster:
         return pairs
 
     def _suggest_bounds(self) -> str:
-        """Return the percentiles 2 and 98 of each band in a sample, or LOW HIGH for a band of few
-        values. The lowest and the highest value do not count: they may be those of a collar.
+        """Return the percentiles 2 and 98 of each band in a sample, as text.
+
+        A band of few values gets LOW HIGH. The lowest and the highest value do not count: they may
+        be those of a collar.
         """
         bounds: list[str] = []
         for band in self.sample:
@@ -207,9 +209,7 @@ class Raster:
         return sample
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what tells a raster from others, wherever it is, as plain values. `raster_pixels`
-        is a checksum of a sample.
-        """
+        """Return what tells a raster from others, wherever it is, as plain values."""
         return dict(
             **self.options,
             raster_size=[self.height, self.width],
@@ -248,8 +248,10 @@ class Raster:
         return other
 
     def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
-        """Read a window, which may end beyond the raster, and which of its pixels have data. They
-        have data if GDAL's mask says so, and some band has a finite value other than `nodata`.
+        """Read a window, which may end beyond the raster.
+
+        Pixels have data if GDAL's mask says so, and some band has a finite value other than
+        `nodata`.
 
         Returns:
             The image, (h, w, 3), uint8, BGR, or for other `channels` (h, w, channels) in the order

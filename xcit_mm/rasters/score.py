@@ -32,8 +32,8 @@ def score_raster(
     """Score a result of `predict_raster`, a map or a table of objects, against polygons.
 
     Objects and labels of a class match one to one at an IoU of 0.5, best scores first, and count if
-    their centre lies in the area. Labels without a class do not count, nor do objects whose centre
-    lies on them.
+    their centre lies in the area. Labels without a class do not count, nor do objects with their
+    centre on them.
     Precision, recall, F1 and counts are those from the score on that gives the best F1; the
     GeoPackage gets these objects and labels as the layers `matched`, `missed` and `false`.
 
@@ -41,7 +41,7 @@ def score_raster(
         out: The result.
         labels: Vector file, or GeoDataFrame.
         aoi: The area in which the labels are complete, as `labels`. Default: the raster.
-        raster: The raster that was predicted, in whose extent objects count. Default: everywhere.
+        raster: The raster that was predicted. Objects count in its extent. Default: everywhere.
         class_column: Column of the labels' classes. Default: `class`.
         class_name: Class of all labels, in place of a column.
         layer: Layer of the labels. Default: the only one.
@@ -80,7 +80,8 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
             classes = f"[{preview(drawn)}] in {source.name}, [{preview(names)}] in {out}"
             raise ArgumentError("labels", f"they and the map have no class in common: {classes}")
         if unknown:
-            say(f"{source.name}: the map lacks {preview(unknown)}, which do not count")
+            ignored = f"labels of {preview(unknown)} do not count"
+            say(f"{source.name}: {ignored}: the map has no such class")
         labels = Labels(polygons, file, names)
         counts, total = _count_pixels(file, labels, area_in_pixels(aoi, file))
     both = np.diag(counts)
@@ -95,8 +96,10 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
 
 
 def _count_pixels(file: Any, labels: Labels, area: Any) -> tuple[np.ndarray, int]:
-    """Count the pixels in an area that have a class in the labels (row) and in the map (column),
-    (classes, classes), and all pixels of the area.
+    """Count the pixels of an area.
+
+    Returns:
+        Those with a class in the labels (row) and in the map (column), (classes, classes), and all.
     """
     classes = len(labels.names)
     counts = np.zeros((classes, classes), np.int64)
@@ -149,8 +152,12 @@ def _have_centre_in(area: Any, polygons: Any) -> np.ndarray:
 
 
 def _match(objects: Any, labels: Any) -> np.ndarray:
-    """Match objects, in descending order of scores, each with the free label of its class that has
-    the best IoU. Return the position of each object's label, or -1.
+    """Match objects with labels of their class, one to one.
+
+    An object gets the free label with the best IoU. Objects are in descending order of scores.
+
+    Returns:
+        The position of each object's label, or -1.
     """
     shapes = repair(objects.geometry)
     label_shapes = np.array(labels.geometry)
@@ -210,8 +217,12 @@ def _score_matches(out: Path, objects: Any, labels: Any, matches: np.ndarray) ->
 
 
 def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:
-    """Return the score from which on objects have the best F1, or infinity without objects. Scores
-    are in descending order.
+    """Return the least score of the objects that have the best F1, or infinity without objects.
+
+    Args:
+        scores: In descending order.
+        is_found: Whether each object has a label.
+        labels: Number of labels.
     """
     if not len(scores):
         return np.inf
@@ -221,8 +232,11 @@ def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:
 
 
 def _average_precision(is_found: np.ndarray, labels: int) -> float:
-    """Return COCO's average precision of objects in descending order of scores: the mean of the
-    best precision at 101 recalls.
+    """Return COCO's average precision: the mean of the best precision at 101 recalls.
+
+    Args:
+        is_found: Whether each object has a label, in descending order of scores.
+        labels: Number of labels.
     """
     if not labels:
         return np.nan

@@ -10,7 +10,7 @@ from ..utils.errors import ArgumentError, preview
 from ..utils.model_input import ModelInput
 
 READING = ("bands", "bounds", "nodata", "tile", "overlap")
-"""Options by which a user, or `raster = dict(...)` of a config, says how a raster is read."""
+"""How a raster is read: options of a user, and keys of `raster = dict(...)` in a config."""
 SCALING = "scaling"
 """Key of a config's `raster` for the `Raster.scaling` of a training. It is no user's option."""
 
@@ -18,13 +18,14 @@ SCALING = "scaling"
 def resolve_settings(
     cfg: Config, command: Mapping[str, Any], trains: bool = False
 ) -> dict[str, Any]:
-    """Decide how a raster is read for a model: by the command, else by the model's config. Return
-    options of `Raster`, and `tile` and `overlap`, the side and the minimum overlap of tiles in
-    pixels, if they are known.
+    """Decide how a raster is read for a model: as a user says, else as the model's config says.
 
     Args:
         command: What a user gave for READING, as numbers, lists or arrays. None is no value.
         trains: Whether tiles to train on are read. Then the model may change its bands.
+
+    Returns:
+        Options of `Raster`, and `tile` and `overlap` in pixels, if they are known.
 
     Raises:
         ArgumentError: If an option does not match the model, or the tile of a training is not
