@@ -18,6 +18,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,28 +142,30 @@ def large_taps(
     return Taps(list(stores.values()), image.valid)
 
 
-def check_trunk(trunk: Any) -> None:
-    """Raise ValueError unless a trunk is XCiT's, in inference and without changed layers.
+def check_trunk(trunk: Any, is_training: bool = False) -> None:
+    """Raise ValueError unless a trunk is XCiT's and has no changed layers.
 
     Bands know what the paper's layers see, so each layer is compared with that of a new trunk.
+    Layers in training mode are refused, unless bands train.
     """
+    otherwise = "set with_cp=True" if is_training else "predict in tiles"
     network = type(trunk).__name__
     if type(trunk) not in (Trunk, XCiT):
         problem = f"{network} is no class of XCiT's own, and sees only whole images"
-        raise ValueError(f"{problem}: predict a large image in tiles")
+        raise ValueError(f"{problem}: {otherwise}")
     layers = dict(trunk.named_modules())
     for name, new in _build_again(trunk).named_modules():
         own: Any = layers.get(name)
         is_same = _form(own) == _form(new) and not is_hooked(own, (refuse_training,))
         if not is_same or (type(own) is XCA and not fast.is_unmodified(own)):
             problem = f"{name or network} has hooks, adapters or layers other than the paper's"
-            raise ValueError(f"{problem}: merge or remove them, or predict in tiles")
-        if own.training:
+            raise ValueError(f"{problem}: merge or remove them, or {otherwise}")
+        if own.training and not is_training:
             raise ValueError(f"{name or network} is in training mode: call eval()")
 
 
 def _build_again(trunk: Any) -> Trunk:
-    """Build a trunk, with its pyramid if it has one, and without weights."""
+    """Return a new trunk without weights, with its pyramid if it has one."""
     options: dict[str, Any] = dict(
         in_channels=trunk.in_channels,
         patch_embed="linear" if type(trunk.patch_embed) is LinearPatchEmbed else "conv",
@@ -170,8 +173,13 @@ def _build_again(trunk: Any) -> Trunk:
     )
     if type(trunk) is XCiT:
         options["strides"] = trunk.strides
+    return _build(trunk.__class__, trunk.arch, trunk.patch_size, trunk.out_indices, **options)
+
+
+@cache  # a training asks in each iteration
+def _build(network: Any, arch: Any, *arguments: Any, **options: Any) -> Trunk:
     with torch.device("meta"):
-        return type(trunk)(trunk.arch._asdict(), trunk.patch_size, trunk.out_indices, **options)
+        return network(arch._asdict(), *arguments, **options)
 
 
 def _form(layer: Any) -> tuple:
@@ -183,6 +191,41 @@ def _form(layer: Any) -> tuple:
     sizes = "kernel_size", "stride", "padding", "dilation", "padding_mode", "normalized_shape"
     kind = nn.Linear if kind is FastLinear else kind
     return kind, *(getattr(layer, size, None) for size in sizes)
+
+
+def split_rows(height: int, width: int, tokens: int) -> Iterator[slice]:
+    """Divide the rows of a grid of tokens into bands of about as many tokens.
+
+    Each band has a row of the image itself, though the grid is padded.
+    """
+    length = max(MIN_ROWS, tokens // width // 4 * 4)
+    for first in range(0, height, length):
+        yield slice(first, min(first + length, height))
+
+
+def embed_rows(
+    trunk: Any, pixels: Tensor, rows: slice, grid: tuple[int, int], valid: Tensor | None = None
+) -> Tensor:
+    """Compute tokens (1, N, C) of rows, by stem and positional encoding, in the type of weights.
+
+    Args:
+        pixels: (1, in_channels, H, W) of these rows, and of one row of patches above if there is.
+        grid: Height and width of the image in tokens.
+        valid: Which of the pixels have data, (1, 1, H, W), or None if all have.
+    """
+    x = trunk.patch_embed(pixels, valid=valid)
+    x = x[:, :, min(rows.start, 1) :].flatten(2).transpose(1, 2).to(trunk.blocks[0].gamma1)
+    if trunk.pos_embeder is not None:
+        x = x + trunk.pos_embeder(x.new_empty(()).expand(1, 1, *grid), rows)
+    return x
+
+
+def check_disk(folder: Path | str, size: int, fix: str) -> None:
+    """Raise OSError if tokens of a size in bytes do not fit on the disk of a folder."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        sizes = f"{size / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free"
+        raise OSError(f"the tokens take {sizes} on the disk of {folder}: {fix}")
 
 
 class _Image:
@@ -211,18 +254,12 @@ class _Image:
             unfinished.unlink()
         stores = {i: TokensInFile(shape, self.device, folder / f"tap{i}") for i in indices}
         needed = size * sum(not store.is_finished for store in stores.values())
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            sizes = f"{needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free"
-            raise OSError(f"the taps take {sizes} on the disk of {folder}: predict in tiles")
+        check_disk(folder, needed, "predict in tiles")
         return stores
 
     def bands(self) -> Iterator[slice]:
-        """Divide the rows of tokens so that each band has a row of the image itself."""
         tokens = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
-        length = max(MIN_ROWS, tokens // self.width // 4 * 4)
-        for first in range(0, self.height, length):
-            yield slice(first, min(first + length, self.height))
+        return split_rows(self.height, self.width, tokens)
 
     def mask(self, rows: slice) -> Tensor | None:
         """Return which tokens of rows have data, (1, 1, rows, width), or None if all have."""
@@ -282,11 +319,8 @@ class _Image:
             pixels = F.pad(pixels[None].to(self.device), padding)
             has_data = F.pad(has_data[None, None].to(self.device), padding)
             self.valid[top : rows.stop] = cells_with_data(has_data, patch_size)
-            x = self.trunk.patch_embed(pixels, valid=None if has_data.all() else has_data)
-            x = x[:, :, rows.start - top :].flatten(2).transpose(1, 2).float()
-            if self.trunk.pos_embeder is not None:
-                grid = x.new_empty(()).expand(1, 1, self.height, self.width)
-                x = x + self.trunk.pos_embeder(grid, rows).float()
+            valid = None if has_data.all() else has_data
+            x = embed_rows(self.trunk, pixels, rows, (self.height, self.width), valid)
             self.finish_band(0, x, rows, target)
 
     def run_block(self, number: int, source: Any, target: Any) -> None:

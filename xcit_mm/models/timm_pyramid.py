@@ -90,6 +90,8 @@ class TimmPyramid(Pyramid):
         **base: Any,
     ) -> None:
         super().__init__(**base)
+        if with_cp not in (False, True):
+            raise ValueError(f"{with_cp=}: choose False or True")
         if pretrained and self.init_cfg:
             raise ValueError("pretrained=True and init_cfg both name weights: leave one out")
         with torch.device("meta"):  # which takes no memory before the arguments are checked

@@ -312,7 +312,7 @@ class Trunk(Backbone):
         norm_cfg: dict | None = None,
         norm_eval: bool = False,
         frozen_stages: int = -1,
-        with_cp: bool = False,
+        with_cp: bool | str = False,
         attn_implementation: str = "auto",
         **base: Any,
     ) -> None:
@@ -321,6 +321,10 @@ class Trunk(Backbone):
         check_patch_size(patch_size)
         if patch_embed not in STEMS:
             raise ValueError(f"{patch_embed=}: choose one of {', '.join(STEMS)}")
+        if with_cp not in (False, True, "bands"):
+            raise ValueError(f"{with_cp=}: choose False, True or 'bands'")
+        if with_cp == "bands" and not norm_eval:
+            raise ValueError(f"{with_cp=} with {norm_eval=}: set norm_eval=True")
         if out_indices is None:
             out_indices = default_out_indices(self.arch.depth)
         self.set_trunk(self.arch.depth, out_indices, in_channels, frozen_stages, drop_path_rate)
@@ -354,6 +358,10 @@ class Trunk(Backbone):
         self.check_image(x)
         valid = self.valid_cells(x, self.patch_size)
         try:
+            if self.with_cp == "bands" and torch.is_grad_enabled():
+                from .large_training import taps_by_bands  # which imports this module
+
+                return taps_by_bands(self, x)
             x = self.patch_embed(x, **mask_option(self.valid_cells(x, 1)))
         except RuntimeError:
             self.check_type(x)

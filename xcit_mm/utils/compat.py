@@ -72,6 +72,13 @@ def is_exporting() -> bool:
     return TORCH >= (2, 8) and torch.compiler.is_exporting()
 
 
+def is_in_backward() -> bool:
+    """Return whether autograd runs a backward pass, in which torch.utils.checkpoint calls modules
+    again. torch (2.13) has no public function for this.
+    """
+    return torch._C._current_graph_task_id() != -1
+
+
 def autocast_dtype(device: str) -> torch.dtype | None:
     """Return the type of autocast on a type of device, or None where it is off. Functions of torch
     take the device from 2.4 on.
@@ -117,14 +124,12 @@ def is_hooked(module: nn.Module, harmless: tuple = ()) -> bool:
     """Return whether hooks act on a module itself, other than some harmless ones before it, or
     whether its `forward` is replaced. torch (2.13) has no public function that lists hooks.
     """
-    everywhere = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
-    backward_everywhere = (
-        _all_modules._global_backward_hooks or _all_modules._global_backward_pre_hooks
-    )
+    forward = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
+    backward = _all_modules._global_backward_hooks or _all_modules._global_backward_pre_hooks
     before = [hook for hook in module._forward_pre_hooks.values() if hook not in harmless]
-    forward = before or module._forward_hooks or "forward" in module.__dict__
-    backward = module._backward_hooks or module._backward_pre_hooks
-    return bool(everywhere or backward_everywhere or forward or backward)
+    forward = forward or before or module._forward_hooks or "forward" in module.__dict__
+    backward = backward or module._backward_hooks or module._backward_pre_hooks
+    return bool(forward or backward)
 
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
