@@ -21,9 +21,11 @@ def check_photos(
 ) -> Iterator[Finding]:
     """Check that photos exist, that the pipeline loads all that they hold, and their sizes.
 
+    Headers of photos are read only if mmcv loads the photos, since other steps may change them.
+
     Args:
-        code: D511 for maps, D315 for sizes that a json states.
-        step: The step of the pipeline that loads them. Only mmcv's reads what headers say.
+        code: D511 for sizes of maps, D315 for sizes in a json.
+        step: The step of the pipeline that loads the photos.
         labels: For each photo the file of its labels, and their width and height.
     """
     missing = [path for path in labels if not os.path.isfile(path)]
@@ -47,6 +49,6 @@ def check_photos(
             wrong.append(f"{file} ({sizes})")
         if header.is_deep:
             deep.append(path)
-    problem = "images have more than 8 bits, of which mmcv keeps the upper 8"
+    problem = "images have more than 8 bits, and mmcv keeps the upper 8"
     yield from listed("note", "D315", deep, problem, "docs/bands.md, if their values are low")
     yield from listed("FAIL", code, wrong, "images have another size than their labels", _TURN)
