@@ -1,6 +1,6 @@
 """Checks of the classes of a run: their number and order in data and heads."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 
@@ -11,15 +11,13 @@ from ..datasets.coco import CocoFile
 from ..utils.errors import counted, preview
 from ..weights.class_names import check_same_classes, configured_classes, learned_classes
 from ..weights.lookup import load_checkpoint
-from .findings import Finding, fail, listed, note, ok
+from .findings import Findings, fail, listed, note, ok
 from .run_config import ConfiguredSplit
 
 Classes = tuple[str, ...]
 
 
-def check_classes(
-    splits: Iterable[ConfiguredSplit], heads: Mapping[str, nn.Module]
-) -> Iterator[Finding]:
+def check_classes(splits: Iterable[ConfiguredSplit], heads: Mapping[str, nn.Module]) -> Findings:
     """Check the classes of the heads and of all data sets against those of the first data set."""
     split_of: dict[Classes, str] = {}
     for split in splits:
@@ -38,7 +36,7 @@ def check_classes(
             yield from _check_order(first, split_of[first], classes, split_of[classes])
 
 
-def _check_heads(heads: Mapping[str, nn.Module], classes: Classes, split: str) -> Iterator[Finding]:
+def _check_heads(heads: Mapping[str, nn.Module], classes: Classes, split: str) -> Findings:
     for name, head in heads.items():
         if head.num_classes != len(classes):
             named = f"{counted(len(classes), 'class')}, {preview(classes)}"
@@ -46,7 +44,7 @@ def _check_heads(heads: Mapping[str, nn.Module], classes: Classes, split: str) -
             yield fail("D303", problem, f"correct metainfo.classes, or model.{name}.num_classes")
 
 
-def _check_order(first: Classes, split: str, others: Classes, other_split: str) -> list[Finding]:
+def _check_order(first: Classes, split: str, others: Classes, other_split: str) -> Findings:
     """Report the first class that differs between two data sets."""
     for number, (name, other) in enumerate(zip_longest(first, others)):
         if name != other:
@@ -58,7 +56,7 @@ def _check_order(first: Classes, split: str, others: Classes, other_split: str) 
 
 def check_categories(
     path: str, coco: CocoFile, classes: Sequence[str], is_training: bool
-) -> list[Finding]:
+) -> Findings:
     """Check the categories of a COCO file.
 
     mmdet numbers the classes in the order of the file, so all files must have the order of the
@@ -85,7 +83,7 @@ def check_categories(
     return listed("note", "D405", unlearned, problem, "add these categories to classes")
 
 
-def check_learned_classes(cfg: Config, checkpoint: str | None) -> Iterator[Finding]:
+def check_learned_classes(cfg: Config, checkpoint: str | None) -> Findings:
     """Check that a checkpoint, which may be downloaded, has learned the classes of a test."""
     if checkpoint is not None:
         learned = learned_classes(load_checkpoint(checkpoint))

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from torch import nn
 
 from ..datasets.coco import CocoFile, read_coco
 from .classes import check_categories
-from .findings import Finding, fail, listed, note, ok
+from .findings import Findings, fail, listed, note, ok
 from .objects import check_objects
 from .photos import check_photos
 from .run_config import ConfiguredData, ConfiguredSplit
 from .segmentation import check_maps
 
 
-def check_data(split: ConfiguredSplit, heads: Mapping[str, nn.Module]) -> Iterator[Finding]:
+def check_data(split: ConfiguredSplit, heads: Mapping[str, nn.Module]) -> Findings:
     """Check that the files of a split exist, and their content in a known format."""
     for dataset in split.datasets:
         for finding in _check_dataset(dataset, split, heads):
@@ -26,7 +26,7 @@ def check_data(split: ConfiguredSplit, heads: Mapping[str, nn.Module]) -> Iterat
 
 def _check_dataset(
     dataset: ConfiguredData, split: ConfiguredSplit, heads: Mapping[str, nn.Module]
-) -> Iterable[Finding]:
+) -> Findings:
     paths = [path for path in [*dataset.paths, *split.scored_jsons] if "://" not in path]
     missing = [path for path in paths if not os.path.exists(path)]
     if missing:
@@ -39,7 +39,7 @@ def _check_dataset(
     return [note("", f"a {type(dataset.built).__name__} like this is not checked")]
 
 
-def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Finding]:
+def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Findings:
     """Check the json and the photos of a data set, and other jsons that its split is scored by."""
     scored_jsons = [os.path.realpath(path) for path in split.scored_jsons]
     for path in dict.fromkeys([dataset.json_path, *scored_jsons]):
@@ -56,14 +56,14 @@ def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Iterator[Fi
     yield ok(f"{len(photos)} images in {name}; {len(photos) - len(labelled)} have no object")
 
 
-def _check_ids(path: str, coco: CocoFile) -> list[Finding]:
+def _check_ids(path: str, coco: CocoFile) -> Findings:
     counts = Counter(annotation.id for annotation in coco.annotations)
     wrong = [number for number, count in counts.items() if number == 0 or count > 1]
     problem = f"ids in {path} are 0 or occur twice, which pycocotools confuses"
     return listed("FAIL", "D418", wrong, problem, "number annotations 1, 2, 3, ...")
 
 
-def check_overlap(train: ConfiguredSplit, split: ConfiguredSplit) -> Iterator[Finding]:
+def check_overlap(train: ConfiguredSplit, split: ConfiguredSplit) -> Findings:
     """Compare the photos of a split with those of the training. Other checks report exceptions."""
     with suppress(Exception):
         trained = {path for dataset in train.datasets for path in dataset.list_photos()}

@@ -32,6 +32,9 @@ class Finding(NamedTuple):
         return f"{self.text} -- fix: {self.fix}" if self.fix else self.text
 
 
+Findings = Iterable[Finding]
+
+
 def ok(text: str) -> Finding:
     return Finding("ok", "", text)
 
@@ -49,7 +52,7 @@ def listed(level: str, code: str, names: Collection, problem: str, fix: str) -> 
     return [Finding(level, code, f"{len(names)} {problem}: {preview(names)}", fix)] if names else []
 
 
-def collect(*checks: Iterable[Finding]) -> Iterator[Finding]:
+def collect(*checks: Findings) -> Iterator[Finding]:
     """Iterate over the findings of checks. An exception becomes a failure."""
     for check in checks:
         try:

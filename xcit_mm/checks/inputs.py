@@ -1,6 +1,5 @@
 """Checks of what a model gets: batches, the sizes and colours of images, and weights."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from ..utils.config_parts import find_step, part_class
 from ..utils.model_input import ModelInput
 from ..weights import StrictLoadHook
 from ..weights.work_dirs import CHECKPOINT_SUFFIXES
-from .findings import Finding, fail, listed, note
+from .findings import Findings, fail, listed, note
 
 
-def check_batch(cfg: Config, processes: int) -> Iterator[Finding]:
+def check_batch(cfg: Config, processes: int) -> Findings:
     """Check that the learning rate is for the number of images in a step."""
     accumulated = (cfg.get("optim_wrapper") or {}).get("accumulative_counts", 1)
     scaling = cfg.get("auto_scale_lr") or {}
@@ -31,7 +30,7 @@ def check_batch(cfg: Config, processes: int) -> Iterator[Finding]:
         yield note("D204", problem, "auto_scale_lr.enable=True")
 
 
-def check_files_of_weights(cfg: Config) -> Iterator[Finding]:
+def check_files_of_weights(cfg: Config) -> Findings:
     """Check that the files exist from which a training starts. Names are not looked up."""
     init_cfg = (cfg.model.get("backbone") or {}).get("init_cfg")
     initial = init_cfg.get("checkpoint") if isinstance(init_cfg, dict) else None
@@ -41,7 +40,7 @@ def check_files_of_weights(cfg: Config) -> Iterator[Finding]:
             yield fail("", f"no checkpoint at {source}", "correct the path")
 
 
-def check_sizes(cfg: Config, model: Any) -> Iterator[Finding]:
+def check_sizes(cfg: Config, model: Any) -> Findings:
     """Check that a segmentor sees sides that are multiples of 32, in tests and in training.
 
     The coarsest map has a cell for each whole 32 pixels, and mmseg stretches the logits to the
@@ -52,7 +51,7 @@ def check_sizes(cfg: Config, model: Any) -> Iterator[Finding]:
         yield from _check_crops(cfg, model)
 
 
-def _check_padding(model: Any) -> Iterator[Finding]:
+def _check_padding(model: Any) -> Findings:
     """Check that mmseg pads the images of tests, unless a head does not allow it."""
     padding = getattr(model.data_preprocessor, "test_cfg", None) or {}
     heads = {type(part).__name__ for part in model.modules()}
@@ -69,7 +68,7 @@ def _check_padding(model: Any) -> Iterator[Finding]:
         yield fail("D607", problem, "model.test_cfg.mode=whole")
 
 
-def _check_crops(cfg: Config, model: Any) -> list[Finding]:
+def _check_crops(cfg: Config, model: Any) -> Findings:
     sizes = []
     if _crops_in_tests(model):
         sizes.append(model.test_cfg.get("crop_size", MIN_SIZE))
@@ -87,7 +86,7 @@ def _crops_in_tests(model: Any) -> bool:
     return bool(model.test_cfg) and model.test_cfg.get("mode") == "slide"
 
 
-def check_pixels(cfg: Config) -> Iterator[Finding]:
+def check_pixels(cfg: Config) -> Findings:
     """Check that published weights get pixels as in their training."""
     sources = f"{(cfg.model.get('backbone') or {}).get('init_cfg')} {cfg.get('load_from')}"
     if "xcit://" not in sources or not cfg.get("test_dataloader") or not has_pyramid(cfg):
@@ -102,7 +101,7 @@ def check_pixels(cfg: Config) -> Iterator[Finding]:
         yield note("D216", problem, fix)
 
 
-def check_hook(cfg: Config) -> Iterator[Finding]:
+def check_hook(cfg: Config) -> Findings:
     """Check that mmengine loads a checkpoint whole."""
     hooks = [part_class(hook, HOOKS) for hook in cfg.get("custom_hooks") or []]
     if has_pyramid(cfg) and StrictLoadHook not in hooks:

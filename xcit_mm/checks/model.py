@@ -1,7 +1,6 @@
 """Checks of the model: whether it can be built, and who reads its feature maps, at what stride."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from ..models import Pyramid
 from ..models.build import model_config
 from ..utils.errors import reason
-from .findings import Finding, fail, note, ok
+from .findings import Findings, fail, note, ok
 
 _SIDE = 512  # pixels of the square image that feature maps belong to, a multiple of all strides
 _HEAD = re.compile(r".*(?<!rpn_)(?<!semantic_)head(\.\d+)?")  # with a number in a cascade
@@ -62,7 +61,7 @@ def _build(cfg: Config) -> nn.Module:
         return MODELS.build(model)
 
 
-def check_maps(model: Any, must_train_all: bool = False) -> Iterator[Finding]:
+def check_maps(model: Any, must_train_all: bool = False) -> Findings:
     """Check that the neck takes the backbone's feature maps, and that heads take what it gives.
 
     Args:
@@ -107,9 +106,7 @@ def _empty_map(level: Any, model: nn.Module) -> Tensor:
     return torch.zeros(2, level.channels, side, side, device=device, requires_grad=True)
 
 
-def _check_gradients(
-    backbone: Pyramid, maps: dict[str, Tensor], read: list[Tensor]
-) -> Iterator[Finding]:
+def _check_gradients(backbone: Pyramid, maps: dict[str, Tensor], read: list[Tensor]) -> Findings:
     """Check that each level with parameters, and the last level, has a gradient from the heads.
 
     Without the last level the last blocks would have none.

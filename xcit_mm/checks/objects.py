@@ -1,12 +1,12 @@
 """Checks of the objects of a COCO json: boxes and masks that mmdet drops or misunderstands."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from ..datasets.coco import Annotation, CocoFile, CocoImage
 from ..utils.errors import preview
-from .findings import Finding, listed
+from .findings import Finding, Findings, listed
 from .run_config import ConfiguredData, ConfiguredSplit
 
 _SLACK = 2  # pixels by which a box may reach beyond its image
@@ -24,7 +24,7 @@ _Objects = Sequence[tuple[Annotation, CocoImage]]
 
 def check_objects(
     path: str, coco: CocoFile, dataset: ConfiguredData, split: ConfiguredSplit
-) -> Iterator[Finding]:
+) -> Findings:
     """Check the objects of a json that belong to the classes of a data set."""
     images = {image.id: image for image in coco.images}
     learned = {category.id for category in coco.categories if category.name in dataset.classes}
@@ -51,7 +51,7 @@ def check_objects(
         yield from _check_crowds(loaded, owner, coco, split.name == "train")
 
 
-def _check_masks(objects: _Objects, owner: str, poly2mask: bool) -> list[Finding]:
+def _check_masks(objects: _Objects, owner: str, poly2mask: bool) -> Findings:
     unread = [pair for pair in objects if not _has_mask(*pair, poly2mask)]
     problem = f"{owner} have unusable masks: polygons with fewer than three points, RLE of another "
     problem += "size than the image, or RLE with poly2mask=False"
@@ -59,9 +59,7 @@ def _check_masks(objects: _Objects, owner: str, poly2mask: bool) -> list[Finding
     return listed("FAIL", "D412", _names(unread), problem, fix)
 
 
-def _check_crowds(
-    objects: _Objects, owner: str, coco: CocoFile, is_training: bool
-) -> Iterator[Finding]:
+def _check_crowds(objects: _Objects, owner: str, coco: CocoFile, is_training: bool) -> Findings:
     """Report crowds, and fail if a class that is trained has no other objects."""
     crowds = [entry for entry, _ in objects if entry.iscrowd]
     trained = {entry.category_id for entry, _ in objects if not entry.iscrowd}

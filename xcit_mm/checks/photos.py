@@ -1,13 +1,13 @@
 """Checks of photos by their headers: they exist, and are loaded as they are labelled."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..datasets.headers import read_headers
 from ..utils.config_parts import type_name
 from ..utils.images import reads_all_bands
-from .findings import Finding, listed
+from .findings import Findings, listed
 
 Size = tuple[int, int]  # width and height
 _TURN = (
@@ -18,7 +18,7 @@ _TURN = (
 
 def check_photos(
     code: str, step: dict[str, Any], labels: Mapping[str, tuple[str, Size]]
-) -> Iterator[Finding]:
+) -> Findings:
     """Check that photos exist, that the pipeline loads all that they hold, and their sizes.
 
     Headers of photos are read only if mmcv loads the photos, since other steps may change them.

@@ -1,7 +1,7 @@
 """Checks of segmentation maps: the labels of all maps against classes and heads."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -10,7 +10,7 @@ from PIL import Image
 from ..datasets.dataset import IGNORED
 from ..datasets.headers import read_all, read_headers
 from ..utils.errors import counted
-from .findings import Finding, fail, listed, note, ok
+from .findings import Findings, fail, listed, note, ok
 from .photos import check_photos
 from .run_config import ConfiguredData, ConfiguredSplit
 
@@ -19,7 +19,7 @@ PathsByLabel = Mapping[int, list[str]]
 
 def check_maps(
     dataset: ConfiguredData, heads: Mapping[str, Any], split: ConfiguredSplit
-) -> Iterator[Finding]:
+) -> Findings:
     """Check images, the files of their maps, and the labels against classes and heads."""
     built = dataset.built
     maps = {photo: image["seg_map_path"] for photo, image in dataset.list_photos().items()}
@@ -43,7 +43,7 @@ def check_maps(
 
 def _check_labels(
     dataset: ConfiguredData, paths: list[str], heads: Mapping[str, Any], split: ConfiguredSplit
-) -> Iterator[Finding]:
+) -> Findings:
     """Check the labels of maps against heads, and against classes if they fit the heads."""
     maps = defaultdict(list)
     for path, values in zip(paths, read_all(_read_labels, paths), strict=True):
@@ -51,7 +51,7 @@ def _check_labels(
             maps[label].append(path)
     for name, head in heads.items():
         yield from _check_ignored_label(name, head, split)
-        misfits = _check_range(name, head, maps)
+        misfits = list(_check_range(name, head, maps))
         yield from misfits
         if misfits:
             return
@@ -61,14 +61,14 @@ def _check_labels(
     yield from _check_presence(dataset.classes, maps, len(paths), is_only_training_set)
 
 
-def _check_ignored_label(name: str, head: Any, split: ConfiguredSplit) -> Iterator[Finding]:
+def _check_ignored_label(name: str, head: Any, split: ConfiguredSplit) -> Findings:
     scored = [metric.get("ignore_index", IGNORED) for metric in split.metrics]
     if {*scored} - {_ignored_label(head)}:
         problem = f"{name}.ignore_index is {_ignored_label(head)}, that of the metric {scored[0]}"
         yield note("D507", problem, "give both the same")
 
 
-def _check_range(name: str, head: Any, maps: PathsByLabel) -> list[Finding]:
+def _check_range(name: str, head: Any, maps: PathsByLabel) -> Findings:
     """Check that a head has a class for each label of the maps, or ignores it."""
     end = max(head.num_classes, 2)  # a single class has the background, label 0, beside it
     ignored = _ignored_label(head)
@@ -85,7 +85,7 @@ def _check_range(name: str, head: Any, maps: PathsByLabel) -> list[Finding]:
 
 def _check_presence(
     classes: Sequence[str], maps: PathsByLabel, count: int, is_only_training_set: bool
-) -> list[Finding]:
+) -> Findings:
     """Check that all classes have pixels in some maps.
 
     If at most one class has pixels, the only training set fails.

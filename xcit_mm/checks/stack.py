@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import packages_distributions
 
@@ -13,7 +13,7 @@ from mmengine.utils import digit_version
 from ..ops import is_compiled
 from ..utils.errors import reason
 from ..version import __version__
-from .findings import Finding, fail, ok
+from .findings import Findings, fail, ok
 
 # Modules of the stack with the oldest versions that xcit_mm supports.
 NEEDED = dict(mmengine="0.10", torch="2.1", cv2="4", mmcv="2.0", mmdet="3.3", mmseg="1.2")
@@ -21,7 +21,7 @@ OPTIONAL = ("mmdet", "mmseg")
 FIX = "install one stack in an environment of its own, see docs/install.md"
 
 
-def check_stack() -> Iterator[Finding]:
+def check_stack() -> Findings:
     """Check each library, and the device of trainings."""
     parts: list[Callable[[], str]] = [describe_distributions]
     parts += [partial(describe_version, name) for name in NEEDED]
