@@ -14,7 +14,7 @@ from ..datasets.coco import CocoFile, read_coco
 from ..utils.config_data import data_sets, dataset_class, evaluators
 from ..utils.config_parts import find_step, loading_step, part_class
 
-_LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}  # whose steps keep the meaning of labels
+_LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}  # their steps do not change labels
 
 
 class ConfiguredData:

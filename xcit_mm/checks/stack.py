@@ -67,7 +67,7 @@ def describe_version(name: str) -> str:
 
 
 def describe_package() -> str:
-    """Say whose operators run, after the models of the installed libraries have been imported."""
+    """Import the models of the installed libraries, and say whether mmcv is compiled."""
     for name in filter(importlib.util.find_spec, OPTIONAL):
         importlib.import_module(f"{name}.models")
     return f"xcit_mm {__version__}, mmcv.ops {'compiled' if is_compiled() else 'ours'}"
