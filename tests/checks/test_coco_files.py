@@ -93,7 +93,7 @@ def test_fix_of_other_categories_in_the_validation_works():
     assert failures(MASK_RCNN) == []
 
 
-def test_ids_by_which_pycocotools_confuses_objects_are_a_failure_of_the_validation_alone():
+def test_ids_that_confuse_pycocotools_fail_the_validation_alone():
     for number in (0, 1):
         change_second("annotations", VAL_JSON, id=number)()
         assert_named(failures(MASK_RCNN), [("D418", "val", VAL_JSON, number)])

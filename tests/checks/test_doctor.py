@@ -111,7 +111,7 @@ def test_a_level_that_no_head_reads_is_named_for_several_processes():
     options.append("model.neck.in_channels=[384,384,384,384]")
     assert findings(RETINANET, *options, level="note") == []
     (note,) = findings(RETINANET, *options, level="note", processes=2)
-    assert note.text.startswith("1 parts of the backbone") and note.text.endswith(": fpn1")
+    assert note.text.startswith("no head trains fpn1 of the backbone")
     assert f"{strides}=(4, 8, 16, 32)" in note.fix
     options.append("find_unused_parameters=True")
     assert findings(RETINANET, *options, level="note", processes=2) == []
@@ -132,7 +132,7 @@ SILENT = [
 ]
 
 
-def test_mask2former_in_slide_mode_is_a_failure_before_its_first_validation():
+def test_mask2former_in_slide_mode_fails_before_its_first_validation():
     config = CONFIGS / "mask2former" / "mask2former_xcit-s12-p16_8xb2-160k_ade20k-512x512.py"
     slide = ["model.test_cfg.mode=slide", "model.test_cfg.crop_size=(512,512)"]
     assert_named(failures(config, *slide), [("D607", "Mask2FormerHead")])
@@ -182,12 +182,11 @@ def test_an_error_is_a_finding_and_hides_no_other(options, named):
     assert ["Mistyped" in finding.text for finding in failed[1:]] == [True] * (len(options) - 1)
 
 
-def test_every_code_is_on_the_page_and_the_page_is_short():
+def test_every_code_is_on_the_page():
     page = (ROOT / "docs" / "doctor.md").read_text()
     sources = "".join(path.read_text() for path in (ROOT / "xcit_mm" / "checks").glob("*.py"))
     codes = set(re.findall(r'"(D\d{3})"', sources))
     assert codes | {"D101"} == set(re.findall(r"^### (D\d{3})", page, re.MULTILINE))
-    assert len(page.split()) <= 900
 
 
 def test_data_sets_in_wrappers_are_checked(own_config):

@@ -1,6 +1,5 @@
 """Exported files agree with torch at any size, with operators of every runtime."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from mmengine.config import Config
 
 from xcit_mm import export as export_model
 from xcit_mm.deployment.check import compare
-from xcit_mm.deployment.metadata import model_metadata
+from xcit_mm.deployment.metadata import describe_model
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -42,9 +41,8 @@ def test_metadata_describe_other_bands_and_both_labels_of_one_class(segmentor):
     dataset.metainfo = dict(classes=("shape",))
     normalize = dict(type="Normalize", mean=[5.5, 6.5], std=[1, 2], to_rgb=False)
     dataset.pipeline = [dict(type="LoadRasterFromFile", bands=(4, 1)), normalize]
-    written = model_metadata(cfg, small_models.build(cfg), ["logits"])
-    facts = {name: json.loads(value) for name, value in written.items()}
-    assert facts["channel_order"] == "as LoadRasterFromFile(bands=(4, 1)) gives them"
+    facts = describe_model(cfg, small_models.build(cfg), ["logits"])
+    assert (facts["channel_order"], facts["bands"]) == (None, (4, 1))
     assert (facts["mean"], facts["std"]) == ([5.5, 6.5], [1, 2])
     assert (facts["classes"], facts["threshold"]) == (["background", "shape"], 0.5)
     assert facts["unsupported"] == "LoadRasterFromFile in the test pipeline"
@@ -104,7 +102,7 @@ MASKS = "model = dict(decode_head=dict(type='Mask2FormerHead'))"
     [
         (MASKS, {}, ValueError, "Mask2FormerHead classifies masks"),
         ("", dict(checkpoint="none.pth"), FileNotFoundError, "none.pth"),
-        (UNNAMED, {}, ValueError, r"^3 names \(one, \.\.\.\) for the 5"),
+        (UNNAMED, {}, ValueError, r"names 3 classes \(one, \.\.\.\), and the model has 5"),
         ("", dict(out=Path("text.onnx")), FileExistsError, r"text\.onnx exists: remove"),
     ],
 )

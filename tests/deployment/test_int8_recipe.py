@@ -18,9 +18,7 @@ IN_FLOAT32 = ("blocks.0", "local_mp.conv1", "rpn_cls", "rpn_reg", "fc_cls", "fc_
 
 
 @pytest.mark.slow
-def test_the_int8_recipe_keeps_sensitive_layers_and_writes_a_file_that_runs(
-    mask_rcnn_file, shapes, tmp_path
-):
+def test_the_int8_recipe_keeps_sensitive_layers_and_its_file_runs(mask_rcnn_file, shapes, tmp_path):
     shutil.copy(ROOT / "xcit_mm" / "deployment" / "run.py", tmp_path)
     shutil.copy(mask_rcnn_file, tmp_path / "model.onnx")
     shutil.copytree(shapes / "images" / "training", tmp_path / "photos")

@@ -16,9 +16,10 @@ from helpers.small_models import synthetic_photo
 from mmengine.config import Config
 from PIL import Image
 
-from xcit_mm.deployment.metadata import find_unsupported, model_metadata
+from xcit_mm.deployment.metadata import describe_model, find_unsupported
 from xcit_mm.prediction import Predictor
 from xcit_mm.utils.images import read_image
+from xcit_mm.utils.model_input import ModelInput
 
 onnx = pytest.importorskip("onnx")
 run = pytest.importorskip("xcit_mm.deployment.run")
@@ -79,8 +80,7 @@ def test_segmentation_maps_are_the_predictor_s(options, segmentor, edited, tmp_p
     cfg, model = segmentor.load()
     cfg.merge_from_dict(options)
     cfg.dump(tmp_path / "own.py")
-    facts = model_metadata(cfg, model, ["logits"])
-    path = edited(**{name: json.loads(fact) for name, fact in facts.items()})
+    path = edited(**describe_model(cfg, model, ["logits"]))
     actual = run.Model(path)(PHOTO)["map"]
     predictor = Predictor.from_pretrained(
         str(tmp_path / "own.py"), segmentor.checkpoint, device="cpu"
@@ -126,7 +126,7 @@ def test_preprocessing_that_the_script_lacks_is_named(path, options, named, edit
     cfg = Config.fromfile(path)
     cfg.merge_from_dict(options)
     cfg.test_dataloader.dataset.pipeline = cfg.test_pipeline
-    unsupported = find_unsupported(cfg)
+    unsupported = find_unsupported(cfg, ModelInput(cfg))
     with pytest.raises(ValueError, match=re.escape(named)):
         run.Model(edited(unsupported=unsupported))
 

@@ -57,7 +57,8 @@ def test_a_copy_prints_predictions_and_names_the_photo_that_fails(
 
 
 @pytest.mark.parametrize(
-    "name, message", [("none.onnx", "cannot be run"), ("foreign.onnx", "is not of xcit-mm export")]
+    "name, message",
+    [("none.onnx", "cannot be run"), ("foreign.onnx", "was not written by xcit-mm export")],
 )
 def test_a_file_that_is_no_model_of_export_is_one_line(
     name, message, segmentor_file, monkeypatch, tmp_path

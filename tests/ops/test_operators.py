@@ -231,7 +231,7 @@ class TestGPUOperators:
     find_spec("torchvision") is None, reason="torchvision is not installed: make STACK=peers test"
 )
 @pytest.mark.parametrize("modulated", [False, True])
-def test_deformable_convolution_with_whole_offsets_is_that_of_a_shifted_map(modulated):
+def test_deformable_convolution_with_whole_offsets_shifts_the_map(modulated):
     """By torchvision's kernel."""
     torch.manual_seed(0)
     x = torch.randn(2, 4, 9, 8).double().requires_grad_()

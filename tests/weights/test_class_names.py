@@ -27,7 +27,7 @@ def test_names_are_found_where_a_checkpoint_has_them():
         assert learned_classes(dict(state_dict={}, meta=meta)) == LABELS
 
 
-def test_heads_of_other_classes_start_anew_and_a_line_names_the_former(capsys):
+def test_heads_of_other_classes_keep_initial_values_in_one_line(capsys):
     model = small_models.build(small_models.semantic_fpn())
     other = small_models.build(small_models.semantic_fpn(decode_head=dict(num_classes=3)))
     initial = {key: other.state_dict()[key].clone() for key in CLASSIFIER}

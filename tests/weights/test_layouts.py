@@ -104,7 +104,7 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
-def test_what_has_wrapped_a_trunk_does_not_matter_but_a_missing_tensor_does(wrap, tmp_path):
+def test_a_wrapped_trunk_loads_and_a_missing_tensor_is_named(wrap, tmp_path):
     torch.save(wrap(SAVED), tmp_path / "whole.pth")
     state = model_from(tmp_path / "whole.pth").state_dict()
     loaded = {key: value for key, value in state.items() if not key.startswith("fpn")}
@@ -136,7 +136,7 @@ def test_of_several_models_a_line_names_them_and_the_prefix_chooses(wrapping, na
 
 
 @pytest.mark.skipif(TORCH < (2, 3), reason="compile switches off hooks of later optimizers")
-def test_a_segmentor_starts_from_a_compiled_teacher_by_the_prefix_of_the_hook():
+def test_a_segmentor_starts_from_a_compiled_teacher_by_a_prefix():
     source = segmentor()
     expected = {key: value.clone() for key, value in source.state_dict().items()}
     source.backbone = torch.compile(source.backbone)

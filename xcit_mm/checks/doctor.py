@@ -13,7 +13,7 @@ from ..weights.lookup import find_config
 from .classes import check_classes, check_learned_classes
 from .data import check_data, check_overlap
 from .findings import Finding, collect, fail
-from .inputs import check_sizes, check_start, check_weights
+from .inputs import check_batch, check_files_of_weights, check_hook, check_pixels, check_sizes
 from .model import CheckedModel, check_maps
 from .run_config import ConfiguredSplit
 
@@ -21,7 +21,7 @@ from .run_config import ConfiguredSplit
 def diagnose(
     config: str | Path, *, cfg_options: Mapping[str, Any] | None = None, processes: int = 1
 ) -> Iterator[Finding]:
-    """Check a training run, and the data of its test: config, data, model, weights.
+    """Check a training run and the data of its test: config, data, model and weights.
 
     Args:
         config: A config of mmdet or mmseg, a model's name or a work folder.
@@ -29,7 +29,7 @@ def diagnose(
         processes: Number of processes that will train.
 
     Yields:
-        What was found, as soon as it is. A `level` of 'FAIL' would stop a training.
+        What was found, as soon as it is found. A `level` of 'FAIL' would stop a training.
 
     Example:
         >>> from xcit_mm import diagnose
@@ -64,10 +64,12 @@ def check_training(
     yield from collect(
         model.failures,
         check_classes(splits, model.heads),
-        check_start(cfg, processes),
-        check_weights(cfg, model.module),
+        check_batch(cfg, processes),
+        check_files_of_weights(cfg),
+        check_pixels(cfg),
+        check_hook(cfg),
         check_sizes(cfg, model.module),
-        check_maps(model.module, processes > 1 and not may_leave_out),
+        check_maps(model.module, must_train_all=processes > 1 and not may_leave_out),
         *(check_data(split, model.heads) for split in splits),
         *(check_overlap(splits[0], split) for split in splits[1:]),
     )

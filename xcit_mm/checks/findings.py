@@ -1,4 +1,4 @@
-"""Findings: the lines of the doctor, of which a failure stops the start of a run."""
+"""Findings of the doctor. A failure prevents a run from starting."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
@@ -7,9 +7,13 @@ from ..utils.errors import preview, reason
 
 
 class Finding(NamedTuple):
-    """A line of the doctor, of level 'ok', 'note' or 'FAIL'.
+    """A line of the doctor.
 
-    docs/doctor.md explains the codes. A line without code has the message of a library.
+    Attributes:
+        level: 'ok', 'note' or 'FAIL'.
+        code: What docs/doctor.md explains, or '' for the message of a library.
+        text: What was found.
+        fix: What to do, or ''.
     """
 
     level: str
@@ -18,12 +22,17 @@ class Finding(NamedTuple):
     fix: str = ""
 
     def __str__(self) -> str:
-        fix = f" -- fix: {self.fix}" if self.fix else ""
-        return f"{self.level:<5}{self.code:<6}{self.text}{fix}"
+        return f"{self.level:<5}{self.code:<6}{self._text_and_fix()}"
 
     def message(self) -> str:
         """Return the message of an error: the line without its level."""
-        return " ".join(str(self).removeprefix(self.level).split())
+        return f"{self.code} {self._text_and_fix()}".strip()
+
+    def _text_and_fix(self) -> str:
+        return f"{self.text} -- fix: {self.fix}" if self.fix else self.text
+
+
+Findings = Iterable[Finding]
 
 
 def ok(text: str) -> Finding:
@@ -43,7 +52,7 @@ def listed(level: str, code: str, names: Collection, problem: str, fix: str) -> 
     return [Finding(level, code, f"{len(names)} {problem}: {preview(names)}", fix)] if names else []
 
 
-def collect(*checks: Iterable[Finding]) -> Iterator[Finding]:
+def collect(*checks: Findings) -> Iterator[Finding]:
     """Iterate over the findings of checks. An exception becomes a failure."""
     for check in checks:
         try:

@@ -1,7 +1,6 @@
 """Checks of the model: whether it can be built, and who reads its feature maps, at what stride."""
 
 import re
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,19 @@ from torch import Tensor, nn
 from ..models import Pyramid
 from ..models.build import model_config
 from ..utils.errors import reason
-from .findings import Finding, fail, listed, ok
+from .findings import Findings, fail, note, ok
 
-_SIDE = 512  # pixels of the square image whose feature maps are computed, a multiple of all strides
+_SIDE = 512  # pixels of the square image that feature maps belong to, a multiple of all strides
 _HEAD = re.compile(r".*(?<!rpn_)(?<!semantic_)head(\.\d+)?")  # with a number in a cascade
 _OTHER_HEADS = ("RPNHead", "STDCHead")  # types of heads that predict other classes
 
 
 class CheckedModel:
-    """The model of a config, on the meta device, without memory, where possible.
+    """The model of a config, if possible on the meta device, where it takes no memory.
 
     Attributes:
-        module: The model, or an empty module if it cannot be built, as `failures` tells.
+        module: The model, or an empty module if it cannot be built.
+        failures: Why it cannot be built.
     """
 
     def __init__(self, cfg: Config) -> None:
@@ -32,12 +32,7 @@ class CheckedModel:
         self.module: Any = nn.Module()
         self.failures = []
         try:
-            model = model_config(cfg)
-            try:
-                with torch.device("meta"):
-                    self.module = MODELS.build(model)
-            except Exception:  # modules that compute with their own values need real tensors
-                self.module = MODELS.build(model)
+            self.module = _build(cfg)
         except Exception as error:  # a wrong config makes the libraries raise nearly any exception
             problem = f"the model cannot be built: {reason(error)}"
             self.failures = [fail("", problem, "correct the model in the config")]
@@ -57,26 +52,37 @@ class CheckedModel:
         }
 
 
-def check_maps(model: Any, is_distributed: bool = False) -> Iterator[Finding]:
-    """Check that the neck takes the feature maps of an image, and that heads expect what it gives.
-    In a distributed training, heads need to read all that the backbone trains.
+def _build(cfg: Config) -> nn.Module:
+    model = model_config(cfg)
+    try:
+        with torch.device("meta"):
+            return MODELS.build(model)
+    except Exception:  # modules that compute with their own values need real tensors
+        return MODELS.build(model)
+
+
+def check_maps(model: Any, must_train_all: bool = False) -> Findings:
+    """Check that the neck takes the backbone's feature maps, and that heads take what it gives.
+
+    Args:
+        must_train_all: Whether each parameter of the backbone needs a gradient, as in several
+            processes.
     """
-    if not isinstance(getattr(model, "backbone", None), Pyramid):
+    backbone = getattr(model, "backbone", None)
+    if not isinstance(backbone, Pyramid):
         return
-    device = next(model.parameters()).device
-    image = torch.zeros(2, model.backbone.in_channels, _SIDE, _SIDE, device=device)
-    maps = model.train().backbone(image)
-    source = "the backbone"
-    if getattr(model, "neck", None) is not None:
-        channels = [feature_map.shape[1] for feature_map in maps]
-        expected = getattr(model.neck, "in_channels", None)
-        if isinstance(expected, list | tuple) and list(expected) != channels:
-            problem = f"neck.in_channels is {expected}, the backbone gives {channels}"
-            yield fail("", problem, f"model.neck.in_channels={channels}")
-            return
-        maps = model.neck(maps)
-        source = "the neck"
-    strides = [_SIDE / feature_map.shape[3] for feature_map in maps]
+    levels = backbone.output_shape()
+    channels = [level.channels for level in levels.values()]
+    neck = getattr(model, "neck", None)
+    expected = getattr(neck, "in_channels", channels)
+    if isinstance(expected, list | tuple) and list(expected) != channels:
+        problem = f"neck.in_channels is {expected}, the backbone gives {channels}"
+        yield fail("", problem, f"model.neck.in_channels={channels}")
+        return
+    maps = {name: _empty_map(level, model) for name, level in levels.items()}
+    given = list(maps.values()) if neck is None else neck.train()(tuple(maps.values()))
+    source = "the backbone" if neck is None else "the neck"
+    strides = [_SIDE / feature_map.shape[3] for feature_map in given]
     read: list[Tensor] = []
     for name, part in model.named_modules():
         wanted = _expected_strides(name, part)
@@ -84,30 +90,45 @@ def check_maps(model: Any, is_distributed: bool = False) -> Iterator[Finding]:
             problem = f"{name} expects maps of strides {wanted}, {source} gives {strides}"
             yield fail("D606", problem, f"these strides in {name}, or start_level=0 in the neck")
         indices = np.ravel(getattr(part, "in_index", [])).astype(int)  # of mmseg's heads
-        if any(indices >= len(maps)):
-            yield fail("", f"{name}.in_index={part.in_index}: {source} gives {len(maps)} maps")
+        if any(indices >= len(given)):
+            yield fail("", f"{name}.in_index={part.in_index}: {source} gives {len(given)} maps")
             return
-        read += [maps[index] for index in indices]
+        read += [given[index] for index in indices]
     yield ok(f"{source} gives maps of the strides {strides}")
-    if is_distributed:
-        yield from _check_gradients(model.backbone, read or maps)
+    if must_train_all:
+        yield from _check_gradients(backbone, maps, read or given)
 
 
-def _check_gradients(backbone: Any, read: Sequence[Tensor]) -> Iterator[Finding]:
-    """Check that all trained parameters have gradients from the maps that heads read."""
-    trained = {name: value for name, value in backbone.named_parameters() if value.requires_grad}
+def _empty_map(level: Any, model: nn.Module) -> Tensor:
+    """Return a feature map of two images, for the shapes and gradients of what reads it."""
+    side = _SIDE // level.stride
+    device = next(model.parameters()).device
+    return torch.zeros(2, level.channels, side, side, device=device, requires_grad=True)
+
+
+def _check_gradients(backbone: Pyramid, maps: dict[str, Tensor], read: list[Tensor]) -> Findings:
+    """Check that each level with parameters, and the last level, has a gradient from the heads.
+
+    Without the last level the last blocks would have none.
+    """
     total: Any = sum(feature_map.sum() for feature_map in read)
-    gradients = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
-    unused = [name for name, gradient in zip(trained, gradients, strict=True) if gradient is None]
-    parts = {name.partition(".")[0] for name in unused}
-    problem = "parts of the backbone train for no head, at which several processes stop"
-    fix = f"leave levels that no head reads out of model.backbone.strides={backbone.strides}"
-    yield from listed("note", "", sorted(parts), problem, fix)
+    gradients = torch.autograd.grad(total, list(maps.values()), allow_unused=True)
+    is_read = [gradient is not None for gradient in gradients]
+    unread = []
+    for number, name in enumerate(maps):
+        has_parameters = any(True for _ in getattr(backbone, name).parameters())
+        if not any(is_read[number:]) or (has_parameters and not is_read[number]):
+            unread.append(name)
+    if unread:
+        problem = f"no head trains {', '.join(unread)} of the backbone: several processes stop"
+        fix = f"leave levels that no head reads out of model.backbone.strides={backbone.strides}"
+        yield note("", problem, fix)
 
 
 def _expected_strides(name: str, part: Any) -> list[float]:
-    """Return the strides by which a module converts positions on feature maps into pixels, if it
-    does. RoI extractors take the first maps.
+    """Return the strides with which a module converts positions on feature maps into pixels.
+
+    Modules that do not convert positions have none. RoI extractors take the first maps.
     """
     generator = getattr(part, "prior_generator", None)  # of anchors or points
     if generator is not None:

@@ -1,12 +1,12 @@
 """Checks of the objects of a COCO json: boxes and masks that mmdet drops or misunderstands."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from ..datasets.coco import Annotation, CocoFile, CocoImage
 from ..utils.errors import preview
-from .findings import Finding, listed
+from .findings import Finding, Findings, listed
 from .run_config import ConfiguredData, ConfiguredSplit
 
 _SLACK = 2  # pixels by which a box may reach beyond its image
@@ -19,13 +19,13 @@ class _Rle(msgspec.Struct):
 
 
 _MASKS = msgspec.json.Decoder(list[list[float]] | _Rle)
+_Objects = Sequence[tuple[Annotation, CocoImage]]
 
 
 def check_objects(
     path: str, coco: CocoFile, dataset: ConfiguredData, split: ConfiguredSplit
-) -> Iterator[Finding]:
-    """Check the objects of a json that are of the classes of a data set."""
-    step = dataset.annotation_step
+) -> Findings:
+    """Check the objects of a json that belong to the classes of a data set."""
     images = {image.id: image for image in coco.images}
     learned = {category.id for category in coco.categories if category.name in dataset.classes}
     objects = [
@@ -44,25 +44,36 @@ def check_objects(
     level = "FAIL" if 2 * len(beyond) >= len(objects) else "note"
     fix = f"give boxes as {_FORM}, not as [x1, y1, x2, y2]"
     yield from listed(level, "D411", _names(beyond), f"{owner} reach beyond their image", fix)
+    step = dataset.annotation_step
     if split.scores_masks or step.get("with_mask"):
-        poly2mask = step.get("poly2mask", True)
-        unread = [pair for pair in loaded if not _has_mask(*pair, poly2mask)]
-        problem = f"{owner} have no mask that mmdet and pycocotools read"
-        fix = "give polygons of three points or more, or RLE of the image's size with "
-        fix += "poly2mask=True in LoadAnnotations, or fine-tune on boxes only, by boxes"
-        yield from listed("FAIL", "D412", _names(unread), problem, fix)
-    crowds = [entry for entry, _ in loaded if entry.iscrowd]
-    if crowds and not split.is_of_tiles:  # at whose edges parts of objects are crowds
-        trained = {entry.category_id for entry, _ in loaded if not entry.iscrowd}
-        ids = {entry.category_id for entry in crowds} - trained
-        names = [category.name for category in coco.categories if category.id in ids]
-        level = "FAIL" if names and split.name == "train" else "note"
-        problem = f"{len(crowds)} {owner} have iscrowd=1, as CVAT's brush writes it, and neither "
-        problem += f"train nor score, all of {preview(names)}" if names else "train nor score"
+        yield from _check_masks(loaded, owner, poly2mask=step.get("poly2mask", True))
+    if not split.is_of_tiles:  # at the edges of tiles, parts of objects are crowds
+        yield from _check_crowds(loaded, owner, coco, split.name == "train")
+
+
+def _check_masks(objects: _Objects, owner: str, poly2mask: bool) -> Findings:
+    unread = [pair for pair in objects if not _has_mask(*pair, poly2mask)]
+    problem = f"{owner} have unusable masks: polygons with fewer than three points, RLE of another "
+    problem += "size than the image, or RLE with poly2mask=False"
+    fix = "give usable masks, or fine-tune on boxes only, by boxes"
+    return listed("FAIL", "D412", _names(unread), problem, fix)
+
+
+def _check_crowds(objects: _Objects, owner: str, coco: CocoFile, is_training: bool) -> Findings:
+    """Report crowds, and fail if a class that is trained has no other objects."""
+    crowds = [entry for entry, _ in objects if entry.iscrowd]
+    trained = {entry.category_id for entry, _ in objects if not entry.iscrowd}
+    ids = {entry.category_id for entry in crowds} - trained
+    names = [category.name for category in coco.categories if category.id in ids]
+    if crowds:
+        level = "FAIL" if names and is_training else "note"
+        problem = f"{len(crowds)} {owner} have iscrowd=1, as CVAT's brush writes it"
+        problem += ", and neither train nor score"
+        problem += f", all of {preview(names)}" if names else ""
         yield Finding(level, "D409", problem, "docs/your-own-data.md#coco writes iscrowd=0")
 
 
-def _names(objects: Sequence[tuple[Annotation, CocoImage]]) -> list[str]:
+def _names(objects: _Objects) -> list[str]:
     return [f"id {entry.id} (image {image.file_name})" for entry, image in objects]
 
 

@@ -1,13 +1,13 @@
 """Checks of photos by their headers: they exist, and are loaded as they are labelled."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..datasets.headers import read_headers
 from ..utils.config_parts import type_name
 from ..utils.images import reads_all_bands
-from .findings import Finding, listed
+from .findings import Findings, listed
 
 Size = tuple[int, int]  # width and height
 _TURN = (
@@ -18,12 +18,14 @@ _TURN = (
 
 def check_photos(
     code: str, step: dict[str, Any], labels: Mapping[str, tuple[str, Size]]
-) -> Iterator[Finding]:
+) -> Findings:
     """Check that photos exist, that the pipeline loads all that they hold, and their sizes.
 
+    Headers of photos are read only if mmcv loads the photos, since other steps may change them.
+
     Args:
-        code: D511 for maps, D315 for sizes that a json states.
-        step: The step of the pipeline that loads them. Only mmcv's reads what headers say.
+        code: D511 for sizes of maps, D315 for sizes in a json.
+        step: The step of the pipeline that loads the photos.
         labels: For each photo the file of its labels, and their width and height.
     """
     missing = [path for path in labels if not os.path.isfile(path)]
@@ -47,6 +49,6 @@ def check_photos(
             wrong.append(f"{file} ({sizes})")
         if header.is_deep:
             deep.append(path)
-    problem = "images have more than 8 bits, of which mmcv keeps the upper 8"
+    problem = "images have more than 8 bits, and mmcv keeps the upper 8"
     yield from listed("note", "D315", deep, problem, "docs/bands.md, if their values are low")
     yield from listed("FAIL", code, wrong, "images have another size than their labels", _TURN)

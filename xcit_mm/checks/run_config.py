@@ -1,6 +1,7 @@
-"""What a config says about the data of a run, read in this place."""
+"""The data of a run as its config describes them."""
 
 import os
+import sys
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,14 @@ from ..datasets.coco import CocoFile, read_coco
 from ..utils.config_data import data_sets, dataset_class, evaluators
 from ..utils.config_parts import find_step, loading_step, part_class
 
-_LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}  # whose steps keep the meaning of labels
+_LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}  # their steps do not change labels
 
 
 class ConfiguredData:
     """A data set of a config.
 
     Attributes:
-        built: The data set without its pipeline, which has not read its files.
+        built: The data set without its pipeline. It has not read its files.
         paths: Its folders and annotation file.
         json_path: The annotation file.
         classes: Names of its classes, if it has any.
@@ -41,29 +42,42 @@ class ConfiguredData:
 
     @property
     def data_format(self) -> str:
-        """'COCO', 'maps', or '' for files of another format or on a server."""
-        reader = type(self.built).load_data_list.__qualname__.partition(".")[0]
+        """'COCO', 'maps', or '' for files in another format or on a server."""
         if any("://" in path for path in self.paths):
             return ""
-        if reader == "CocoDataset" and self.built.COCOAPI.__name__ == "COCO":  # not panoptic
+        if self._reads_as("mmdet.datasets", "CocoDataset"):
             return "COCO"
-        return "maps" if reader == "BaseSegDataset" else ""
+        return "maps" if self._reads_as("mmseg.datasets", "BaseSegDataset") else ""
+
+    def _reads_as(self, module: str, base: str) -> bool:
+        """Return whether the data set reads its files as a class of a library does.
+
+        Panoptic data sets are subclasses of `CocoDataset` that parse other files.
+        """
+        library = sys.modules.get(module)  # it is imported if the data set belongs to it
+        if library is None:
+            return False
+        return all(
+            getattr(type(self.built), method) is getattr(getattr(library, base), method)
+            for method in ("load_data_list", "parse_data_info")
+        )
 
     @property
     def may_change_labels(self) -> bool:
-        """Whether no known step loads maps, or a step of another library may change them."""
+        """Whether the pipeline loads maps in an unknown way, or may change their labels."""
         classes = [part_class(step, TRANSFORMS) for step in self._pipeline]
         libraries = {cls.__module__.partition(".")[0] for cls in classes if cls}
         return not self.annotation_step or not libraries <= _LIBRARIES
 
     @cached_property
     def coco(self) -> CocoFile:
-        """Its json. Raise as `read_coco`."""
+        """Its json. Raises as `read_coco`."""
         return read_coco(Path(self.json_path))
 
     def list_photos(self) -> dict[str, Any]:
-        """Return what json or data set say of each image, by its path; nothing in a format that is
-        not checked.
+        """Return what the json or the data set says about each image, by path.
+
+        Data in a format that is not checked have none.
         """
         if self.data_format == "COCO":
             folder = self.built.data_prefix["img"]
@@ -80,6 +94,7 @@ class ConfiguredSplit:
     Attributes:
         metrics: Configs of its evaluators.
         scored_jsons: The jsons of its evaluators.
+        scores_masks: Whether an evaluator scores masks of objects.
         is_of_tiles: Whether its images were cut out of a raster.
     """
 
@@ -93,9 +108,7 @@ class ConfiguredSplit:
 
     @cached_property
     def datasets(self) -> list[ConfiguredData]:
-        """Its data sets, without wrappers. Those that are not of mmengine are left out. Raise as a
-        library does for a wrong option.
-        """
+        """Its data sets of mmengine, without wrappers. Raises as a library for a wrong option."""
         return [
             ConfiguredData(options)
             for options in data_sets(self._cfg, self.name)

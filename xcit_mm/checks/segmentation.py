@@ -1,7 +1,7 @@
 """Checks of segmentation maps: the labels of all maps against classes and heads."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -10,14 +10,16 @@ from PIL import Image
 from ..datasets.dataset import IGNORED
 from ..datasets.headers import read_all, read_headers
 from ..utils.errors import counted
-from .findings import Finding, fail, listed, note, ok
+from .findings import Findings, fail, listed, note, ok
 from .photos import check_photos
 from .run_config import ConfiguredData, ConfiguredSplit
+
+PathsByLabel = Mapping[int, list[str]]
 
 
 def check_maps(
     dataset: ConfiguredData, heads: Mapping[str, Any], split: ConfiguredSplit
-) -> Iterator[Finding]:
+) -> Findings:
     """Check images, the files of their maps, and the labels against classes and heads."""
     built = dataset.built
     maps = {photo: image["seg_map_path"] for photo, image in dataset.list_photos().items()}
@@ -29,7 +31,7 @@ def check_maps(
     headers = dict(zip(paths, read_headers(paths), strict=True))
     colored = [path for path, header in headers.items() if header.channels > 1]
     fix = "write maps of one channel or with a palette, or correct seg_map_suffix and data_prefix"
-    yield from listed("FAIL", "D505", colored, "files have colours, and are no maps", fix)
+    yield from listed("FAIL", "D505", colored, "files are RGB images, not segmentation maps", fix)
     if colored:
         return
     sizes = {photo: (path, headers[path][:2]) for photo, path in maps.items()}
@@ -40,47 +42,64 @@ def check_maps(
 
 
 def _check_labels(
-    dataset: ConfiguredData,
-    paths: list[str],
-    heads: Mapping[str, Any],
-    split: ConfiguredSplit,
-) -> Iterator[Finding]:
-    """Check that heads have classes for the labels of maps, and ignore what the metrics ignore, and
-    that classes have pixels: a failure if at most one class has some in the only training set.
-    """
-    maps = defaultdict(list)  # that have a label, by label
+    dataset: ConfiguredData, paths: list[str], heads: Mapping[str, Any], split: ConfiguredSplit
+) -> Findings:
+    """Check the labels of maps against heads, and against classes if they fit the heads."""
+    maps = defaultdict(list)
     for path, values in zip(paths, read_all(_read_labels, paths), strict=True):
         for label in {_trained_label(value, dataset.built) for value in values}:
             maps[label].append(path)
-    ignored = IGNORED
     for name, head in heads.items():
-        end = max(head.num_classes, 2)  # a single class has the background, label 0, beside it
-        ignored = getattr(head, "ignore_index", IGNORED)
-        scored = [metric.get("ignore_index", IGNORED) for metric in split.metrics]
-        if {*scored} - {ignored}:
-            problem = f"{name}.ignore_index is {ignored}, that of the metric {scored[0]}"
-            yield note("D507", problem, "give both the same")
-        beyond = [
-            f"label {label} in {counted(len(maps[label]), 'map')} such as {maps[label][0]}"
-            for label in sorted(maps)
-            if label != ignored and not 0 <= label < end
-        ]
-        problem = f"labels are neither 0 to {end - 1}, of {name}, nor ignore_index={ignored}"
-        fix = f"name their classes, write {ignored} into other pixels, or give "
-        fix += "reduce_zero_label=True if labels count from 1"
-        yield from listed("FAIL", "D506", beyond, problem, fix)
-        if beyond:
+        yield from _check_ignored_label(name, head, split)
+        misfits = list(_check_range(name, head, maps))
+        yield from misfits
+        if misfits:
             return
-    maps.pop(ignored, None)
-    names = dataset.classes
-    if len(names) == 1:
-        names = ("background", *names)
-    absent = [name for label, name in enumerate(names) if label not in maps]
+    ignored = [_ignored_label(head) for head in heads.values()] or [IGNORED]
+    maps.pop(ignored[-1], None)
     is_only_training_set = split.name == "train" and len(split.datasets) == 1
+    yield from _check_presence(dataset.classes, maps, len(paths), is_only_training_set)
+
+
+def _check_ignored_label(name: str, head: Any, split: ConfiguredSplit) -> Findings:
+    scored = [metric.get("ignore_index", IGNORED) for metric in split.metrics]
+    if {*scored} - {_ignored_label(head)}:
+        problem = f"{name}.ignore_index is {_ignored_label(head)}, that of the metric {scored[0]}"
+        yield note("D507", problem, "give both the same")
+
+
+def _check_range(name: str, head: Any, maps: PathsByLabel) -> Findings:
+    """Check that a head has a class for each label of the maps, or ignores it."""
+    end = max(head.num_classes, 2)  # a single class has the background, label 0, beside it
+    ignored = _ignored_label(head)
+    beyond = [
+        f"label {label} in {counted(len(maps[label]), 'map')} such as {maps[label][0]}"
+        for label in sorted(maps)
+        if label != ignored and not 0 <= label < end
+    ]
+    problem = f"labels are neither 0 to {end - 1}, of {name}, nor ignore_index={ignored}"
+    fix = f"name their classes, write {ignored} into other pixels, or give "
+    fix += "reduce_zero_label=True if labels count from 1"
+    return listed("FAIL", "D506", beyond, problem, fix)
+
+
+def _check_presence(
+    classes: Sequence[str], maps: PathsByLabel, count: int, is_only_training_set: bool
+) -> Findings:
+    """Check that all classes have pixels in some maps.
+
+    If at most one class has pixels, the only training set fails.
+    """
+    names = ("background", *classes) if len(classes) == 1 else classes
+    absent = [name for label, name in enumerate(names) if label not in maps]
     level = "FAIL" if is_only_training_set and len(absent) >= len(names) - 1 else "note"
-    problem = f"classes have no pixels in {len(paths)} segmentation maps"
+    problem = f"classes have no pixels in {count} segmentation maps"
     fix = "write 0, 1, ... into the maps, or correct classes or reduce_zero_label"
-    yield from listed(level, "D513", absent, problem, fix)
+    return listed(level, "D513", absent, problem, fix)
+
+
+def _ignored_label(head: Any) -> int:
+    return getattr(head, "ignore_index", IGNORED)
 
 
 def _read_labels(file: BinaryIO) -> list[int]:

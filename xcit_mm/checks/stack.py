@@ -1,8 +1,8 @@
-"""Findings about the installed stack."""
+"""Checks of the installed libraries."""
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import packages_distributions
 
@@ -13,29 +13,32 @@ from mmengine.utils import digit_version
 from ..ops import is_compiled
 from ..utils.errors import reason
 from ..version import __version__
-from .findings import Finding, fail, ok
+from .findings import Findings, fail, ok
 
-# Modules of the stack, and the versions that xcit_mm needs; those that may lack.
+# Modules of the stack with the oldest versions that xcit_mm supports.
 NEEDED = dict(mmengine="0.10", torch="2.1", cv2="4", mmcv="2.0", mmdet="3.3", mmseg="1.2")
 OPTIONAL = ("mmdet", "mmseg")
 FIX = "install one stack in an environment of its own, see docs/install.md"
 
 
-def check_stack() -> Iterator[Finding]:
-    """Check each part of the stack, and the device of trainings."""
-    checks: list[Callable[[], str]] = [check_one_stack]
-    checks += [partial(check_version, name) for name in NEEDED]
-    checks += [check_package, check_device]
-    for check in checks:
+def check_stack() -> Findings:
+    """Check each library, and the device of trainings."""
+    parts: list[Callable[[], str]] = [describe_distributions]
+    parts += [partial(describe_version, name) for name in NEEDED]
+    parts += [describe_package, describe_device]
+    for describe in parts:
         try:
-            yield ok(check())
+            yield ok(describe())
         except Exception as error:  # the doctor reports every failure
             yield fail("D101", reason(error), FIX)
 
 
-def check_one_stack() -> str:
-    """Check that the libraries are all of OpenMMLab, or all of the OneDL forks, which have the same
-    import names.
+def describe_distributions() -> str:
+    """Name the installed distributions of OpenMMLab.
+
+    Raises:
+        ImportError: If two of them have the same import name. The OneDL forks have the import names
+            of OpenMMLab.
     """
     distributions = packages_distributions()
     modules = ("mmengine", "mmcv", "mmdet", "mmseg")
@@ -47,12 +50,15 @@ def check_one_stack() -> str:
     return f"one stack: {', '.join(installed)}"
 
 
-def check_version(name: str) -> str:
-    """Check that a module is new enough. mmdet and mmseg also check the version of mmcv."""
+def describe_version(name: str) -> str:
+    """Return the version of a module, or raise ImportError if it is too old.
+
+    mmdet and mmseg raise one for another mmcv.
+    """
     if name in OPTIONAL and importlib.util.find_spec(name) is None:
         return f"{name} is not installed"
     version = importlib.import_module(name).__version__
-    # By three numbers, 2.1.0a0 of NVIDIA's containers counts as 2.1.0.
+    # Three numbers alone, so that 2.1.0a0 in NVIDIA's containers counts as 2.1.0.
     if digit_version(version)[:3] < digit_version(NEEDED[name])[:3]:
         raise ImportError(f"{name} {version} is installed, and xcit_mm needs >= {NEEDED[name]}")
     if name == "torch" and digit_version(version)[:2] < (2, 6):
@@ -60,16 +66,16 @@ def check_version(name: str) -> str:
     return f"{name} {version}"
 
 
-def check_package() -> str:
-    """Check that the installed libraries load their models."""
+def describe_package() -> str:
+    """Import the models of the installed libraries, and say whether mmcv is compiled."""
     for name in filter(importlib.util.find_spec, OPTIONAL):
         importlib.import_module(f"{name}.models")
     return f"xcit_mm {__version__}, mmcv.ops {'compiled' if is_compiled() else 'ours'}"
 
 
-def check_device() -> str:
-    """Check that torch and mmcv's operators run on the device on which mmengine trains."""
-    from mmcv.ops import nms  # which a compiled mmcv of another torch lacks
+def describe_device() -> str:
+    """Say where mmengine trains, after an operator of mmcv has run there."""
+    from mmcv.ops import nms  # a mmcv that was compiled for another torch has none
 
     device = get_device()
     boxes = torch.tensor([[0.0, 0.0, 9.0, 9.0]], device=device)

@@ -1,5 +1,7 @@
-"""Comparison of a file with what mmdet or mmseg predict."""
+"""Comparison of an exported file with what mmdet or mmseg predict."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,21 @@ from torch import Tensor
 from .run import paste_mask
 
 SHAPES = ((1, 203, 330), (3, 256, 128))  # batch, height, width: other sizes than the traced one
-TOLERANCE = 3e-4  # of a value, in units of the output's largest
-MAX_UNMATCHED = 0.02  # of the objects, since rounding decides among near ties
-MAX_OTHER_PIXELS = 1e-3  # of the masks, since rounding decides at the threshold
+TOLERANCE = 3e-4  # largest deviation of a value, in units of the output's largest value
+MAX_UNMATCHED = 0.02  # share of the objects, since rounding decides among near ties
+MAX_OTHER_PIXELS = 1e-3  # share of the masks' pixels, since rounding decides at the threshold
 
 Arrays = dict[str, np.ndarray]
 
 
 def compare(path: Path, model: Any, outputs: list[str], channels: int) -> float:
-    """Compare a file with the predictions of its model on noise: a detector with mmdet's `predict`
-    at any score, a segmentor with mmseg's logits of whole images.
+    """Compare a file with its model on noise.
+
+    The objects of a detector are compared with mmdet's `predict` at any score, the logits of a
+    segmentor with mmseg's logits of whole images.
 
     Args:
-        model: The model of mmdet or mmseg, whose threshold of scores becomes 0.
+        model: The model of mmdet or mmseg.
         outputs: Names of the file's outputs.
         channels: Channels of its input.
 
@@ -35,9 +39,9 @@ def compare(path: Path, model: Any, outputs: list[str], channels: int) -> float:
     """
     from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
+    is_detector = "boxes" in outputs
     options = SessionOptions()
-    if "boxes" in outputs:
-        _test_cfg(model).score_thr = 0.0
+    if is_detector:
         threshold = OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.float32))
         options.add_initializer("score_thr", threshold)
     session = InferenceSession(path, options)
@@ -47,12 +51,12 @@ def compare(path: Path, model: Any, outputs: list[str], channels: int) -> float:
         coarse = torch.randn(batch, channels, height // 16, width // 16, generator=generator)
         image = F.interpolate(coarse, (height, width), mode="bilinear")
         arrays = session.run(None, {"image": image.numpy()})
-        if "boxes" in outputs:
+        if is_detector:
             actual = dict(zip(outputs, arrays, strict=True))
             deviations.append(_compare_objects(actual, _detect(model, image), model))
-            continue
-        logits = model.encode_decode(image, [_meta(image)]).numpy()
-        deviations.append(np.abs(arrays[0] - logits).max() / np.abs(logits).max())
+        else:
+            logits = model.encode_decode(image, [_meta(image)]).numpy()
+            deviations.append(np.abs(arrays[0] - logits).max() / np.abs(logits).max())
     largest = float(np.max(deviations))
     if not largest <= TOLERANCE:  # or not a number
         raise RuntimeError(f"the file deviates by {largest:.1e} from torch")
@@ -64,14 +68,26 @@ def _test_cfg(model: Any) -> Any:
     return head.test_cfg
 
 
+@contextmanager
+def _at_any_score(model: Any) -> Iterator[None]:
+    """Let a detector report objects of any score in this block."""
+    test_cfg = _test_cfg(model)
+    threshold = test_cfg.get("score_thr", 0.0)
+    test_cfg.score_thr = 0.0
+    try:
+        yield
+    finally:
+        test_cfg.score_thr = threshold
+
+
 def _meta(image: Tensor) -> dict[str, Any]:
-    """Return what mmdet and mmseg know of images that were not resized."""
+    """Return what mmdet and mmseg know about images that were not resized."""
     size = tuple(image.shape[2:])
     return dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
 
 
 def _detect(model: Any, image: Tensor) -> Arrays:
-    """Return mmdet's objects in normalised images (B, C, H, W), with masks (n, H, W)."""
+    """Return mmdet's objects of any score in normalised images, with masks (n, H, W)."""
     from mmdet.structures import DetDataSample
 
     height, width = image.shape[2:]
@@ -79,7 +95,9 @@ def _detect(model: Any, image: Tensor) -> Arrays:
     padding = (0, -width % divisor, 0, -height % divisor)
     padded = F.pad(image, padding, value=float(model.data_preprocessor.pad_value))
     meta = dict(_meta(image), batch_input_shape=tuple(padded.shape[2:]))
-    samples = model.predict(padded, [DetDataSample(metainfo=meta) for _ in image], rescale=False)
+    samples = [DetDataSample(metainfo=meta) for _ in image]
+    with _at_any_score(model):
+        samples = model.predict(padded, samples, rescale=False)
     instances = [sample.pred_instances.numpy() for sample in samples]
     objects = {
         name: np.concatenate([found[name] for found in instances])

@@ -13,17 +13,17 @@ MAX_LOG_RATIO = 4.135166556742356  # |log(16 / 1000)|, the limit of scaling a si
 
 
 class ExportableDetector(nn.Module):
-    """Detect objects as mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet does,
-    with all options of the test_cfg.
+    """Detect objects as mmdet does, with all options of the test_cfg.
 
     The module pads images itself, since mmdet clips proposals before the padding.
 
     Args:
-        model: mmdet's detector, which `check_types` has accepted.
+        model: mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet, which
+            `check_types` has accepted.
 
     Attributes:
         outputs: Names of the outputs.
-        score_thr: Score that a detection exceeds, (1, 1): a buffer, so that a file names it.
+        score_thr: A detection exceeds this score, (1, 1). It is a buffer, so that a file names it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -81,8 +81,9 @@ def _of_class(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor) -> Tensor:
-    """Pool features (n, C, size, size) of boxes (n, 4) of images (n,), each box from the level that
-    mmdet chooses by its size.
+    """Pool features (n, C, size, size) of boxes (n, 4) in images (n,).
+
+    Each box is pooled from the level that mmdet chooses by its size.
     """
     layers = extractor.roi_layers
     rois = F.pad(boxes, (1, 0))  # mmdet puts the image's index before the box
@@ -100,8 +101,12 @@ def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tenso
 def _classify(
     roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Classify proposals (n, 4) of images (n,): boxes (n, classes, 4), scores and labels
-    (n, classes). In a cascade, each stage refines the boxes, and the mean logits give the scores.
+    """Classify proposals (n, 4) in images (n,).
+
+    In a cascade each stage refines the boxes, and the mean logits give the scores.
+
+    Returns:
+        Boxes (n, classes, 4), scores and labels (n, classes).
     """
     extractors = list_stages(roi_head.bbox_roi_extractor)
     heads = list_stages(roi_head.bbox_head)
@@ -123,8 +128,9 @@ def _classify(
 def _predict_masks(
     roi_head: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor, labels: Tensor
 ) -> Tensor:
-    """Compute mask probabilities (n, 28, 28) of boxes (n, 4) with labels (n,), in images (n,), the
-    mean of the stages of a cascade.
+    """Compute mask probabilities (n, 28, 28) of boxes (n, 4) with labels (n,), in images (n,).
+
+    In a cascade they are the mean of the stages.
     """
     extractors = list_stages(roi_head.mask_roi_extractor)
     heads = list_stages(roi_head.mask_head)
@@ -153,8 +159,9 @@ def decode(anchors: Tensor, deltas: Tensor, coder: Any, size: tuple[int, int]) -
 def find_candidates(
     head: Any, maps: tuple[Tensor, ...], cfg: Any, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the best candidates of an anchor head, RPN or RetinaNet, before suppression: the
-    `nms_pre` pairs of anchor and class of each level that have the highest sigmoid scores.
+    """Return the best candidates of an anchor head, RPN or RetinaNet, before suppression.
+
+    They are the `nms_pre` pairs of anchor and class of each level with the highest sigmoid scores.
 
     Args:
         cfg: The head's test_cfg.
@@ -193,11 +200,13 @@ def find_candidates(
 def select_by_nms(
     boxes: Tensor, scores: Tensor, groups: Tensor, cfg: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Select the candidates (B, n, ...) that the `nms` of a test_cfg keeps within each group, such
-    as a class or a level. A candidate with a negative score is never selected.
+    """Select the candidates (B, n, ...) that the `nms` of a test_cfg keeps within each group.
 
-    Returns boxes, scores, groups and indices of images of the selected, (kept, ...). Groups are
-    shifted apart as in mmcv, with its rounding, so that boxes of two groups never overlap.
+    A group is a class or a level. Groups are shifted apart as in mmcv, with its rounding, so that
+    boxes of two groups never overlap. A candidate with a negative score is never selected.
+
+    Returns:
+        Boxes, scores, groups and indices of images, (kept, ...).
     """
     valid = boxes.where((scores >= 0)[..., None], 0.0)
     furthest = F.pad(valid, (0, 0, 0, 1)).amax(dim=(1, 2))  # 0 without boxes

@@ -1,6 +1,5 @@
-"""Metadata of an exported file, by which `run.py` and other programs run it. Values are JSON."""
+"""Metadata of an exported file: what `run.py` and other programs must know to run it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,45 @@ STEPS: dict[str, dict[str, Any]] = dict(
 PREPROCESSORS = ("DetDataPreprocessor", "SegDataPreProcessor")
 
 
-def find_unsupported(cfg: Config) -> str | None:
-    """Return the first step or option of a test that `run.py` does not repeat, or None."""
+def describe_model(cfg: Config, model: Any, outputs: list[str]) -> dict[str, Any]:
+    """Return the metadata of a model by their names in docs/deployment.md.
+
+    Args:
+        model: The detector or segmentor of the config.
+        outputs: Names of the file's outputs.
+
+    Raises:
+        ValueError: If the config's test set does not name all classes of the model.
+    """
     inputs = ModelInput(cfg)
+    mean, std = inputs.normalisation
+    facts: dict[str, Any] = dict(
+        outputs=outputs,
+        channel_order=inputs.channel_order,
+        bands=(inputs.raster_step or {}).get("bands"),
+        mean=mean,
+        std=std,
+        resize=_describe_resize(inputs),
+        unsupported=find_unsupported(cfg, inputs),
+        config=Path(cfg.filename or "").name,
+        xcit_mm_version=__version__,
+    )
+    if cfg.default_scope == "mmdet":
+        facts |= _describe_detector(model)
+        count = list_stages(getattr(model, "roi_head", model).bbox_head)[-1].num_classes
+    else:
+        facts |= _describe_segmentor(model, inputs)
+        count = max(model.out_channels, 2)  # one channel separates a class from the background
+    facts["classes"] = list(tested_metainfo(cfg)["classes"])
+    named = len(facts["classes"])
+    if named != count:
+        problem = f"the test data set names {named} classes ({facts['classes'][0]}, ...)"
+        raise ValueError(f"{problem}, and the model has {count}: correct its metainfo.classes")
+    return facts
+
+
+def find_unsupported(cfg: Config, inputs: ModelInput) -> str | None:
+    """Return the first step or option of a test that `run.py` does not repeat, or None."""
     for step in inputs.pipeline:
         name = type_name(step)
         if name not in STEPS:
@@ -46,50 +81,31 @@ def find_unsupported(cfg: Config) -> str | None:
     return "test_cfg.mode='slide'" if is_slide else None
 
 
-def model_metadata(cfg: Config, model: Any, outputs: list[str]) -> dict[str, str]:
-    """Return the metadata of a model with the named outputs.
+def _describe_resize(inputs: ModelInput) -> dict[str, Any] | None:
+    step = find_step(inputs.pipeline, "Resize")
+    if step is None:
+        return None
+    scale = step.get("scale")
+    sides = [scale, scale] if isinstance(scale, int) else scale  # width and height
+    return dict(scale=sides, keep_ratio=step.get("keep_ratio", False))
 
-    Raises:
-        ValueError: If the config's test set does not name all classes of the model.
-    """
-    inputs = ModelInput(cfg)
-    mean, std = inputs.normalisation
-    resize = find_step(inputs.pipeline, "Resize")
-    if resize is not None:
-        scale = resize.get("scale")
-        sides = [scale, scale] if isinstance(scale, int) else scale  # width and height
-        resize = dict(scale=sides, keep_ratio=resize.get("keep_ratio", False))
-    classes = list(tested_metainfo(cfg)["classes"])
-    facts: dict[str, Any] = dict(
-        outputs=outputs,
-        classes=classes,
-        channel_order=inputs.channel_order,
-        mean=mean,
-        std=std,
-        resize=resize,
-        unsupported=find_unsupported(cfg),
-        config=Path(cfg.filename or "").name,
-        xcit_mm_version=__version__,
+
+def _describe_detector(model: Any) -> dict[str, Any]:
+    has_masks = model.with_mask
+    return dict(
+        task="instance segmentation" if has_masks else "object detection",
+        mask_threshold=model.roi_head.test_cfg.mask_thr_binary if has_masks else None,
+        **dict(pad_divisor=1, pad_value=0, min_side=1),  # the file pads the image itself
     )
-    if cfg.default_scope == "mmdet":
-        facts |= dict(
-            task="instance segmentation" if model.with_mask else "object detection",
-            mask_threshold=model.roi_head.test_cfg.mask_thr_binary if model.with_mask else None,
-            **dict(pad_divisor=1, pad_value=0, min_side=1),  # the file pads the image itself
-        )
-        count = list_stages(getattr(model, "roi_head", model).bbox_head)[-1].num_classes
-    else:
-        facts |= dict(
-            task="semantic segmentation",
-            pad_divisor=(inputs.preprocessor.get("test_cfg") or {}).get("size_divisor") or 1,
-            pad_value=inputs.preprocessor.get("pad_val", 0),
-            min_side=MIN_SIZE,
-            align_corners=model.align_corners,
-            threshold=model.decode_head.threshold if model.out_channels == 1 else None,
-        )
-        count = max(model.out_channels, 2)  # one channel separates a class from the background
-    if len(classes) != count:
-        problem = f"{len(classes)} names ({classes[0]}, ...) for the {count} classes"
-        fix = "correct metainfo.classes of the data set that is tested"
-        raise ValueError(f"{problem} of the model: {fix}")
-    return {name: json.dumps(fact) for name, fact in facts.items()}
+
+
+def _describe_segmentor(model: Any, inputs: ModelInput) -> dict[str, Any]:
+    padding = inputs.preprocessor.get("test_cfg") or {}
+    return dict(
+        task="semantic segmentation",
+        pad_divisor=padding.get("size_divisor") or 1,
+        pad_value=inputs.preprocessor.get("pad_val", 0),
+        min_side=MIN_SIZE,
+        align_corners=model.align_corners,
+        threshold=model.decode_head.threshold if model.out_channels == 1 else None,
+    )

@@ -1,5 +1,6 @@
-"""Export of trained models to ONNX, for images of any size, checked against torch."""
+"""Export of a trained model to an ONNX file for images of any size."""
 
+import json
 from ast import literal_eval
 from collections import Counter
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..utils.output import quiet, say
 from ..weights.lookup import find_model
 from .check import compare
 from .detectors import ExportableDetector
-from .metadata import find_unsupported, model_metadata
+from .metadata import describe_model
 from .operators import to_onnx
 from .supported import check_model
 from .traceable import ExportableSegmentor, make_exportable
@@ -25,15 +26,15 @@ from .traceable import ExportableSegmentor, make_exportable
 def export(model: str | Path, out: str | Path, *, checkpoint: str | Path | None = None) -> float:
     """Export a trained detector or segmentor to an ONNX file for images of any size.
 
-    Its input is `image`, normalised (B, C, H, W). A segmentor returns `logits` (B, classes, H, W),
-    and a detector the outputs of `ExportableDetector`. The file is written only if `compare` finds
-    no difference from mmdet or mmseg.
+    The input of the file is `image`, normalised (B, C, H, W). A segmentor returns `logits`
+    (B, classes, H, W), and a detector returns the outputs of `ExportableDetector`. The file is
+    written only if it predicts what mmdet or mmseg predict.
 
     Args:
         model: A published model's name, a work folder, or a config.
         out: The file to write, `.onnx`.
-        checkpoint: A path, a URL or `xcit://NAME`, which must fill the whole model. Default: that
-            of the model.
+        checkpoint: A path, a URL or `xcit://NAME`, which must fill the whole model. Default: the
+            model's own checkpoint.
 
     Returns:
         The largest deviation of an output from torch, in units of its largest value.
@@ -42,8 +43,8 @@ def export(model: str | Path, out: str | Path, *, checkpoint: str | Path | None 
         FileExistsError: If the file exists.
         FileNotFoundError: If an input is missing.
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
-        RuntimeError: If tracing or writing fails, such as without the packages of xcit_mm[export],
-            or the file does not agree with torch.
+        RuntimeError: If the packages of xcit_mm[export] are missing, if tracing or writing fails,
+            or if the file does not agree with torch.
 
     Example:
         >>> from xcit_mm import export
@@ -55,28 +56,26 @@ def export(model: str | Path, out: str | Path, *, checkpoint: str | Path | None 
     config, weights = find_model(model, checkpoint)
     cfg = read_config(config)
     check_model(cfg)
-    lacking = find_unsupported(cfg)
-    if lacking:
-        say(f"note: run.py has no {lacking}, so {out} is for programs of your own")
     with quiet(), torch.no_grad():
         trained = load_model(cfg, weights)
         exportable = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
         module: Any = make_exportable(exportable(trained))
-        metadata = model_metadata(cfg, trained, module.outputs)
+        facts = describe_model(cfg, trained, module.outputs)
+        if facts["unsupported"]:
+            say(f"note: run.py has no {facts['unsupported']}, so {out} is for your own programs")
         channels = cfg.model.backbone.get("in_channels", 3)
         try:
             with atomic_path(out) as path:
-                _write_onnx(module, path, channels, metadata)
+                _write_onnx(module, path, channels, facts)
                 say("compare ...")
-                deviation = compare(path, trained, module.outputs, channels)
+                return compare(path, trained, module.outputs, channels)
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
-    return deviation
 
 
-def _write_onnx(module: Any, path: Path, channels: int, metadata: dict[str, str]) -> None:
-    """Write a traceable module with its weights to one file."""
-    # A size of 1 would become a constant, also that of a level of stride 128.
+def _write_onnx(module: Any, path: Path, channels: int, facts: dict[str, Any]) -> None:
+    """Write a traceable module, its weights and its metadata to one file."""
+    # Sizes of 1 would become constants: of the batch, and of a feature map of stride 128.
     image = torch.zeros(2, channels, 288, 416)
     sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     say("trace ...")
@@ -94,7 +93,7 @@ def _write_onnx(module: Any, path: Path, channels: int, metadata: dict[str, str]
     )
     _name_nodes(onnx.model.graph)
     onnx.model.ir_version = 8  # the version of opset 18, which onnxruntime reads from 1.14 on
-    onnx.model.metadata_props.update(metadata)
+    onnx.model.metadata_props.update({name: json.dumps(fact) for name, fact in facts.items()})
     onnx.save(path, external_data=False)
 
 

@@ -1,7 +1,7 @@
 """Non-maximum suppression and RoIAlign as traceable torch operators, and their translation to ONNX.
 
-onnxscript translates torchvision's, which need torchvision, and whose suppression takes one image
-at a time.
+torchvision's operators, which onnxscript translates, would need torchvision, and its suppression
+takes one image at a time.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,17 @@ from torch import Tensor
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, max_num: int) -> Tensor:
-    """Select the boxes of each image whose IoU with each better selected box is at most the
-    threshold.
+    """Select the best boxes of each image by non-maximum suppression.
+
+    A box is selected if its IoU with each better selected box is at most `iou_threshold`.
 
     Args:
         boxes: (B, n, 4), as x1, y1, x2, y2.
         scores: (B, n). A box with a negative score is never selected.
 
     Returns:
-        Index of the image and index of the box (kept, 2), image by image, the best box first, at
-        most `max_num` of an image.
+        Index of the image and index of the box, (kept, 2), image by image, the best box first. An
+        image has at most `max_num` of them.
     """
     from mmcv.ops import nms as suppress
 
@@ -45,10 +46,17 @@ def _(boxes: Tensor, scores: Tensor, iou_threshold: float, max_num: int) -> Tens
 def roi_align(
     features: Tensor, boxes: Tensor, images: Tensor, scale: float, size: int, ratio: int
 ) -> Tensor:
-    """Pool boxes (n, 4), in pixels, of maps (B, C, h, w) by aligned RoIAlign: (n, C, size, size).
+    """Pool boxes of feature maps by aligned RoIAlign.
 
-    `images` (n,) are the boxes' indices in the batch, `scale` is in cells per pixel. A bin has
-    `ratio` samples per axis; 0: one per cell of the map.
+    Args:
+        features: (B, C, h, w).
+        boxes: (n, 4), in pixels.
+        images: Index of each box's image in the batch, (n,).
+        scale: In cells of a map per pixel.
+        ratio: Samples of a bin along each axis. 0 takes one for each cell of the map.
+
+    Returns:
+        (n, C, size, size).
     """
     from mmcv.ops import roi_align as pool
 
@@ -64,9 +72,7 @@ def _(
 
 
 def to_onnx() -> dict[Callable, Callable]:
-    """Return translations of these operators and GELU to standard operators of ONNX, for
-    `torch.onnx.export`.
-    """
+    """Return the translations to standard operators of ONNX that `torch.onnx.export` takes."""
     from onnxscript import opset18
 
     op: Any = opset18

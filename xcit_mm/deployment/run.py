@@ -42,7 +42,7 @@ def bilinear(grid: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndar
 
 
 def paste_mask(mask: np.ndarray, box: np.ndarray, size: Size, threshold: Any) -> np.ndarray:
-    """Paste probabilities (h, w) into a box of an image, which has a `size`: (H, W), bool."""
+    """Paste probabilities (h, w) into a box of an image of `size`, as a mask (H, W), bool."""
     x1, y1, x2, y2 = box.tolist()
     pixels = []
     positions = []  # of the pixels, in cells of the mask with a ring of zeros
@@ -92,7 +92,7 @@ class Model:
             raise ValueError(f"{path} cannot be run: {reason}") from None
         metadata = self.session.get_modelmeta().custom_metadata_map
         if "classes" not in metadata:
-            raise ValueError(f"{path} is not of xcit-mm export")
+            raise ValueError(f"{path} was not written by xcit-mm export")
         self.facts: dict[str, Any] = {
             key: json.loads(text)
             for key, text in metadata.items()
@@ -100,7 +100,7 @@ class Model:
         }
         unsupported = self.facts["unsupported"]
         if unsupported:
-            raise ValueError(f"{path} needs {unsupported}, which this script lacks: add it")
+            raise ValueError(f"{path} needs {unsupported}: add it to this script")
         self.classes: list[str] = self.facts["classes"]
 
     def __call__(self, image: np.ndarray, min_score: float = 0.0) -> Arrays:
@@ -110,8 +110,8 @@ class Model:
             min_score: Minimum score of a detector's objects.
 
         Returns:
-            Of a detector `boxes` (n, 4), left, top, right and bottom in pixels, `scores` and
-            `labels` (n,), the best first, and with a mask head `masks` (n, H, W), bool. Of a
+            For a detector `boxes` (n, 4), left, top, right and bottom in pixels, `scores` and
+            `labels` (n,), the best first, and with a mask head `masks` (n, H, W), bool. For a
             segmentor `map` (H, W), the class of each pixel.
 
         Raises:
@@ -140,7 +140,7 @@ class Model:
         minimum = facts["min_side"]
         if min(height + bottom, width + right) < minimum:
             problem = f"resized to {height}x{width}"
-            raise ValueError(f"{problem}, the model takes {minimum} or more a side")
+            raise ValueError(f"{problem}, but the model takes sides of {minimum} or more")
         image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
         if facts["channel_order"] == "RGB":
             image = image[..., ::-1]

@@ -1,4 +1,4 @@
-"""Check of a config for parts that cannot be exported."""
+"""Which models can be exported, by their configs."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ from mmengine.config import Config
 from ..utils.config_parts import type_name
 from .traceable import list_stages
 
-# Supported types of a detector's parts by key. An export compares the file, with all options.
+# Supported types of a detector's parts by key. Options are not listed: an export compares the file
+# with the model.
 TYPES: dict[str, tuple[str, ...]] = dict(
     model=("MaskRCNN", "FasterRCNN", "CascadeRCNN", "RetinaNet"),
     rpn_head=("RPNHead",),
@@ -19,7 +20,7 @@ TYPES: dict[str, tuple[str, ...]] = dict(
     roi_layer=("RoIAlign",),
     anchor_generator=("AnchorGenerator",),
     bbox_coder=("DeltaXYWHBBoxCoder",),
-    loss_cls=("CrossEntropyLoss", "FocalLoss"),  # other losses may have an activation of their own
+    loss_cls=("CrossEntropyLoss", "FocalLoss"),  # others may have another activation
     shared_head=(),
     nms=("nms",),
 )
@@ -35,12 +36,16 @@ def check_model(cfg: Config) -> None:
         return
     for head in list_stages(cfg.model.decode_head):
         if type_name(head).startswith("Mask"):
-            raise ValueError(f"{type_name(head)} classifies masks: only heads that classify pixels")
+            fix = "only heads that classify pixels can be exported"
+            raise ValueError(f"{type_name(head)} classifies masks: {fix}")
 
 
 def check_types(part: Any, where: str = "model") -> None:
-    """Raise ValueError with the first type in a part of a detector, at the dotted key `where`, that
-    cannot be exported.
+    """Raise ValueError if a part of a detector has a type that cannot be exported.
+
+    Args:
+        part: The part, or a list of them. Other values are ignored.
+        where: Dotted key of the part, for the error.
     """
     if not isinstance(part, dict):
         for stage in part if isinstance(part, list | tuple) else ():

@@ -1,4 +1,4 @@
-"""Models in a form whose traced graph takes images of any size."""
+"""Models in a form that can be traced to a graph for images of any size."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class ExportableSegmentor(nn.Module):
         self.outputs = ["logits"]
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return the logits of the last head. In a cascade, a head reads the result before it."""
+        """Return the logits of the last head. In a cascade each head reads the one before it."""
         maps = self.model.extract_feat(image)
         inputs: list[Any] = [maps]
         *earlier, last = list_stages(self.model.decode_head)
@@ -35,7 +35,7 @@ class ExportableSegmentor(nn.Module):
 
 
 def list_stages(part: Any) -> list[Any]:
-    """Return the stages of a part of a cascade, or the part alone. Parts are modules or configs."""
+    """Return the stages of a cascade's part, a module or a config, or else the part alone."""
     return list(part) if isinstance(part, nn.ModuleList | list | tuple) else [part]
 
 
@@ -59,8 +59,8 @@ class BinAverage(nn.Module):
 def _bin_weights(length: int, count: int, like: Tensor) -> Tensor:
     """Return the weights (count, length) with which adaptive pooling averages entries to bins.
 
-    Bin i covers i / count to (i + 1) / count of the length, rounded outwards. The weights have
-    device and type of `like`.
+    Bin i covers the length from i / count to (i + 1) / count, rounded outwards. The weights have
+    the device and type of `like`.
     """
     bins = torch.arange(count, device=like.device)[:, None]
     entries = torch.arange(length, device=like.device)
@@ -71,7 +71,7 @@ def _bin_weights(length: int, count: int, like: Tensor) -> Tensor:
 
 
 def make_exportable(model: nn.Module) -> nn.Module:
-    """Return a copy prepared for inference whose graph serves all sizes."""
+    """Return a copy that is prepared for inference and has one graph for all sizes."""
     model = copy_sharing_weights(model).eval()
     prepare_for_inference(getattr(model, "model", model))
     modules: list[Any] = list(model.modules())
@@ -80,7 +80,7 @@ def make_exportable(model: nn.Module) -> nn.Module:
             if isinstance(child, nn.AdaptiveAvgPool2d):
                 size: Any = child.output_size
                 setattr(module, name, BinAverage(size))
-            # The Upsample of mmseg makes sizes constant by int().
+            # mmseg's Upsample makes sizes constant by int().
             elif type(child).__name__ == "Upsample" and child.scale_factor:
                 options = dict(mode=child.mode, align_corners=child.align_corners)
                 setattr(module, name, nn.Upsample(scale_factor=child.scale_factor, **options))

@@ -13,7 +13,7 @@ default all have.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -463,15 +463,24 @@ def crop_padded_sides(x: Tensor, images: Tensor, stride: int, least: int) -> Ten
     return x
 
 
+class Level(NamedTuple):
+    """Channels of a feature map, and its stride in pixels."""
+
+    channels: int
+    stride: int
+
+
 class Pyramid(Backbone):
     """A backbone whose maps of one stride become feature maps of several strides."""
 
     # mmcv's RoIAlign reads its input as (B, C, H, W) in memory whatever its strides are.
     memory_format = torch.contiguous_format
     strides: tuple[int, ...]
+    channels: int
 
     def add_levels(self, channels: int, patch_size: int, norm_cfg: dict) -> None:
         """Add the modules of `pyramid_levels` for `strides`."""
+        self.channels = channels
         levels = pyramid_levels(channels, patch_size, self.strides, norm_cfg)
         for name, level in levels.items():
             self.add_module(name, level)
@@ -480,6 +489,21 @@ class Pyramid(Backbone):
     def levels(self) -> list[nn.Sequential]:
         """Return the modules of the pyramid, finest level first."""
         return [getattr(self, f"fpn{1 + STRIDES.index(stride)}") for stride in self.strides]
+
+    def output_shape(self) -> dict[str, Level]:
+        """Return channels and stride of each feature map, in the order of `forward`.
+
+        The keys are the names of the pyramid's levels. No image is computed.
+
+        Example:
+            >>> from xcit_mm import XCiT
+            >>> XCiT("n12", strides=(16, 32)).output_shape()
+            {'fpn3': Level(channels=128, stride=16), 'fpn4': Level(channels=128, stride=32)}
+        """
+        return {
+            f"fpn{1 + STRIDES.index(stride)}": Level(self.channels, stride)
+            for stride in self.strides
+        }
 
     def apply_levels(
         self,

@@ -66,8 +66,9 @@ def _weights(start: Tensor, length: Tensor, bins: int, size: int, ratio: int) ->
 def _weights_and_cells(
     start: Tensor, end: Tensor, bins: int, size: int, sampling: Sampling
 ) -> tuple[Tensor, list[slice]]:
-    """Return the weight (n, bins, size) of each cell in the mean of each bin along one axis, and
-    for each of n RoIs the range of cells whose weights are not all zero.
+    """Return the weights (n, bins, size) of cells in the means of n RoIs' bins along one axis.
+
+    A range for each RoI has the cells with weights other than zero.
     """
     length = end - start
     if not sampling.aligned:
@@ -80,8 +81,9 @@ def _weights_and_cells(
 
 
 def _check_rois(rois: Tensor, images: int, aligned: bool) -> None:
-    """Raise ValueError for a RoI that a compiled mmcv rejects, or for which it reads memory that
-    is not the maps'. It rejects a RoI that ends before it begins only if `aligned`.
+    """Raise ValueError if a compiled mmcv would reject a RoI, or read memory outside the maps.
+
+    It rejects a RoI that ends before it begins only if `aligned`.
     """
     valid = rois.isfinite().all(1) & (rois[:, 0] >= 0) & (rois[:, 0] < images)
     if aligned:
@@ -95,8 +97,10 @@ def _check_rois(rois: Tensor, images: int, aligned: bool) -> None:
 def _iter_windows(
     rois: Tensor, shape: tuple[int, ...], sampling: Sampling
 ) -> Iterator[tuple[Place, Tensor, Tensor]]:
-    """Yield for each RoI the index of the h rows and w columns of maps (B, H, W, C) that it reads,
-    and the weights of these rows (row bins, h) and columns (column bins, w) in its bins.
+    """Yield for each RoI the cells that it reads, and their weights in its bins.
+
+    The cells are an index of h rows and w columns of maps (B, H, W, C). The weights are those of
+    the rows, (row bins, h), and of the columns, (column bins, w).
     """
     images, height, width, _ = shape
     _check_rois(rois, images, sampling.aligned)

@@ -23,8 +23,8 @@ from torch.nn.modules import module as _all_modules
 
 # torch 2.13 has no public base class of BatchNorm layers and SyncBatchNorm.
 BatchNorm = torch.nn.modules.batchnorm._BatchNorm
-# Those of torch and mmengine (0.10.7), and what mmengine makes of a SyncBatchNorm. A subclass may
-# compute anything.
+# The layers of torch and mmengine (0.10.7), and what mmengine makes of a SyncBatchNorm. Subclasses
+# are not listed, since they may compute anything.
 BATCH_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, SyncBatchNorm, _BatchNormXd)
 
 # mmcv 2.1: the module of the compiled operators, which xcit_mm.ops replaces.
@@ -33,8 +33,8 @@ MMCV_OPERATORS = "mmcv._ext"
 TORCH = digit_version(torch.__version__)[:2]
 """Version of torch, such as (2, 1)."""
 
-# The unpickler whose operations a subclass can replace, and the functions by which a file of
-# `torch.save` rebuilds tensors.
+# An unpickler with operations that a subclass can replace, and the functions that rebuild tensors
+# from a file of `torch.save`.
 PythonUnpickler: Any = pickle._Unpickler
 TENSOR_FUNCTIONS = (_utils._rebuild_tensor, _utils._rebuild_tensor_v2, _utils._rebuild_parameter)
 
@@ -52,22 +52,24 @@ def is_torchscript(path: Path) -> bool:
 
 
 def is_compiling() -> bool:
-    """Return whether torch compiles or exports, which has a public function from 2.3 on."""
+    """Return whether torch compiles or exports. It has a public function from 2.3 on."""
     if TORCH < (2, 3):
         return torch._utils.is_compiling()
     return torch.compiler.is_compiling()
 
 
 def is_transformed() -> bool:
-    """Return whether torch.func transforms a function, as by vmap. torch (2.13) has no public
-    function for this.
+    """Return whether torch.func transforms a function, as vmap does.
+
+    torch (2.13) has no public function for this.
     """
     return not is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def is_exporting() -> bool:
-    """Return whether torch.export makes a graph. torch has a function from 2.7 on, which there
-    means torch.compile too.
+    """Return whether torch.export makes a graph.
+
+    torch has a function from 2.7 on, but in 2.7 it is also true in torch.compile.
     """
     return TORCH >= (2, 8) and torch.compiler.is_exporting()
 
@@ -80,8 +82,9 @@ def is_in_backward() -> bool:
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
-    """Return the type of autocast on a type of device, or None where it is off. Functions of torch
-    take the device from 2.4 on.
+    """Return the type of autocast on a type of device, or None where it is off.
+
+    Functions of torch take the device from 2.4 on.
     """
     if TORCH >= (2, 4):
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
@@ -91,8 +94,9 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 
 
 def can_autocast(device: str, dtype: torch.dtype) -> bool:
-    """Return whether autocast takes a type on a type of device. From torch 2.2 on, a CPU has
-    float16.
+    """Return whether autocast takes a type on a type of device.
+
+    On a CPU it takes float16 from torch 2.2 on.
     """
     return device != "cpu" or dtype != torch.float16 or TORCH >= (2, 2)
 
@@ -108,8 +112,9 @@ def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.T
 
 
 def import_in_spawned_processes(function: Callable[[], None]) -> None:
-    """Make the processes that this one spawns import a function's module first. multiprocessing
-    (Python 3.13) gives them this dict before anything else, and has no option for it.
+    """Make the processes that this one spawns import a function's module first.
+
+    multiprocessing (Python 3.13) has no option for it, but it gives them this dict first.
     """
     process: Any = multiprocessing.current_process()
     process._config["imported first"] = function
@@ -121,8 +126,12 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def is_hooked(module: nn.Module, harmless: tuple = ()) -> bool:
-    """Return whether hooks act on a module itself, other than some harmless ones before it, or
-    whether its `forward` is replaced. torch (2.13) has no public function that lists hooks.
+    """Return whether hooks act on a module itself, or whether its `forward` is replaced.
+
+    torch (2.13) has no public function that lists hooks.
+
+    Args:
+        harmless: Hooks before the module that do not count.
     """
     forward = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
     backward = _all_modules._global_backward_hooks or _all_modules._global_backward_pre_hooks
@@ -133,8 +142,10 @@ def is_hooked(module: nn.Module, harmless: tuple = ()) -> bool:
 
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Compute `F.linear` of float32 on a CPU by oneDNN, without a gradient. torch (2.13) takes MKL,
-    which has half the speed on AMD's processors with AVX512, and has no option for it.
+    """Compute `F.linear` of float32 on a CPU by oneDNN, without a gradient.
+
+    torch (2.13) takes MKL and has no option for it. MKL has half the speed on AMD's processors with
+    AVX512.
     """
     bias = None if bias is None else bias.contiguous()  # its strides are not read
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "none")
@@ -144,11 +155,11 @@ def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 def find_bases_by_package() -> Iterator[None]:
     """Make mmengine (0.10.7) find `_base_ = 'PACKAGE::CONFIG'` by the import name of the package.
 
-    mmengine finds it by the name of the distribution, which for mmseg differs between the stacks,
-    and by `pkg_resources`, which setuptools lacks from 82 on. And it gives the parts of a base the
-    scope PACKAGE, but those of this package's configs belong to their `default_scope`.
+    mmengine finds it by the name of the distribution, which differs between the stacks for mmseg.
+    It needs `pkg_resources`, which setuptools 82 removed. And it gives the parts of a base the
+    scope PACKAGE, but the parts of this package's configs belong to their `default_scope`.
     """
-    find_base = Config._get_cfg_path  # which the libraries' scripts call too, unlike a subclass's
+    find_base = Config._get_cfg_path  # the libraries' scripts call it, and no subclass of ours
 
     def find(base: str, filename: str) -> tuple[str, str | None]:
         """Return the path of a base, and the scope of its parts or None."""
@@ -170,12 +181,13 @@ def find_bases_by_package() -> Iterator[None]:
 
 @contextmanager
 def load_files_by(loader: Callable[..., Any]) -> Iterator[None]:
-    """Make mmengine (0.10.7) load checkpoints of the web, and below torch 2.6 all, by another
-    function, in this block: its own runs what a file contains.
+    """Make mmengine (0.10.7) load checkpoints from the web by another function in this block.
+
+    Its own function runs what a file contains. Below torch 2.6 local files are loaded so too.
     """
     own_loader = checkpoint.load_from_http  # also of torchvision://, open-mmlab:// and mmcls://
     own_schemes = CheckpointLoader._schemes
-    # These read by torch.load, without a download by `load_from_http`.
+    # These call torch.load themselves, not `load_from_http`.
     local = (checkpoint.load_from_local, checkpoint.load_from_ceph, checkpoint.load_from_pavi)
     replaced = {own_loader, *local} if TORCH < (2, 6) else {own_loader}
     CheckpointLoader._schemes = {
@@ -195,8 +207,9 @@ def is_resuming(runner: Runner) -> bool:
 
 
 def train_dataloader_config(runner: Runner) -> Any:
-    """Return the training data of a run of mmengine (0.10.7), a config or a loader. A run that was
-    not made from a config has none in `runner.cfg`.
+    """Return the training data of a run of mmengine (0.10.7), a config or a loader.
+
+    `runner.cfg` has none if the run was not made from a config.
     """
     return runner._train_dataloader
 
@@ -207,8 +220,9 @@ def is_training_run(runner: Runner) -> bool:
 
 
 def gdal_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of rasterio (1.4), and of GDAL, which writing and closing raise and
-    `rasterio.errors` does not export.
+    """Return the exceptions of rasterio (1.4) and of GDAL.
+
+    Writing and closing raise those of GDAL, which `rasterio.errors` does not export.
     """
     from rasterio._err import CPLE_BaseError
     from rasterio.errors import RasterioError
@@ -218,10 +232,11 @@ def gdal_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def without_resize_warning() -> Iterator[None]:
-    """Make mmseg (1.2) resize without its warning about aligned corners, whose int() makes the
-    sizes constants of an exported graph.
+    """Make mmseg (1.2) resize without its warning about aligned corners in this block.
+
+    The warning calls int(), which makes the sizes constants of an exported graph.
     """
-    # Heads import the function by name and do not pass its option on.
+    # Heads import the function by name, and none passes its option on.
     from mmseg.models.utils import resize
 
     defaults = resize.__defaults__

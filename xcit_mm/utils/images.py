@@ -27,12 +27,17 @@ _PHOTO_BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
 def read_image(
     path: str | Path, color_type: str = "color", imdecode_backend: str = "cv2"
 ) -> np.ndarray:
-    """Read an image by mmcv, as `LoadImageFromFile` does: (H, W, 3), BGR, the upper 8 bits of 16.
-    The arguments, as in `LoadImageFromFile`, may give other shapes and types.
+    """Read an image by mmcv, as `LoadImageFromFile` does.
+
+    Args:
+        color_type, imdecode_backend: As in `LoadImageFromFile`.
+
+    Returns:
+        By default (H, W, 3), BGR, uint8. Of 16 bits the upper 8 are kept.
 
     Raises:
-        ValueError: If OpenCV cannot decode the file or ignores its orientation, as of HEIC and
-            AVIF, or if it is a TIFF with bands or pages that would be dropped.
+        ValueError: If OpenCV cannot decode the file, if it would ignore its orientation, as in HEIC
+            and AVIF, or if bands or pages of a TIFF would be dropped.
     """
     encoded = Path(path).read_bytes()
     if encoded[4:8] == b"ftyp":
@@ -53,19 +58,19 @@ def read_image(
 
 
 def reads_all_bands(color_type: str, imdecode_backend: str | None) -> bool:
-    """Return whether mmcv reads bands of a TIFF as they are, with these arguments."""
+    """Return whether mmcv reads the bands of a TIFF as they are with these arguments."""
     return color_type == "unchanged" or imdecode_backend == "tifffile"
 
 
 def find_dropped(file: BinaryIO, keeps_bands: bool = False) -> str:
-    """Say what a TIFF has that OpenCV would drop or take for alpha, and the remedy.
+    """Say what OpenCV would drop from a TIFF or take for alpha, and what to do.
 
     Args:
         keeps_bands: Whether the bands are read as they are.
 
     Returns:
-        Such as '4 bands, ...' or 'several pages, ...', or '' for a photo. A broken file is one,
-        which the decoder reports.
+        Such as '4 bands, ...' or 'several pages, ...', or '' for a photo. It is '' for a broken
+        file too, since the decoder reports it.
     """
     header = file.read(16)
     if header[:4] not in _HEADER_LENGTHS:

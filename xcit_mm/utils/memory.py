@@ -1,4 +1,4 @@
-"""Memory of a process of our own."""
+"""How a process keeps and returns freed memory."""
 
 import ctypes
 import os
@@ -13,9 +13,9 @@ _KEPT_BYTES = 2**30
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for the next tensors instead of returning it to the system.
 
-    By default each tensor of more than 32 MB has new pages, which the system clears one by one: a
-    tenth of the time of a model on a CPU. Settings of the user by `MALLOC_` variables stay. It acts
-    on the whole process, so only commands call it.
+    By default each tensor of more than 32 MB has new pages. The system clears them one by one, in a
+    tenth of a model's time on a CPU. If the user has set `MALLOC_` variables, nothing is changed.
+    The setting acts on the whole process, so only commands call this function.
     """
     is_set = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
     if platform.libc_ver()[0] != "glibc" or is_set:
@@ -28,8 +28,10 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return what glibc has kept to the system, between phases whose tensors have other sizes: they
-    do not fit into the places of the earlier ones, and the process would grow.
+    """Return the memory that glibc has kept to the system.
+
+    This helps between phases with tensors of other sizes. They do not fit into the places of the
+    earlier tensors, so the process would grow.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -5,12 +5,12 @@ from colorsys import hsv_to_rgb
 
 import numpy as np
 
-# RGB. Some configs of the libraries have the name of a palette instead.
+# RGB. Some configs of the libraries give the name of a palette instead.
 Palette = Sequence[Sequence[int]] | str
 
 
 def make_palette(count: int, palette: Palette | None = None) -> np.ndarray:
-    """Return colors (count, 3) in BGR, of a palette in RGB, or distinct ones if it has too few."""
+    """Return colors (count, 3) in BGR: those of a palette, or distinct ones if it has too few."""
     if palette is not None and not isinstance(palette, str) and len(palette) >= count:
         return np.array(palette, np.uint8).reshape(-1, 3)[:count, ::-1].copy()
     # The golden ratio keeps the hues of neighbours apart for any count.

@@ -30,7 +30,7 @@ _WRAPPERS = re.compile(
 _BLOCK = re.compile(rf"(|.*?\.)(?:{re.escape(TIMM_PREFIX)})?(?:blocks|xca_layers)\.\d+\.")
 _STEM = re.compile(rf"(|.*?\.)(?:{re.escape(TIMM_PREFIX)})?patch_embed\.")
 
-# Parts of published keys by those of the other projects' keys. A ^ stands for the start of a key.
+# Parts of published keys by the parts in other projects' keys. A ^ marks the start of a key.
 _MMPRETRAIN = {
     "^xca_layers.": "^blocks.",
     "^ca_layers.": "^cls_attn_blocks.",
