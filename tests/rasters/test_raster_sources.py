@@ -22,7 +22,8 @@ class RangeHandler(http.server.SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         requested = self.headers.get("Range")
         if requested is None:
-            return super().do_GET()
+            super().do_GET()
+            return
         content = Path(self.translate_path(self.path)).read_bytes()
         first, _, last = requested.removeprefix("bytes=").partition("-")
         part = content[int(first) : int(last or len(content)) + 1]

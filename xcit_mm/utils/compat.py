@@ -133,12 +133,14 @@ def is_hooked(module: nn.Module, harmless: tuple = ()) -> bool:
     Args:
         harmless: Hooks before the module that do not count.
     """
-    forward = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
-    backward = _all_modules._global_backward_hooks or _all_modules._global_backward_pre_hooks
+    everywhere = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
+    backward_everywhere = (
+        _all_modules._global_backward_hooks or _all_modules._global_backward_pre_hooks
+    )
     before = [hook for hook in module._forward_pre_hooks.values() if hook not in harmless]
-    forward = forward or before or module._forward_hooks or "forward" in module.__dict__
-    backward = backward or module._backward_hooks or module._backward_pre_hooks
-    return bool(forward or backward)
+    forward = before or module._forward_hooks or "forward" in module.__dict__
+    backward = module._backward_hooks or module._backward_pre_hooks
+    return bool(everywhere or backward_everywhere or forward or backward)
 
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
