@@ -355,13 +355,55 @@ class Trunk(Backbone):
             ValueError: If the image has other channels than `in_channels`.
             TypeError: If it has another type than the weights.
         """
+        if self.with_cp == "bands" and torch.is_grad_enabled():
+            from .large_training import taps_by_bands  # which imports this module
+
+            self.check_image(x)
+            return taps_by_bands(self, x)
+        return tuple(self._maps_after(self.out_indices, x))
+
+    @torch.no_grad()
+    def forward_intermediates(
+        self, x: Tensor, indices: int | Sequence[int] | None = None, output_fmt: str = "NCHW"
+    ) -> list[Tensor]:
+        """Compute the tokens after any blocks, without gradients and without a norm.
+
+        It is timm's method of this name with `intermediates_only=True`.
+
+        Args:
+            x: Normalised images, (B, in_channels, H, W).
+            indices: Increasing numbers of blocks from 0, negative ones counted from the end, or
+                the number of last blocks. Default: all blocks.
+            output_fmt: 'NCHW' for maps, or 'NLC' for sequences.
+
+        Returns:
+            For each block (B, embed_dim, ceil(H / P), ceil(W / P)), or (B, N, embed_dim).
+
+        Raises:
+            ValueError: If there is no such block or format.
+
+        Example:
+            >>> import torch
+            >>> from xcit_mm import XCiT
+            >>> maps = XCiT("n12").eval().forward_intermediates(torch.zeros(1, 3, 96, 64), [3, -1])
+            >>> [tuple(tokens.shape) for tokens in maps]
+            [(1, 128, 6, 4), (1, 128, 6, 4)]
+        """
+        depth = len(self.blocks)
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"{output_fmt=}: choose NCHW or NLC")
+        if indices is None:
+            indices = depth
+        if isinstance(indices, int):
+            indices = range(depth - indices, depth)
+        maps = self._maps_after(to_increasing("indices", indices, range(depth)), x)
+        return maps if output_fmt == "NCHW" else [m.flatten(2).transpose(1, 2) for m in maps]
+
+    def _maps_after(self, indices: Sequence[int], x: Tensor) -> list[Tensor]:
+        """Compute the maps after blocks, up to the last of these."""
         self.check_image(x)
         valid = self.valid_cells(x, self.patch_size)
         try:
-            if self.with_cp == "bands" and torch.is_grad_enabled():
-                from .large_training import taps_by_bands  # which imports this module
-
-                return taps_by_bands(self, x)
             x = self.patch_embed(x, **mask_option(self.valid_cells(x, 1)))
         except RuntimeError:
             self.check_type(x)
@@ -375,10 +417,12 @@ class Trunk(Backbone):
                 x = checkpoint(block, x, height, width, use_reentrant=False)
             else:
                 x = block(x, height, width, **mask_option(valid))
-            if index in self.out_indices:
+            if index in indices:
                 tap = x.transpose(1, 2).reshape(batch, channels, height, width)
                 maps.append(keep_valid(tap, valid))
-        return tuple(maps)
+            if index == indices[-1]:
+                break
+        return maps
 
     def stages(self) -> list[list[nn.Module]]:
         """Return the modules of the stem and the positional encoding, then those of each block."""
