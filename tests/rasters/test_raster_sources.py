@@ -2,10 +2,10 @@
 
 import functools
 import http.server
+import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,12 +40,14 @@ class RangeHandler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path) -> Iterator[str]:
-    """Address of a server of the folder of a test."""
+    """Address of a server of the folder of a test, in a process of its own."""
     handler = functools.partial(RangeHandler, directory=tmp_path)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=running.serve_forever, daemon=True)
+        process.start()
         yield f"http://127.0.0.1:{running.server_port}"
-        running.shutdown()
+        process.kill()
 
 
 def test_a_raster_at_a_url_has_the_map_of_the_file(models, server, tmp_path, monkeypatch):
