@@ -104,8 +104,8 @@ def is_hooked(module: nn.Module, harmless: tuple = ()) -> bool:
     """Return whether hooks act on a module itself, other than some harmless ones before it, or
     whether its `forward` is replaced. torch (2.13) has no public function that lists hooks.
     """
-    forward = _modules._global_forward_hooks or _modules._global_forward_pre_hooks
-    backward = _modules._global_backward_hooks or _modules._global_backward_pre_hooks
+    forward: Any = _modules._global_forward_hooks or _modules._global_forward_pre_hooks
+    backward: Any = _modules._global_backward_hooks or _modules._global_backward_pre_hooks
     before = [hook for hook in module._forward_pre_hooks.values() if hook not in harmless]
     forward = forward or before or module._forward_hooks or "forward" in module.__dict__
     backward = backward or module._backward_hooks or module._backward_pre_hooks
