@@ -339,6 +339,7 @@ def test_options_that_do_not_fit_are_named_at_the_first_image(network, options):
         model(image(64, 64).float())
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_what_cannot_be_around_the_backbone_is_refused():
     model = build()
     images = image(64, 64).float()

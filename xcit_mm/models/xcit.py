@@ -358,7 +358,7 @@ class Trunk(Backbone):
         self.check_image(x)
         valid = self.valid_cells(x, self.patch_size)
         try:
-            if self.with_cp == "bands" and torch.is_grad_enabled():
+            if self.with_cp == "bands" and torch.is_grad_enabled() and not x.is_meta:
                 from .large_training import taps_by_bands  # which imports this module
 
                 return taps_by_bands(self, x)
