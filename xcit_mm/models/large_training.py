@@ -75,7 +75,7 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
 def check_training(trunk: Any) -> None:
     """Raise ValueError or RuntimeError unless bands can train a trunk, here and as it is."""
     if is_traced() or is_in_backward():
-        around = "torch.compile or a trace" if is_traced() else "torch.utils.checkpoint"
+        around = "torch.compile or trace" if is_traced() else "torch.utils.checkpoint"
         raise RuntimeError(f"{OPTION} in {around}: call it outside")
     large.check_trunk(trunk, is_training=True)
     for name, layer in trunk.named_modules():
