@@ -258,7 +258,7 @@ def test_files_are_gone_after_backward_and_when_none_follows(cut, tmp_path, monk
 def test_a_disk_that_lacks_space_is_named(cut, monkeypatch):
     cut(8, True)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    with pytest.raises(OSError, match=r"but 0\.0 GB are free .*: set TMPDIR to a larger disk"):
+    with pytest.raises(OSError, match=r"but 0\.0 GB are free .*: set TMPDIR to a larger one"):
         build()(image(150, 77).float())
 
 
@@ -304,7 +304,7 @@ def flatten(layer: Any) -> None:
         (
             "blocks.1.mlp.fc1",
             lambda layer: layer.weight.register_hook(lambda gradient: 2 * gradient),
-            "blocks.1.mlp.fc1.weight of torch.float32, with hooks",
+            "blocks.1.mlp.fc1.weight of torch.float32, hooks or FSDP",
         ),
         ("blocks.1.mlp.fc1", shard, r"blocks.1.mlp.fc1.weight .*FSDP: set with_cp=True"),
         ("blocks.1.mlp.fc1", flatten, "blocks.1.mlp.fc1 has hooks"),
