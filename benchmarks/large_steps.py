@@ -57,16 +57,19 @@ def build(case: dict[str, Any]) -> Any:
     return model.train()
 
 
-def loss_of(model: nn.Module, images: Tensor) -> Tensor:
+def backward(model: nn.Module, images: Tensor) -> None:
+    """Run a step. The taps of a trunk are kept to its end, as a pyramid keeps them."""
     if not hasattr(model, "loss"):
-        return sum(tap.sum() for tap in model(images))
+        taps = model(images)
+        sum(tap.sum() for tap in taps).backward()
+        return
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
 
     size = images.shape[2:]
     sample = SegDataSample(metainfo=dict(img_shape=size, ori_shape=size, pad_shape=size))
     sample.gt_sem_seg = PixelData(data=torch.zeros(1, *size, dtype=torch.long))
-    return model.loss(images, [sample])["decode.loss_ce"]
+    model.loss(images, [sample])["decode.loss_ce"].backward()
 
 
 def measure(case: dict[str, Any]) -> dict[str, float]:
@@ -76,12 +79,12 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
         bound = int(case["memory"] * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
     model = build(case)
-    loss_of(model, torch.randn(1, 3, 64, 64)).backward()  # initialises libraries
+    backward(model, torch.randn(1, 3, 64, 64))  # initialises libraries
     images = torch.randn(1, 3, case["size"], case["size"])
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak, on Linux
     at_rest = _memory("VmRSS")
     start = time.process_time()
-    loss_of(model, images).backward()
+    backward(model, images)
     seconds = time.process_time() - start
     peak = _memory("VmHWM") - at_rest
     return dict(cpu_seconds=round(seconds, 2), memory_gb=round(peak / 1e9, 3))
