@@ -34,4 +34,11 @@ commands --models upernet --sizes 2048
 commands --models upernet --sizes 4096 --modes whole tiles
 commands --models semantic_fpn mask_rcnn --sizes 8192 --modes whole tiles
 commands --models semantic_fpn --sizes 20000 --modes whole
+steps() {
+    if [[ $wanted == "  " || $wanted == *" 12-large-steps "* ]]; then
+        "${BENCH_PYTHON:-python}" benchmarks/large_steps.py "$@" --memory 12 --out "$out/12-large-steps"
+    fi
+}
+steps --archs n12 s12 --patch-sizes 16 8 --sizes 1024 2048 4096
+steps --models semantic_fpn --archs n12 s12 --sizes 1024 2048
 "${BENCH_PYTHON:-python}" docs/readme_tables.py

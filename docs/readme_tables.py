@@ -38,6 +38,9 @@ COMMANDS = {
 }
 MODES = {"whole": "whole", "tiles": "in tiles of 512", "memory": "the model in memory"}
 """Titles of the models and modes of benchmarks/commands.py."""
+STEPS = {"trunk": "trunk", "semantic_fpn": "Semantic FPN"}
+RECOMPUTATIONS = {"False": "`with_cp=False`", "True": "`True`", "bands": '`"bands"`'}
+"""Titles of the models and modes of benchmarks/large_steps.py."""
 SIZES = ("224x224", "512x512", "1024x1024", "2048x2048", "3072x3072")
 """Rows of the table of time and memory by size."""
 
@@ -185,6 +188,27 @@ def compare_commands(models: Sequence[str]) -> str:
     return table(["seconds, GB", *MODES.values()], rows)
 
 
+def compare_steps() -> str:
+    """Return a table of CPU seconds and GB of training steps on large images."""
+    cells: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
+    for row in read_csv("12-large-steps"):
+        cost = "over 12 GB"
+        if row["memory_gb"]:
+            cost = f"{float(row['cpu_seconds']):,.1f}, {float(row['memory_gb']):.2f}"
+        case = row["model"], row["arch"], row["patch_size"], row["size"]
+        cells[case][row["with_cp"]] = cost
+    places = {model: place for place, model in enumerate(STEPS)}
+    order = sorted(cells, key=lambda case: (places[case[0]], case[1], -int(case[2]), int(case[3])))
+    rows = [
+        [
+            f"{STEPS[model]}, {arch.upper()}/{patch_size}, {size}x{size}",
+            *(cells[model, arch, patch_size, size].get(mode, "") for mode in RECOMPUTATIONS),
+        ]
+        for model, arch, patch_size, size in order
+    ]
+    return table(["seconds, GB", *RECOMPUTATIONS.values()], rows)
+
+
 def compare_whole() -> str:
     """Return a table of seconds and GiB of large images, by their side."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)
@@ -260,12 +284,14 @@ def render() -> dict[Path, str]:
     benchmark = ROOT / "docs" / "benchmark.md"
     index = ROOT / "docs" / "index.md"
     large = ROOT / "docs" / "large-images.md"
+    training = ROOT / "docs" / "advanced-training.md"
     with_backbones = with_block(benchmark.read_text(), "backbones", compare_backbones())
     with_published = with_block(model_zoo.read_text(), "published", published_table(zoo))
     return {
         readme: with_block(with_commands(readme, ["semantic_fpn"]), "speed", speed()),
         index: with_commands(index, ["semantic_fpn"]),
         large: with_commands(large, list(COMMANDS)),
+        training: with_block(training.read_text(), "steps", compare_steps()),
         model_zoo: with_block(with_published, "measured", measured_table(zoo["demo"])),
         plain: with_block(plain.read_text(), "sizes", compare_sizes()),
         benchmark: with_block(with_backbones, "whole", compare_whole()),

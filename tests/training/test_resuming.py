@@ -184,6 +184,14 @@ def test_resume_after_kill_is_bit_identical(demo, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_training_by_bands_resumes_bit_identically(shapes, tmp_path):
+    by_bands = ("model.backbone.with_cp=bands", "model.backbone.norm_eval=True")
+    command = (*segmentor(shapes, 6), *by_bands)
+    train(command, tmp_path / "whole")
+    kill_and_compare(command, tmp_path / "whole", tmp_path / "work", [POINTING, ITERATION])
+
+
+@pytest.mark.slow
 @pytest.mark.forks
 def test_resume_after_20_kills_is_bit_identical(shapes, tmp_path):
     command = segmentor(shapes, 80)

@@ -1,4 +1,5 @@
-"""Networks: `xcit` is the paper, `fast` the same in less time, `large` for images of any size.
+"""Networks: `xcit` is the paper, `fast` the same in less time, `large` for images of any size,
+`large_training` for their gradients.
 
 A classifier, plain vision transformers under the pyramid of XCiT, built and prepared models.
 """

@@ -183,14 +183,15 @@ def _build(network: Any, arch: Any, *arguments: Any, **options: Any) -> Trunk:
 
 
 def _form(layer: Any) -> tuple:
-    """Return what determines which neighbours a layer sees: its class and sizes."""
+    """Return what determines which neighbours a layer sees: its class, parameters and sizes."""
     kind = type(layer)
     # A BatchNorm that was folded is an Identity. One without statistics sees all places.
     if kind is nn.Identity or (kind in BATCH_NORMS and layer.running_mean is not None):
         return ("norm",)
-    sizes = "kernel_size", "stride", "padding", "dilation", "padding_mode", "normalized_shape"
     kind = nn.Linear if kind is FastLinear else kind
-    return kind, *(getattr(layer, size, None) for size in sizes)
+    sizes = "kernel_size", "stride", "padding", "dilation", "padding_mode", "normalized_shape"
+    names = getattr(layer, "_parameters", ())  # which FSDP takes away
+    return kind, *names, *(getattr(layer, size, None) for size in sizes)
 
 
 def split_rows(height: int, width: int, tokens: int) -> Iterator[slice]:

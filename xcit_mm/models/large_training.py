@@ -75,7 +75,7 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
 def check_training(trunk: Any) -> None:
     """Raise ValueError or RuntimeError unless bands can train a trunk, here and as it is."""
     if is_traced() or is_in_backward():
-        around = "torch.compile or a trace" if is_traced() else "torch.utils.checkpoint"
+        around = "torch.compile or trace" if is_traced() else "torch.utils.checkpoint"
         raise RuntimeError(f"{OPTION} in {around}: call it outside")
     large.check_trunk(trunk, is_training=True)
     for name, layer in trunk.named_modules():
@@ -83,7 +83,7 @@ def check_training(trunk: Any) -> None:
             raise ValueError(f"{OPTION} with active {name}: set norm_eval=True and no dropout")
     for name, weight in trunk.named_parameters():
         if type(weight) is not nn.Parameter or weight._backward_hooks or weight.itemsize < 4:
-            kind = f"{weight.dtype}, with hooks or FSDP"
+            kind = f"{weight.dtype}, hooks or FSDP"
             raise ValueError(f"{OPTION} with {name} of {kind}: set with_cp=True")
 
 
@@ -99,7 +99,7 @@ def storage(x: Tensor, blocks: int) -> Any:
         return nullcontext()
     in_files = x.is_cpu or size > HOST_BYTES
     if in_files:
-        large.check_disk(gettempdir(), size, "set TMPDIR to a larger disk")
+        large.check_disk(gettempdir(), size, "set TMPDIR to a larger one")
     last: Any = [None, None]  # the address of tokens, and what is stored of them
 
     def pack(x: Tensor) -> Any:

@@ -355,7 +355,7 @@ class Trunk(Backbone):
             ValueError: If the image has other channels than `in_channels`.
             TypeError: If it has another type than the weights.
         """
-        if self.with_cp == "bands" and torch.is_grad_enabled():
+        if self.with_cp == "bands" and torch.is_grad_enabled() and not x.is_meta:
             from .large_training import taps_by_bands  # which imports this module
 
             self.check_image(x)
@@ -622,7 +622,10 @@ class XCiT(Trunk, Pyramid):
         frozen_stages: -1: train all; 0: freeze the stem and the positional encoding; n: also the
             first n blocks.
         with_cp: Whether to recompute each block in the backward pass instead of storing its
-            activations. BatchNorm then counts a batch twice in its running statistics.
+            activations. BatchNorm then counts a batch twice in its running statistics. 'bands'
+            recomputes bands of rows, for large images, with the same gradients to rounding: see
+            `xcit_mm.models.large_training`. It needs `norm_eval=True`, no dropout and the layers
+            of the paper.
         attn_implementation: 'auto', 'plain' or 'covariance', with the same results to rounding.
             'auto' selects the fastest for the image's size; see `xcit_mm.models.fast`.
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises.

@@ -1,0 +1,422 @@
+"""`with_cp="bands"` gives the gradients of the whole image to rounding, in bounded memory."""
+
+import copy
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.devices import need_autocast, on_each_device
+from helpers.golden import fill, image
+from helpers.layer_changes import CHANGES
+from helpers.paths import ROOT
+from helpers.processes import in_two_processes
+from helpers.small_models import TRUNK
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from xcit_mm import TimmPyramid, XCiT, XCiTClassifier
+from xcit_mm.models import Trunk, large, large_training
+
+BN = dict(norm_cfg=dict(type="BN"), norm_eval=True)
+SMALL = dict(arch=TRUNK, out_indices=(0, 1, 3))
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """Sets the least rows of a band, which then has as many tokens, and stores tokens in files."""
+
+    def set_rows(rows: int, in_files: bool) -> None:
+        monkeypatch.setattr(large, "MIN_ROWS", rows)
+        monkeypatch.setattr(large_training, "CPU_TOKENS", 1)
+        monkeypatch.setattr(large_training, "GPU_TOKENS", 1)
+        if in_files:
+            for limit in ("CPU_BYTES", "GPU_BYTES", "HOST_BYTES"):
+                monkeypatch.setattr(large_training, limit, 0)
+
+    set_rows(8, False)
+    return set_rows
+
+
+def build(with_cp: Any = "bands", network: type = Trunk, **options) -> Any:
+    """Build a trunk in training mode, with the parameters of the golden values."""
+    return fill(network(**{**SMALL, **BN, **options}, with_cp=with_cp)).train()
+
+
+def loss_of(maps: tuple[Tensor, ...]) -> Tensor:
+    """Return a loss that tells all values of the maps apart."""
+    chance = torch.Generator().manual_seed(2)
+    weights = [torch.randn(m.shape, generator=chance, dtype=torch.float64).to(m) for m in maps]
+    return sum((m * weight).sum() for m, weight in zip(maps, weights, strict=True))
+
+
+def step(model: nn.Module, images: Tensor) -> tuple[list[Tensor], dict[str, Tensor | None]]:
+    """Return the maps of images, and the gradients of their loss."""
+    images = images.clone().requires_grad_()
+    torch.manual_seed(1)  # of drop path
+    maps = model(images)
+    loss_of(maps).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return [m.detach() for m in maps], {**gradients, "image": images.grad}
+
+
+def errors(values: dict, expected: dict) -> dict[str, float]:
+    """Return the errors of gradients, relative to each; both must have the same."""
+    assert [name for name in expected if (values[name] is None) != (expected[name] is None)] == []
+    return {
+        name: float((values[name].double() - other.double()).norm() / other.double().norm())
+        for name, other in expected.items()
+        if other is not None
+    }
+
+
+# The rows of tokens are 18, 10 and 9, of bands of 1, 4, 8 and 99 rows.
+@pytest.mark.parametrize("rows", [1, 4, 8, 99])
+@pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.parametrize(
+    "options, size, batch",
+    [
+        (dict(arch="n12", out_indices=None), (288, 112), 1),
+        (dict(), (147, 77), 2),
+        (dict(patch_size=8), (72, 50), 2),
+        (dict(patch_embed="linear", use_pos=False, out_indices=(2,)), (150, 33), 1),
+        (dict(drop_path_rate=0.4), (160, 48), 2),
+    ],
+)
+def test_gradients_are_those_of_the_trunk_in_memory(options, size, batch, rows, in_files, cut):
+    """Of images with a last band of one row, with sides that are no multiples of 32 pixels."""
+    cut(rows, in_files)
+    images = image(*size, batch=batch)
+    maps, gradients = step(build(**options).double(), images)
+    expected_maps, expected = step(build(False, **options).double(), images)
+    for tap, other in zip(maps, expected_maps, strict=True):
+        assert tap.shape == other.shape
+        assert (tap - other).norm() < 1e-12 * other.norm()
+    assert max(errors(gradients, expected).values()) < 1e-10
+
+
+@on_each_device
+def test_in_float32_errors_are_at_most_twice_those_in_memory(device, cut):
+    images = image(288, 224, batch=2)
+    options = dict(arch="n12", out_indices=None)
+    _, exact = step(build(False, **options).double().to(device), images.to(device))
+    images = images.float().to(device)
+    ours = errors(step(build(**options).to(device), images)[1], exact)
+    in_memory = errors(step(build(False, **options).to(device), images)[1], exact)
+    assert max(ours.values()) < 2 * max(in_memory.values())
+    assert sum(ours.values()) < 1.5 * sum(in_memory.values())
+
+
+@pytest.mark.parametrize("frozen_stages", [0, 1, 3, 4])
+def test_frozen_stages_have_no_gradients_and_no_passes(frozen_stages, cut, monkeypatch):
+    images = image(150, 77).float()
+    _, expected = step(build(False, frozen_stages=frozen_stages), images)
+    model = build(frozen_stages=frozen_stages)
+    backward = large_training._ByBands.backward
+    calls = []
+    # Without a gradient of the image.
+    torch.manual_seed(1)
+    monkeypatch.setattr(
+        large_training._ByBands, "backward", lambda *args: calls.append(1) or backward(*args)
+    )
+    maps = model(images)
+    if frozen_stages == 4:
+        assert not any(tap.requires_grad for tap in maps)
+        return
+    sum(tap.sum() for tap in maps).backward()
+    assert len(calls) == 2 * (4 - frozen_stages)  # sums and a map of each block
+    trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert trained == {name for name, part in expected.items() if part is not None} - {"image"}
+
+
+@pytest.mark.parametrize("frozen_stages", [0, 1, 3, 4])
+def test_the_gradients_of_an_image_pass_frozen_stages(frozen_stages, cut):
+    images = image(150, 77)
+    _, gradients = step(build(frozen_stages=frozen_stages).double(), images)
+    _, expected = step(build(False, frozen_stages=frozen_stages).double(), images)
+    assert max(errors(gradients, expected).values()) < 1e-10
+
+
+def test_weights_that_are_frozen_by_hand_have_no_gradients(cut):
+    images = image(150, 77)
+    results = []
+    for with_cp in ("bands", False):
+        model = build(with_cp).double()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.endswith(("qkv.weight", "norm3.bias")))
+        results.append(step(model, images)[1])
+    assert max(errors(*results).values()) < 1e-10
+
+
+def test_the_gradient_of_some_maps_stops_at_their_block(cut):
+    images = image(150, 77)
+    gradients = []
+    for with_cp in ("bands", False):
+        model = build(with_cp).double()
+        model(images)[1].square().sum().backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    assert gradients[0]["blocks.3.gamma1"] is None
+    assert max(errors(*gradients).values()) < 1e-10
+
+
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_exact_as_in_memory(dtype, device, cut):
+    """With a scaled loss, and after a call without gradients, which casts the weights."""
+    need_autocast(device, dtype)
+    images = image(288, 112, batch=2).to(device)
+    options = dict(arch="n12", out_indices=None)
+    _, exact = step(build(False, **options).double().to(device), images)
+    found = []
+    for with_cp in ("bands", False):
+        model = build(with_cp, **options).to(device)
+        with torch.autocast(device, dtype):
+            if with_cp:
+                with torch.no_grad():
+                    model(images.float())
+            maps = model(images.float())
+        assert {tap.dtype for tap in maps} == {torch.float32}
+        (64 * loss_of(maps)).backward()
+        gradients = {name: p.grad / 64 for name, p in model.named_parameters()}
+        found.append(errors(gradients, {name: exact[name] for name in gradients}))
+    ours, in_memory = (sum(part.values()) / len(part) for part in found)
+    assert ours < 1.1 * in_memory < 0.1
+
+
+@on_each_device
+def test_drop_path_draws_the_same_in_half_precision(device, cut):
+    images = image(150, 77, batch=3).float().to(device)
+    found = []
+    for with_cp in ("bands", False):
+        model = build(with_cp, drop_path_rate=0.4).to(device)
+        torch.manual_seed(1)
+        with torch.autocast(device, torch.bfloat16):
+            found.append(model(images)[-1])
+    assert (found[0] - found[1]).norm() < 0.03 * found[1].norm()
+
+
+def test_gradients_accumulate_and_clones_are_independent(cut):
+    images = image(150, 77)
+    model = build().double()
+    ema = copy.deepcopy(model)
+    once = step(model, images)[1]
+    once = {name: part.clone() for name, part in once.items()}
+    twice = step(model, images)[1]
+    for name in dict(model.named_parameters()):
+        torch.testing.assert_close(twice[name], 2 * once[name])
+    assert all(parameter.grad is None for parameter in ema.parameters())
+
+
+def test_a_graph_that_is_retained_gives_its_gradients_again(cut):
+    cut(8, True)
+    model = build().double()
+    loss = sum(tap.square().sum() for tap in model(image(150, 77)))
+    first = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    again = torch.autograd.grad(loss, list(model.parameters()))
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+
+
+def test_a_map_that_is_changed_in_place_is_an_error(cut):
+    maps = build()(image(150, 77).float())
+    maps[0].detach().mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        maps[2].sum().backward()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_files_are_gone_after_backward_and_when_none_follows(cut, tmp_path, monkeypatch):
+    monkeypatch.setattr(large_training, "gettempdir", lambda: str(tmp_path))
+    cut(8, True)
+    model = build()
+    images = image(150, 77).float()
+    before = open_files()
+    maps = model(images)
+    assert open_files() == before + 4  # the input of each block, once
+    loss = sum(tap.sum() for tap in maps)
+    loss.backward()
+    assert open_files() == before  # though the graph lives
+    maps = model(images)
+    assert open_files() == before + 4
+    del maps
+    assert open_files() == before
+    with torch.no_grad():
+        model(images)
+    assert open_files() == before
+    assert list(tmp_path.iterdir()) == []  # files have no names
+
+
+def test_a_disk_that_lacks_space_is_named(cut, monkeypatch):
+    cut(8, True)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    with pytest.raises(OSError, match=r"but 0\.0 GB are free .*: set TMPDIR to a larger one"):
+        build()(image(150, 77).float())
+
+
+def test_without_gradients_the_trunk_runs_in_memory(cut, monkeypatch):
+    monkeypatch.setattr(large_training, "taps_by_bands", None)
+    model = build(network=XCiT, arch="n12", out_indices=None).eval()
+    with torch.no_grad():
+        assert len(model(image(64, 64).float())) == 4
+
+
+def become(own: type) -> Any:
+    return lambda layer: setattr(layer, "__class__", own)
+
+
+class OwnNorm(nn.LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(dim=1, keepdim=True))
+
+
+class Sharded(nn.Parameter):
+    """A parameter of another class, as FSDP's."""
+
+
+def shard(layer: Any) -> None:
+    layer.weight = Sharded(layer.weight.detach())
+
+
+def flatten(layer: Any) -> None:
+    """Make the weight a part of another parameter, as FSDP does."""
+    del layer._parameters["weight"]
+    layer.weight = nn.Parameter(torch.zeros(2, 128, 32))[0]
+
+
+@pytest.mark.parametrize(
+    "name, change, problem",
+    [
+        ("blocks.1.attn.qkv", CHANGES["hook"], "blocks.1.attn has hooks, .* set with_cp=True"),
+        ("blocks.1.attn.qkv", CHANGES["pruned"], "blocks.1.attn has hooks"),
+        ("blocks.1.mlp.fc1", CHANGES["parametrized"], "blocks.1.mlp.fc1 has hooks"),
+        ("blocks.1.norm1", become(OwnNorm), "blocks.1.norm1 has hooks"),
+        ("blocks.1.local_mp.bn", nn.Module.train, "with active .*bn: set norm_eval=True"),
+        ("blocks.1.mlp.drop", lambda drop: setattr(drop, "p", 0.1), "blocks.1.mlp.drop: .*dropout"),
+        (
+            "blocks.1.mlp.fc1",
+            lambda layer: layer.weight.register_hook(lambda gradient: 2 * gradient),
+            "blocks.1.mlp.fc1.weight of torch.float32, hooks or FSDP",
+        ),
+        ("blocks.1.mlp.fc1", shard, r"blocks.1.mlp.fc1.weight .*FSDP: set with_cp=True"),
+        ("blocks.1.mlp.fc1", flatten, "blocks.1.mlp.fc1 has hooks"),
+        ("blocks.1.mlp", nn.Module.half, "blocks.1.mlp.fc1.weight of torch.float16"),
+    ],
+)
+def test_changed_layers_and_modes_are_refused(name, change, problem):
+    model = build()
+    change(model.get_submodule(name))
+    with pytest.raises(ValueError, match=problem) as error:
+        model(image(150, 77).float())
+    assert "\n" not in str(error.value)
+
+
+def test_options_that_do_not_fit_are_named_when_a_model_is_built():
+    for network, options, problem in (
+        (XCiT, dict(norm_eval=False), "with_cp='bands' with norm_eval=False: set norm_eval=True"),
+        (XCiT, dict(with_cp="band"), "with_cp='band': choose False, True or 'bands'"),
+        (TimmPyramid, dict(model="test_vit", arch=None), "with_cp='bands': choose False or True"),
+    ):
+        given = {"arch": "n12", "with_cp": "bands", **options}
+        with torch.device("meta"), pytest.raises(ValueError, match=f"^{re.escape(problem)}$"):
+            network(**{key: value for key, value in given.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    "network, options",
+    [
+        (XCiT, dict(drop_rate=0.1)),
+        (XCiT, dict(attn_drop_rate=0.1)),
+        (XCiTClassifier, dict(num_classes=2)),
+    ],
+)
+def test_options_that_do_not_fit_are_named_at_the_first_image(network, options):
+    model = network("n12", with_cp="bands", **BN, **options)
+    with pytest.raises(ValueError, match=r"active .*drop: .* no dropout|no class of XCiT"):
+        model(image(64, 64).float())
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_what_cannot_be_around_the_backbone_is_refused():
+    model = build()
+    images = image(64, 64).float()
+    compiled = torch.compile(model, backend="eager")
+    for call, around in (
+        (lambda: compiled(images), "torch.compile or trace"),
+        (lambda: torch.jit.trace(model, images), "torch.compile or trace"),
+        (lambda: torch.vmap(model)(images[None]), "torch.compile or trace"),
+        (lambda: recompute(model, images, False), "torch.utils.checkpoint"),
+        (lambda: recompute(model, images, True), "torch.utils.checkpoint"),
+    ):
+        problem = f"^with_cp='bands' in {around}: call it outside"
+        with pytest.raises(RuntimeError, match=problem):
+            call()
+
+
+def recompute(model: nn.Module, images: Tensor, use_reentrant: bool) -> None:
+    images = images.clone().requires_grad_()
+    checkpoint(model, images, use_reentrant=use_reentrant)[0].sum().backward()
+
+
+def train_rank(rank: int, folder: Path) -> None:
+    """Save the gradients of one of two processes, of an image of its own."""
+    torch.set_num_threads(1)
+    large.MIN_ROWS, large_training.CPU_TOKENS = 4, 1
+    store = f"file://{folder / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    model = DistributedDataParallel(build(network=XCiT, out_indices=(0, 1, 2, 3)).double())
+    loss_of_pyramid(model, image(150, 77, batch=2)[rank : rank + 1]).backward()
+    gradients = {name: p.grad for name, p in model.module.named_parameters()}
+    torch.save(gradients, folder / f"{rank}.pth")
+    torch.distributed.destroy_process_group()
+
+
+def loss_of_pyramid(model: nn.Module, images: Tensor) -> Tensor:
+    return sum(level.square().sum() for level in model(images)) / len(images)
+
+
+def test_two_processes_have_the_gradients_of_one_with_both_images(tmp_path):
+    in_two_processes(train_rank, tmp_path)
+    model = build(False, network=XCiT, out_indices=(0, 1, 2, 3)).double()
+    loss_of_pyramid(model, image(150, 77, batch=2)).backward()
+    expected = {name: p.grad for name, p in model.named_parameters()}
+    for rank in (0, 1):
+        gradients = torch.load(tmp_path / f"{rank}.pth")
+        assert max(errors(gradients, expected).values()) < 1e-10
+
+
+MEASURE = """
+import sys, torch
+from benchmark import _memory
+from xcit_mm.models import Trunk
+torch.set_num_threads(1)
+model = Trunk("n12", norm_cfg=dict(type="BN"), norm_eval=True, with_cp="bands").train()
+for side in (64, 4096):
+    image = torch.randn(1, 3, side, side)
+    open("/proc/self/clear_refs", "w").write("5")
+    at_rest = _memory("VmRSS")
+    taps = model(image)
+    sum(tap.sum() for tap in taps).backward()
+print((_memory("VmHWM") - at_rest) // 2**20)
+"""
+
+
+@pytest.mark.slow
+def test_a_step_at_4096_pixels_takes_at_most_350_mb(tmp_path):
+    """Above the resting process, of the trunk, with its taps."""
+    script = tmp_path / "measure.py"
+    script.write_text(MEASURE)
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "benchmarks")))
+    environment = dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1")
+    run = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(run.stdout) < 350
