@@ -30,9 +30,7 @@ def arguments(data) -> dict:
     )
 
 
-def test_a_detector_is_finetuned_tested_and_used_without_a_command(
-    trained, arguments, data, capfd
-):
+def test_a_detector_is_finetuned_tested_and_used_without_a_command(trained, arguments, data, capfd):
     level = logging.getLogger("xcit_mm").level
     logging.getLogger("xcit_mm").setLevel("ERROR")
     try:
@@ -72,7 +70,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(changes, name, trained
 
 
 def test_a_launcher_that_is_unknown_is_named():
-    with pytest.raises(ArgumentError, match="^launcher: 'slurm' is neither"):
+    with pytest.raises(ArgumentError, match=r"^launcher: 'slurm' is neither"):
         train("maskrcnn_xcit_small_12_p16", launcher="slurm")
 
 
