@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 # In whole kB of 1000 bytes. The part "." is xcit_mm without its subpackages.
 SIZES = {
     "xcit_mm/.": 7,
-    "xcit_mm/checks": 32,
+    "xcit_mm/checks": 36,
     "xcit_mm/commands": 21,
     "xcit_mm/datasets": 17,
     "xcit_mm/deployment": 34,
@@ -23,9 +23,9 @@ SIZES = {
     "xcit_mm/prediction": 80,
     "xcit_mm/rasters": 55,
     "xcit_mm/training": 22,
-    "xcit_mm/utils": 26,
-    "xcit_mm/weights": 40,
-    "tests": 525,
+    "xcit_mm/utils": 27,
+    "xcit_mm/weights": 39,
+    "tests": 530,
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -1,6 +1,6 @@
 """Checks of the classes of a run: their number and order in data and heads."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import zip_longest
 
@@ -12,7 +12,7 @@ from ..utils.errors import counted, preview
 from ..weights.class_names import check_same_classes, configured_classes, learned_classes
 from ..weights.lookup import load_checkpoint
 from .findings import Findings, fail, listed, note, ok
-from .run_config import ConfiguredSplit
+from .run_config import ConfiguredData, ConfiguredSplit
 
 Classes = tuple[str, ...]
 
@@ -54,19 +54,18 @@ def _check_order(first: Classes, split: str, others: Classes, other_split: str) 
     return []
 
 
-def check_categories(
-    path: str, coco: CocoFile, classes: Sequence[str], is_training: bool
-) -> Findings:
+def check_categories(path: str, coco: CocoFile, dataset: ConfiguredData) -> Findings:
     """Check the categories of a COCO file.
 
     mmdet numbers the classes in the order of the file, so all files must have the order of the
     training file.
     """
+    classes = dataset.classes
     names = [category.name for category in coco.categories]
     learned = [name for name in names if name in classes]
     absent = [name for name in classes if name not in names]
     fix = f"list the categories of {path} as {tuple(classes)}; ids stay"
-    if is_training:
+    if dataset.split.name == "train":
         fix = f"metainfo=dict(classes={tuple(names if absent else learned)}) in all data sets"
     if absent:
         problem = f"of {len(classes)} classes are not categories of {path}"
@@ -77,8 +76,11 @@ def check_categories(
         problem = f"classes would be shown as others, since mmdet takes the order of {path}"
         return listed("FAIL", "D406", swapped, problem, fix)
     annotated = {annotation.category_id for annotation in coco.annotations}
-    unlearned = [entry.name for entry in coco.categories if entry.id in annotated]
-    unlearned = [name for name in unlearned if name not in classes]
+    unlearned = [
+        category.name
+        for category in coco.categories
+        if category.id in annotated and category.name not in classes
+    ]
     problem = f"categories of {path} are left out by the config"
     return listed("note", "D405", unlearned, problem, "add these categories to classes")
 

@@ -20,34 +20,32 @@ from .segmentation import check_maps
 def check_data(split: ConfiguredSplit, heads: Mapping[str, nn.Module]) -> Findings:
     """Check that the files of a split exist, and their content in a known format."""
     for dataset in split.datasets:
-        for finding in _check_dataset(dataset, split, heads):
+        for finding in _check_dataset(dataset, heads):
             yield finding._replace(text=f"{split.name}: {finding.text}")
 
 
-def _check_dataset(
-    dataset: ConfiguredData, split: ConfiguredSplit, heads: Mapping[str, nn.Module]
-) -> Findings:
-    paths = [path for path in [*dataset.paths, *split.scored_jsons] if "://" not in path]
-    missing = [path for path in paths if not os.path.exists(path)]
+def _check_dataset(dataset: ConfiguredData, heads: Mapping[str, nn.Module]) -> Findings:
+    paths = [*dataset.paths, *dataset.split.scored_jsons]
+    missing = [path for path in paths if "://" not in path and not os.path.exists(path)]
     if missing:
         fix = "put or link the data set there, or correct the path"
         return [fail("D311", f"no data at {missing[0]}", fix)]
     if dataset.data_format == "COCO":
-        return _check_jsons(split, dataset)
+        return _check_jsons(dataset)
     if dataset.data_format == "maps":
-        return check_maps(dataset, heads, split)
+        return check_maps(dataset, heads)
     return [note("", f"a {type(dataset.built).__name__} like this is not checked")]
 
 
-def _check_jsons(split: ConfiguredSplit, dataset: ConfiguredData) -> Findings:
+def _check_jsons(dataset: ConfiguredData) -> Findings:
     """Check the json and the photos of a data set, and other jsons that its split is scored by."""
-    scored_jsons = [os.path.realpath(path) for path in split.scored_jsons]
+    scored_jsons = [os.path.realpath(path) for path in dataset.split.scored_jsons]
     for path in dict.fromkeys([dataset.json_path, *scored_jsons]):
         coco = dataset.coco if path == dataset.json_path else read_coco(Path(path))
-        yield from check_categories(path, coco, dataset.classes, split.name == "train")
+        yield from check_categories(path, coco, dataset)
         if path in scored_jsons:
             yield from _check_ids(path, coco)
-        yield from check_objects(path, coco, dataset, split)
+        yield from check_objects(path, coco, dataset)
     photos = dataset.list_photos()
     sizes = {path: (path, (image.width, image.height)) for path, image in photos.items()}
     yield from check_photos("D315", dataset.loading, sizes)

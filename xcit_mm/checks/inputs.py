@@ -63,14 +63,14 @@ def _check_padding(model: Any) -> Findings:
     elif (padding.get("size_divisor") or 1) % MIN_SIZE:
         problem = "a map is misplaced if a side of its image is no multiple of 32"
         yield note("D607", problem, "model.data_preprocessor.test_cfg=dict(size_divisor=32)")
-    if padding and "Mask2FormerHead" in heads and _crops_in_tests(model):
+    if padding and "Mask2FormerHead" in heads and _is_cropped_in_tests(model):
         problem = "Mask2FormerHead enlarges each crop to the padded image, and mmseg stops"
         yield fail("D607", problem, "model.test_cfg.mode=whole")
 
 
 def _check_crops(cfg: Config, model: Any) -> Findings:
     sizes = []
-    if _crops_in_tests(model):
+    if _is_cropped_in_tests(model):
         sizes.append(model.test_cfg.get("crop_size", MIN_SIZE))
     padded = getattr(model.data_preprocessor, "size", None)
     if padded:
@@ -82,8 +82,8 @@ def _check_crops(cfg: Config, model: Any) -> Findings:
     return listed("note", "D607", wrong, "sizes of crops misplace the map", fix)
 
 
-def _crops_in_tests(model: Any) -> bool:
-    return bool(model.test_cfg) and model.test_cfg.get("mode") == "slide"
+def _is_cropped_in_tests(model: Any) -> bool:
+    return (model.test_cfg or {}).get("mode") == "slide"
 
 
 def check_pixels(cfg: Config) -> Findings:

@@ -7,7 +7,7 @@ import msgspec
 from ..datasets.coco import Annotation, CocoFile, CocoImage
 from ..utils.errors import preview
 from .findings import Finding, Findings, listed
-from .run_config import ConfiguredData, ConfiguredSplit
+from .run_config import ConfiguredData
 
 _SLACK = 2  # pixels by which a box may reach beyond its image
 _FORM = "[x, y, width, height] in pixels of the image"
@@ -22,9 +22,7 @@ _MASKS = msgspec.json.Decoder(list[list[float]] | _Rle)
 _Objects = Sequence[tuple[Annotation, CocoImage]]
 
 
-def check_objects(
-    path: str, coco: CocoFile, dataset: ConfiguredData, split: ConfiguredSplit
-) -> Findings:
+def check_objects(path: str, coco: CocoFile, dataset: ConfiguredData) -> Findings:
     """Check the objects of a json that belong to the classes of a data set."""
     images = {image.id: image for image in coco.images}
     learned = {category.id for category in coco.categories if category.name in dataset.classes}
@@ -45,10 +43,10 @@ def check_objects(
     fix = f"give boxes as {_FORM}, not as [x1, y1, x2, y2]"
     yield from listed(level, "D411", _names(beyond), f"{owner} reach beyond their image", fix)
     step = dataset.annotation_step
-    if split.scores_masks or step.get("with_mask"):
+    if dataset.split.scores_masks or step.get("with_mask"):
         yield from _check_masks(loaded, owner, poly2mask=step.get("poly2mask", True))
-    if not split.is_of_tiles:  # at the edges of tiles, parts of objects are crowds
-        yield from _check_crowds(loaded, owner, coco, split.name == "train")
+    if not dataset.split.is_of_tiles:  # at the edges of tiles, parts of objects are crowds
+        yield from _check_crowds(loaded, owner, coco, dataset.split.name == "train")
 
 
 def _check_masks(objects: _Objects, owner: str, poly2mask: bool) -> Findings:

@@ -21,6 +21,7 @@ class ConfiguredData:
     """A data set of a config.
 
     Attributes:
+        split: The split that it belongs to.
         built: The data set without its pipeline. It has not read its files.
         paths: Its folders and annotation file.
         json_path: The annotation file.
@@ -29,7 +30,8 @@ class ConfiguredData:
         annotation_step: The step that loads annotations, empty without one.
     """
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], split: "ConfiguredSplit") -> None:
+        self.split = split
         unread = dict(pipeline=[], lazy_init=True, serialize_data=False)
         self.built: Any = DATASETS.build({**options, **unread})
         paths = [*self.built.data_prefix.values(), self.built.ann_file]
@@ -110,7 +112,7 @@ class ConfiguredSplit:
     def datasets(self) -> list[ConfiguredData]:
         """Its data sets of mmengine, without wrappers. Raises as a library for a wrong option."""
         return [
-            ConfiguredData(options)
+            ConfiguredData(options, self)
             for options in data_sets(self._cfg, self.name)
             if issubclass(dataset_class(options), BaseDataset)
         ]

@@ -12,14 +12,10 @@ from ..datasets.headers import read_all, read_headers
 from ..utils.errors import counted
 from .findings import Findings, fail, listed, note, ok
 from .photos import check_photos
-from .run_config import ConfiguredData, ConfiguredSplit
-
-PathsByLabel = Mapping[int, list[str]]
+from .run_config import ConfiguredData
 
 
-def check_maps(
-    dataset: ConfiguredData, heads: Mapping[str, Any], split: ConfiguredSplit
-) -> Findings:
+def check_maps(dataset: ConfiguredData, heads: Mapping[str, Any]) -> Findings:
     """Check images, the files of their maps, and the labels against classes and heads."""
     built = dataset.built
     maps = {photo: image["seg_map_path"] for photo, image in dataset.list_photos().items()}
@@ -37,41 +33,42 @@ def check_maps(
     sizes = {photo: (path, headers[path][:2]) for photo, path in maps.items()}
     yield from check_photos("D511", dataset.loading, sizes)
     if not dataset.may_change_labels:
-        yield from _check_labels(dataset, paths, heads, split)
+        yield from _check_labels(dataset, paths, heads)
     yield ok(f"{len(maps)} images with maps")
 
 
 def _check_labels(
-    dataset: ConfiguredData, paths: list[str], heads: Mapping[str, Any], split: ConfiguredSplit
+    dataset: ConfiguredData, paths: Sequence[str], heads: Mapping[str, Any]
 ) -> Findings:
-    """Check the labels of maps against heads, and against classes if they fit the heads."""
+    """Check that heads have classes for the labels of maps, and that classes have pixels."""
     maps = defaultdict(list)
     for path, values in zip(paths, read_all(_read_labels, paths), strict=True):
         for label in {_trained_label(value, dataset.built) for value in values}:
             maps[label].append(path)
     for name, head in heads.items():
-        yield from _check_ignored_label(name, head, split)
-        misfits = list(_check_range(name, head, maps))
-        yield from misfits
-        if misfits:
-            return
-    ignored = [_ignored_label(head) for head in heads.values()] or [IGNORED]
-    maps.pop(ignored[-1], None)
-    is_only_training_set = split.name == "train" and len(split.datasets) == 1
-    yield from _check_presence(dataset.classes, maps, len(paths), is_only_training_set)
+        yield from _check_head(name, head, maps, dataset.split.metrics)
+    names = dataset.classes
+    if len(names) == 1:
+        names = ("background", *names)
+    absent = [name for label, name in enumerate(names) if label not in maps]
+    is_only_training_set = dataset.split.name == "train" and len(dataset.split.datasets) == 1
+    level = "FAIL" if is_only_training_set and len(absent) >= len(names) - 1 else "note"
+    problem = f"classes have no pixels in {len(paths)} segmentation maps"
+    fix = "write 0, 1, ... into the maps, or correct classes or reduce_zero_label"
+    yield from listed(level, "D513", absent, problem, fix)
 
 
-def _check_ignored_label(name: str, head: Any, split: ConfiguredSplit) -> Findings:
-    scored = [metric.get("ignore_index", IGNORED) for metric in split.metrics]
-    if {*scored} - {_ignored_label(head)}:
-        problem = f"{name}.ignore_index is {_ignored_label(head)}, that of the metric {scored[0]}"
-        yield note("D507", problem, "give both the same")
-
-
-def _check_range(name: str, head: Any, maps: PathsByLabel) -> Findings:
-    """Check that a head has a class for each label of the maps, or ignores it."""
+def _check_head(
+    name: str, head: Any, maps: Mapping[int, list[str]], metrics: Sequence[dict]
+) -> Findings:
+    """Check that a head has a class for each label, and ignores what the metrics ignore."""
+    ignored = getattr(head, "ignore_index", IGNORED)
+    for metric in metrics:
+        scored = metric.get("ignore_index", IGNORED)
+        if scored != ignored:
+            problem = f"{name}.ignore_index is {ignored}, that of the metric {scored}"
+            yield note("D507", problem, "give both the same")
     end = max(head.num_classes, 2)  # a single class has the background, label 0, beside it
-    ignored = _ignored_label(head)
     beyond = [
         f"label {label} in {counted(len(maps[label]), 'map')} such as {maps[label][0]}"
         for label in sorted(maps)
@@ -80,26 +77,7 @@ def _check_range(name: str, head: Any, maps: PathsByLabel) -> Findings:
     problem = f"labels are neither 0 to {end - 1}, of {name}, nor ignore_index={ignored}"
     fix = f"name their classes, write {ignored} into other pixels, or give "
     fix += "reduce_zero_label=True if labels count from 1"
-    return listed("FAIL", "D506", beyond, problem, fix)
-
-
-def _check_presence(
-    classes: Sequence[str], maps: PathsByLabel, count: int, is_only_training_set: bool
-) -> Findings:
-    """Check that all classes have pixels in some maps.
-
-    If at most one class has pixels, the only training set fails.
-    """
-    names = ("background", *classes) if len(classes) == 1 else classes
-    absent = [name for label, name in enumerate(names) if label not in maps]
-    level = "FAIL" if is_only_training_set and len(absent) >= len(names) - 1 else "note"
-    problem = f"classes have no pixels in {count} segmentation maps"
-    fix = "write 0, 1, ... into the maps, or correct classes or reduce_zero_label"
-    return listed(level, "D513", absent, problem, fix)
-
-
-def _ignored_label(head: Any) -> int:
-    return getattr(head, "ignore_index", IGNORED)
+    yield from listed("FAIL", "D506", beyond, problem, fix)
 
 
 def _read_labels(file: BinaryIO) -> list[int]:

@@ -1,15 +1,13 @@
 """Functions of `mmcv._ext`, the compiled operators of mmcv, with their names and arguments.
 
 The functions write into the tensors named `output` and `grad_...`, except that `grad_output` is an
-input. `columns`, `ones`, `argmax_x` and `argmax_y` are work space of the compiled operators, and
-`im2col_step` is their number of images at a time: all are unused here. Other operators raise when
-called.
+input. `argmax_x` and `argmax_y` are work space of the compiled operators, and `im2col_step` is
+their number of images at a time. They are unused here. Other operators raise when they are called.
 """
 
 import functools
-import importlib
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..utils.compat import roi_align_backward_kernel
+from . import deform_conv
+from .kernels import raise_missing, torchvision_kernels, write_gradients
 from .roi_align import Sampling, roi_align, roi_align_gradient
 
 # Boxes that `nms` compares with all others at a time, and pairs, so that they stay in the cache.
@@ -24,29 +24,14 @@ NMS_ROWS = 64
 NMS_PAIRS = 65536
 
 
-def __getattr__(name: str) -> Callable[..., NoReturn]:
-    """Return a function that raises: `mmcv.ops` looks up all operators when it is imported."""
+def __getattr__(name: str) -> Callable:
+    """Return a function of `deform_conv`, or a function that raises.
+
+    `mmcv.ops` looks up all operators when it is imported.
+    """
     if name.startswith("__"):
         raise AttributeError(name)
-    return functools.partial(_raise_missing, name)
-
-
-def _raise_missing(name: str, *args: object, **options: object) -> NoReturn:
-    """Raise NotImplementedError in place of the operator `name`, with any arguments."""
-    source = "torchvision or a compiled mmcv" if "deform_conv" in name else "a compiled mmcv"
-    raise NotImplementedError(
-        f"mmcv's operator {name} is missing: {source} brings it, see docs/install.md"
-    )
-
-
-@functools.cache
-def torchvision_kernels() -> Any:
-    """Return torchvision's kernels, or None where it is missing or built for another torch."""
-    try:
-        importlib.import_module("torchvision")  # which adds them to torch.ops
-    except (ImportError, RuntimeError):
-        return None
-    return torch.ops.torchvision
+    return getattr(deform_conv, name, functools.partial(raise_missing, name))
 
 
 def _find_gpu_kernels(tensor: Tensor) -> Any:
@@ -57,20 +42,6 @@ def _find_gpu_kernels(tensor: Tensor) -> Any:
 def _convert_bfloat16(tensor: Tensor) -> Tensor:
     """Convert bfloat16, which torchvision's kernels do not take, to float32."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-
-
-def _write_gradients(
-    function: Callable[..., Tensor],
-    inputs: Sequence[Tensor],
-    grad_output: Tensor,
-    targets: Sequence[Tensor],
-) -> None:
-    """Write the gradients of a function by its inputs into `targets`."""
-    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-    with torch.enable_grad():
-        grads = torch.autograd.grad(function(*leaves), leaves, grad_output)
-    for target, grad in zip(targets, grads, strict=True):
-        target.copy_(grad)
 
 
 def get_compiler_version() -> str:
@@ -128,25 +99,18 @@ def _iou(a: np.ndarray, b: np.ndarray, offset: int) -> np.ndarray:
     return np.divide(intersection, union, out=np.zeros_like(union), where=union != 0)
 
 
-def _parse_sampling(
-    *,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
-) -> Sampling:
+def _parse_sampling(options: dict[str, Any]) -> Sampling:
     """Convert the options of mmcv's RoIAlign, or raise NotImplementedError for max pooling."""
-    if pool_mode == 0:
-        _raise_missing("roi_align with pool_mode='max'")
-    return Sampling((aligned_height, aligned_width), spatial_scale, sampling_ratio, aligned)
+    if options["pool_mode"] == 0:
+        raise_missing("roi_align with pool_mode='max'")
+    bins = options["aligned_height"], options["aligned_width"]
+    return Sampling(bins, options["spatial_scale"], options["sampling_ratio"], options["aligned"])
 
 
 def roi_align_forward(
     input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, **options: Any
 ) -> None:
-    sampling = _parse_sampling(**options)
+    sampling = _parse_sampling(options)
     kernels = _find_gpu_kernels(input)
     if kernels:
         maps = _convert_bfloat16(input)
@@ -166,7 +130,7 @@ def roi_align_backward(
     grad_input: Tensor,
     **options: Any,
 ) -> None:
-    sampling = _parse_sampling(**options)
+    sampling = _parse_sampling(options)
     shape = tuple(grad_input.shape)
     kernels = _find_gpu_kernels(grad_output)
     if kernels:
@@ -198,7 +162,7 @@ def sigmoid_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
     if weight.numel():
-        _raise_missing("sigmoid_focal_loss with class weights")
+        raise_missing("sigmoid_focal_loss with class weights")
     output.copy_(_focal_loss(input, target, gamma, alpha))
 
 
@@ -207,7 +171,7 @@ def sigmoid_focal_loss_backward(
 ) -> None:
     # `weight` is empty: the forward pass raises for class weights.
     loss = functools.partial(_focal_loss, labels=target, gamma=gamma, alpha=alpha)
-    _write_gradients(loss, (input,), torch.ones_like(input), (grad_input,))
+    write_gradients(loss, (input,), torch.ones_like(input), (grad_input,))
 
 
 def ms_deform_attn_forward(
@@ -244,125 +208,4 @@ def ms_deform_attn_backward(
         )
 
     inputs = (value, sampling_locations, attention_weights)
-    _write_gradients(attend, inputs, grad_output, (grad_value, grad_sampling_loc, grad_attn_weight))
-
-
-def _make_deform_conv(output: Tensor, options: dict[str, int]) -> Callable[..., Tensor]:
-    """Return torchvision's deformable convolution with the options of a call of mmcv's.
-
-    The returned function takes input, offset, weight and, if modulated, mask and bias, on all
-    devices. Its result has the height and width of `output`.
-
-    Raises:
-        NotImplementedError: If torchvision cannot be imported.
-    """
-    kernels = torchvision_kernels() or _raise_missing("deform_conv")
-    if "dH" in options:
-        names = ["dH", "dW", "padH", "padW", "dilationH", "dilationW"]
-    else:  # a modulated convolution
-        names = ["stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"]
-    geometry = [options[name] for name in (*names, "group", "deformable_group")]
-    size = output.shape[2:]
-
-    def crop(offset: Tensor) -> Tensor:
-        """Crop offsets, or a mask, to the values that mmcv reads: DyHead's offsets are larger."""
-        channels = offset.shape[1]
-        return offset.flatten(1)[:, : channels * size.numel()].unflatten(1, (channels, *size))
-
-    def convolve(
-        input: Tensor,
-        offset: Tensor,
-        weight: Tensor,
-        mask: Tensor | None = None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
-        is_modulated = mask is not None
-        mask = weight.new_zeros(len(input), 1) if mask is None else crop(mask)
-        bias = weight.new_zeros(len(weight)) if bias is None else bias
-        tensors = (input, weight, crop(offset), mask, bias)
-        return kernels.deform_conv2d(*tensors, *geometry, is_modulated)
-
-    return convolve
-
-
-def deform_conv_forward(
-    input: Tensor,
-    weight: Tensor,
-    offset: Tensor,
-    output: Tensor,
-    columns: Tensor,
-    ones: Tensor,
-    **options: int,
-) -> None:
-    output.copy_(_make_deform_conv(output, options)(input, offset, weight))
-
-
-def deform_conv_backward_input(
-    input: Tensor,
-    offset: Tensor,
-    grad_output: Tensor,
-    grad_input: Tensor,
-    grad_offset: Tensor,
-    weight: Tensor,
-    columns: Tensor,
-    **options: int,
-) -> None:
-    convolve = functools.partial(_make_deform_conv(grad_output, options), weight=weight)
-    _write_gradients(convolve, (input, offset), grad_output, (grad_input, grad_offset))
-
-
-def deform_conv_backward_parameters(
-    input: Tensor,
-    offset: Tensor,
-    grad_output: Tensor,
-    grad_weight: Tensor,
-    columns: Tensor,
-    ones: Tensor,
-    **options: int,
-) -> None:
-    convolve = functools.partial(_make_deform_conv(grad_output, options), input, offset)
-    # The result is linear in the weight, so its gradient is the same at any weight.
-    _write_gradients(convolve, (grad_weight,), grad_output, (grad_weight,))
-
-
-def modulated_deform_conv_forward(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    ones: Tensor,
-    offset: Tensor,
-    mask: Tensor,
-    output: Tensor,
-    columns: Tensor,
-    *,
-    with_bias: bool,
-    **options: int,
-) -> None:
-    convolve = _make_deform_conv(output, options)
-    output.copy_(convolve(input, offset, weight, mask, bias if with_bias else None))
-
-
-def modulated_deform_conv_backward(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    ones: Tensor,
-    offset: Tensor,
-    mask: Tensor,
-    columns: Tensor,
-    grad_input: Tensor,
-    grad_weight: Tensor,
-    grad_bias: Tensor,
-    grad_offset: Tensor,
-    grad_mask: Tensor,
-    grad_output: Tensor,
-    *,
-    with_bias: bool,
-    **options: int,
-) -> None:
-    inputs = [input, offset, weight, mask]
-    targets = [grad_input, grad_offset, grad_weight, grad_mask]
-    if with_bias:
-        inputs.append(bias)
-        targets.append(grad_bias)
-    _write_gradients(_make_deform_conv(grad_output, options), inputs, grad_output, targets)
+    write_gradients(attend, inputs, grad_output, (grad_value, grad_sampling_loc, grad_attn_weight))
