@@ -100,33 +100,48 @@ def measured_table(models: list[Model]) -> str:
     return table(["config", "data", "mean of the seeds (lowest to highest)"], rows)
 
 
-def measured(name: str, model: str, size: str) -> float:
-    """Return the milliseconds of an image in docs/benchmark/NAME.csv."""
-    for row in read_csv(name):
-        if (row["model"], row["size"]) == (model, size):
-            return float(row["median_ms"])
-    raise ValueError(f"docs/benchmark/{name}.csv has no {model} at {size}")
+def models_of_readme(zoo: dict[str, list[Model]]) -> str:
+    """Return a table of the published scores of patch size 16, with a row for each XCiT."""
+    rows: dict[str, list[str]] = {}
+    for folder in TASKS:
+        for model in zoo[folder]:
+            name = Path(model["Weights"]).stem.partition("_xcit_")[2]
+            if name.endswith("_p16"):
+                score = next(iter(scores(model).values()))  # of boxes, before masks
+                rows.setdefault(name, [f"`{name}`"]).append(f"{score:.1f}")
+    header = ["XCiT", "`maskrcnn_xcit_`, box AP", "`sem_fpn_xcit_`, mIoU", "`upernet_xcit_`, mIoU"]
+    return table(header, rows.values())
 
 
 def speed() -> str:
-    """Return a sentence on the time at 800x1344, and on that of large images."""
-    size = "800x1344"
-    xcit, timm, swin, resnet = (
-        measured("1-forward", model, size)
-        for model in ("xcit-auto", "timm-xcit", "swin-t", "resnet-50")
-    )
-    ratios = {
-        side: measured("4-resolution", "vit-s16", f"{side}x{side}")
-        / measured("4-resolution", "xcit-auto", f"{side}x{side}")
-        for side in (512, 2048)
+    """Return a table of the time of backbones at 800x1344: the median and the fastest run."""
+    titles = {
+        "xcit-auto": "XCiT-S12/16, with its pyramid",
+        "resnet-50": "ResNet-50 of mmdet",
+        "swin-t": "Swin-T of mmdet",
     }
-    return (
-        f"At {size}, XCiT-S12/16 takes {xcit:.0f} ms, pyramid included, "
-        f"timm's XCiT, without a pyramid, {timm:.0f} ms, mmdet's Swin-T {swin:.0f} ms "
-        f"and mmdet's ResNet-50 {resnet:.0f} ms. "
-        f"With the same pyramid, timm's ViT-S/16 takes {ratios[512]:.1f} times as long at 512x512, "
-        f"{ratios[2048]:.1f} times at 2048x2048."
-    )
+    times = {row["model"]: row for row in read_csv("1-forward")}
+    rows = [
+        [title, *(f"{float(times[model][key]):,.0f}" for key in ("median_ms", "min_ms"))]
+        for model, title in titles.items()
+    ]
+    return table(["backbone", "median, ms", "fastest run, ms"], rows)
+
+
+def raster_cost() -> str:
+    """Return a sentence on time and memory of `xcit-mm raster`, whole, by the side of a raster."""
+    costs = {
+        int(row["size"]): row
+        for row in read_csv("11-commands")
+        if (row["model"], row["mode"]) == ("semantic_fpn", "whole")
+    }
+    parts = []
+    for side in (4096, 20000):
+        seconds = float(costs[side]["seconds"])
+        time = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+        memory = float(costs[side]["memory_gb"])
+        parts.append(f"{side}x{side} pixels in {time} with {memory:.1f} GB of memory")
+    return f"On two CPU cores, Semantic FPN S12/16 maps {', and '.join(parts)}."
 
 
 def read_csv(name: str) -> list[dict[str, str]]:
@@ -262,8 +277,10 @@ def render() -> dict[Path, str]:
     large = ROOT / "docs" / "large-images.md"
     with_backbones = with_block(benchmark.read_text(), "backbones", compare_backbones())
     with_published = with_block(model_zoo.read_text(), "published", published_table(zoo))
+    with_raster = with_block(readme.read_text(), "raster", raster_cost())
+    with_models = with_block(with_raster, "models", models_of_readme(zoo))
     return {
-        readme: with_block(with_commands(readme, ["semantic_fpn"]), "speed", speed()),
+        readme: with_block(with_models, "speed", speed()),
         index: with_commands(index, ["semantic_fpn"]),
         large: with_commands(large, list(COMMANDS)),
         model_zoo: with_block(with_published, "measured", measured_table(zoo["demo"])),
