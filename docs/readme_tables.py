@@ -174,9 +174,31 @@ def format_cost(record: dict[str, str]) -> str:
 
 
 def compare_backbones() -> str:
-    """Return a table of the time of backbones at 800x1344."""
-    rows = [[row["model"], f"{float(row['median_ms']):.0f}"] for row in read_csv("1-forward")]
-    return table(["model", "ms"], rows)
+    """Return a table of the time of backbones at 800x1344, in float32, bfloat16 and compiled."""
+    columns = {
+        "1-forward": "float32",
+        "1b-bfloat16": "bfloat16",
+        "1c-compiled": "compiled, float32",
+        "1d-compiled-bfloat16": "compiled, bfloat16",
+    }
+    times = {
+        name: {row["model"]: f"{float(row['median_ms']):,.0f}" for row in read_csv(name)}
+        for name in columns
+    }
+    rows = [
+        [f"`{model}`", *(times[name].get(model, "") for name in columns)]
+        for model in times["1-forward"]
+    ]
+    return table(["ms", *columns.values()], rows)
+
+
+def compare_training() -> str:
+    """Return a table of a training step of two images of 800x1344."""
+    rows = [
+        [f"`{row['model']}`", f"{float(row['median_ms']):,.0f}", f"{float(row['saved_mb']):,.0f}"]
+        for row in read_csv("3-train")
+    ]
+    return table(["model", "ms", "MB kept for the backward pass"], rows)
 
 
 def read_whole() -> list[dict[str, str]]:
@@ -275,7 +297,8 @@ def render() -> dict[Path, str]:
     benchmark = ROOT / "docs" / "benchmark.md"
     index = ROOT / "docs" / "index.md"
     large = ROOT / "docs" / "large-images.md"
-    with_backbones = with_block(benchmark.read_text(), "backbones", compare_backbones())
+    with_training = with_block(benchmark.read_text(), "training", compare_training())
+    with_backbones = with_block(with_training, "backbones", compare_backbones())
     with_published = with_block(model_zoo.read_text(), "published", published_table(zoo))
     with_raster = with_block(readme.read_text(), "raster", raster_cost())
     with_models = with_block(with_raster, "models", models_of_readme(zoo))
