@@ -213,13 +213,15 @@ def compare_commands(models: Sequence[str]) -> str:
     for row in read_csv("11-commands"):
         cost = f"{float(row['seconds']):,.0f}, {float(row['memory_gb']):.1f}"
         cells[row["model"], row["size"]][row["mode"]] = cost
+    measured = {mode for costs in cells.values() for mode in costs}
+    modes = {mode: title for mode, title in MODES.items() if mode in measured}
     rows = [
-        [f"{COMMANDS[model]}, {size}x{size}", *(costs.get(mode, "") for mode in MODES)]
+        [f"{COMMANDS[model]}, {size}x{size}", *(costs.get(mode, "") for mode in modes)]
         for model in models
         for (name, size), costs in sorted(cells.items(), key=lambda item: int(item[0][1]))
         if name == model
     ]
-    return table(["seconds, GB", *MODES.values()], rows)
+    return table(["seconds, GB", *modes.values()], rows)
 
 
 def compare_whole() -> str:
