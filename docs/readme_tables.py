@@ -103,33 +103,48 @@ def measured_table(models: list[Model]) -> str:
     return table(["config", "data", "mean of the seeds (lowest to highest)"], rows)
 
 
-def measured(name: str, model: str, size: str) -> float:
-    """Return the milliseconds of an image in docs/benchmark/NAME.csv."""
-    for row in read_csv(name):
-        if (row["model"], row["size"]) == (model, size):
-            return float(row["median_ms"])
-    raise ValueError(f"docs/benchmark/{name}.csv has no {model} at {size}")
+def models_of_readme(zoo: dict[str, list[Model]]) -> str:
+    """Return a table of the published scores of patch size 16, with a row for each XCiT."""
+    rows: dict[str, list[str]] = {}
+    for folder in TASKS:
+        for model in zoo[folder]:
+            name = Path(model["Weights"]).stem.partition("_xcit_")[2]
+            if name.endswith("_p16"):
+                score = next(iter(scores(model).values()))  # of boxes, before masks
+                rows.setdefault(name, [f"`{name}`"]).append(f"{score:.1f}")
+    header = ["XCiT", "`maskrcnn_xcit_`, box AP", "`sem_fpn_xcit_`, mIoU", "`upernet_xcit_`, mIoU"]
+    return table(header, rows.values())
 
 
 def speed() -> str:
-    """Return a sentence on the time at 800x1344, and on that of large images."""
-    size = "800x1344"
-    xcit, timm, swin, resnet = (
-        measured("1-forward", model, size)
-        for model in ("xcit-auto", "timm-xcit", "swin-t", "resnet-50")
-    )
-    ratios = {
-        side: measured("4-resolution", "vit-s16", f"{side}x{side}")
-        / measured("4-resolution", "xcit-auto", f"{side}x{side}")
-        for side in (512, 2048)
+    """Return a table of the time of backbones at 800x1344: the median and the fastest run."""
+    titles = {
+        "xcit-auto": "XCiT-S12/16, with its pyramid",
+        "resnet-50": "ResNet-50 of mmdet",
+        "swin-t": "Swin-T of mmdet",
     }
-    return (
-        f"At {size}, XCiT-S12/16 takes {xcit:.0f} ms, pyramid included, "
-        f"timm's XCiT, without a pyramid, {timm:.0f} ms, mmdet's Swin-T {swin:.0f} ms "
-        f"and mmdet's ResNet-50 {resnet:.0f} ms. "
-        f"With the same pyramid, timm's ViT-S/16 takes {ratios[512]:.1f} times as long at 512x512, "
-        f"{ratios[2048]:.1f} times at 2048x2048."
-    )
+    times = {row["model"]: row for row in read_csv("1-forward")}
+    rows = [
+        [title, *(f"{float(times[model][key]):,.0f}" for key in ("median_ms", "min_ms"))]
+        for model, title in titles.items()
+    ]
+    return table(["backbone", "median, ms", "fastest run, ms"], rows)
+
+
+def raster_cost() -> str:
+    """Return a sentence on time and memory of `xcit-mm raster`, whole, by the side of a raster."""
+    costs = {
+        int(row["size"]): row
+        for row in read_csv("11-commands")
+        if (row["model"], row["mode"]) == ("semantic_fpn", "whole")
+    }
+    parts = []
+    for side in (4096, 20000):
+        seconds = float(costs[side]["seconds"])
+        time = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+        memory = float(costs[side]["memory_gb"])
+        parts.append(f"{side}x{side} pixels in {time} with {memory:.1f} GB of memory")
+    return f"On two CPU cores, Semantic FPN S12/16 maps {', and '.join(parts)}."
 
 
 def read_csv(name: str) -> list[dict[str, str]]:
@@ -162,9 +177,31 @@ def format_cost(record: dict[str, str]) -> str:
 
 
 def compare_backbones() -> str:
-    """Return a table of the time of backbones at 800x1344."""
-    rows = [[row["model"], f"{float(row['median_ms']):.0f}"] for row in read_csv("1-forward")]
-    return table(["model", "ms"], rows)
+    """Return a table of the time of backbones at 800x1344, in float32, bfloat16 and compiled."""
+    columns = {
+        "1-forward": "float32",
+        "1b-bfloat16": "bfloat16",
+        "1c-compiled": "compiled, float32",
+        "1d-compiled-bfloat16": "compiled, bfloat16",
+    }
+    times = {
+        name: {row["model"]: f"{float(row['median_ms']):,.0f}" for row in read_csv(name)}
+        for name in columns
+    }
+    rows = [
+        [f"`{model}`", *(times[name].get(model, "") for name in columns)]
+        for model in times["1-forward"]
+    ]
+    return table(["ms", *columns.values()], rows)
+
+
+def compare_training() -> str:
+    """Return a table of a training step of two images of 800x1344."""
+    rows = [
+        [f"`{row['model']}`", f"{float(row['median_ms']):,.0f}", f"{float(row['saved_mb']):,.0f}"]
+        for row in read_csv("3-train")
+    ]
+    return table(["model", "ms", "MB kept for the backward pass"], rows)
 
 
 def read_whole() -> list[dict[str, str]]:
@@ -179,13 +216,15 @@ def compare_commands(models: Sequence[str]) -> str:
     for row in read_csv("11-commands"):
         cost = f"{float(row['seconds']):,.0f}, {float(row['memory_gb']):.1f}"
         cells[row["model"], row["size"]][row["mode"]] = cost
+    measured = {mode for costs in cells.values() for mode in costs}
+    modes = {mode: title for mode, title in MODES.items() if mode in measured}
     rows = [
-        [f"{COMMANDS[model]}, {size}x{size}", *(costs.get(mode, "") for mode in MODES)]
+        [f"{COMMANDS[model]}, {size}x{size}", *(costs.get(mode, "") for mode in modes)]
         for model in models
         for (name, size), costs in sorted(cells.items(), key=lambda item: int(item[0][1]))
         if name == model
     ]
-    return table(["seconds, GB", *MODES.values()], rows)
+    return table(["seconds, GB", *modes.values()], rows)
 
 
 def compare_steps() -> str:
@@ -285,10 +324,13 @@ def render() -> dict[Path, str]:
     index = ROOT / "docs" / "index.md"
     large = ROOT / "docs" / "large-images.md"
     training = ROOT / "docs" / "advanced-training.md"
-    with_backbones = with_block(benchmark.read_text(), "backbones", compare_backbones())
+    with_training = with_block(benchmark.read_text(), "training", compare_training())
+    with_backbones = with_block(with_training, "backbones", compare_backbones())
     with_published = with_block(model_zoo.read_text(), "published", published_table(zoo))
+    with_raster = with_block(readme.read_text(), "raster", raster_cost())
+    with_models = with_block(with_raster, "models", models_of_readme(zoo))
     return {
-        readme: with_block(with_commands(readme, ["semantic_fpn"]), "speed", speed()),
+        readme: with_block(with_models, "speed", speed()),
         index: with_commands(index, ["semantic_fpn"]),
         large: with_commands(large, list(COMMANDS)),
         training: with_block(training.read_text(), "steps", compare_steps()),

@@ -182,7 +182,7 @@ def test_an_error_is_a_finding_and_hides_no_other(options, named):
     assert ["Mistyped" in finding.text for finding in failed[1:]] == [True] * (len(options) - 1)
 
 
-def test_every_code_is_on_the_page():
+def test_the_page_explains_every_code():
     page = (ROOT / "docs" / "doctor.md").read_text()
     sources = "".join(path.read_text() for path in (ROOT / "xcit_mm" / "checks").glob("*.py"))
     codes = set(re.findall(r'"(D\d{3})"', sources))

@@ -214,7 +214,8 @@ def test_rasters_alike_are_one_whose_objects_go_into_other_formats(models, call)
     write_scene("scenes/b.tif", BLACK, 500080, 5399980)
     (command,) = run_shell(code("gdalbuildvrt -strict -addalpha"))
     assert count_colors("scenes.vrt") == {RED: 10000, BLACK: 10000}
-    _, name, *arguments = command.replace("MODEL", " ".join(models["det"])).split()
+    model = " --checkpoint ".join(models["det"])
+    _, name, *arguments = command.replace("MODEL", model).split()
     assert call(name, *arguments)[0] == 0
     assert run_shell(code("ogr2ogr")) == []
     written = [geopandas.read_file(f"objects.{suffix}") for suffix in ("gpkg", "geojson", "shp")]
