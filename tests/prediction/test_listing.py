@@ -40,7 +40,7 @@ def test_a_folder_names_what_is_left_out(folder):
         (
             ["in/a.jpg", "in/sub"],
             ValueError,
-            r"in/a\.jpg and .*in/sub/a\.jpg have one name: predict",
+            r"inputs: 2 images have the name a\.jpg: predict them",
         ),
         (["in", "in/sub/c.webp"], ValueError, r"inputs: .*c\.webp is given twice"),
         (["gone.json"], FileNotFoundError, r"no images at gone\.json: .* the root of its paths"),

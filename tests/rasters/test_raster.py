@@ -182,6 +182,11 @@ class TestMask:
         read_raster(save(path, values, nodata=7), nodata=7, bounds=(0, 64))
         assert capsys.readouterr().err == ""
 
+    def test_a_value_without_data_is_in_no_sample(self, path):
+        """A training takes its mean and deviation from it."""
+        with Raster(save(path, NOISE[:1]), channels=1, raw=True, nodata=99) as raster:
+            assert raster.sample.size and 99 in NOISE[0] and 99 not in raster.sample
+
 
 def test_scale_and_offset_are_named_where_bounds_are_asked_for(path):
     save(path, BANDS)

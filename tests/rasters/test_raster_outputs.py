@@ -60,7 +60,7 @@ def test_polygons_in_memory_are_those_of_a_file_and_are_recognised(table, tmp_pa
 @pytest.mark.parametrize("bounds", [np.array([0, 100]), [[0, 100]] * 3, (0.0, 100.0)])
 def test_bounds_are_numbers_pairs_or_an_array(bounds, table):
     table.interrupt(bounds=bounds)
-    assert 0 < table.predict(bounds=bounds) < TILES
+    assert 0 < table.predict(bounds=[0, 100, 0, 100, 0, 100]) < TILES
     assert table.predict(bounds=bounds) == 0
 
 

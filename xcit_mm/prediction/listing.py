@@ -1,6 +1,7 @@
 """Listing of the images to predict: files, those below folders, or those of a COCO json."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -86,18 +87,14 @@ def find_items(
 
 
 def _check_unique(items: Sequence[Item]) -> None:
-    """Raise ArgumentError if an image is listed twice, or two images have one name."""
-    paths: set[str] = set()
-    path_of_name: dict[str, str] = {}
-    for path, name, _ in items:
-        if path in paths:
+    """Raise ArgumentError if an image is listed twice, or several images have one name."""
+    for path, count in Counter(item.path for item in items).items():
+        if count > 1:
             raise ArgumentError("inputs", f"{path} is given twice: give it once")
-        if name in path_of_name:
-            problem = f"{path_of_name[name]} and {path} have one name"
-            fix = "predict them into two folders, or give the folder that holds both"
-            raise ArgumentError("inputs", f"{problem}: {fix}")
-        paths.add(path)
-        path_of_name[name] = path
+    for name, count in Counter(item.name for item in items).items():
+        if count > 1:
+            fix = "predict them into several folders, or give the folder that holds them"
+            raise ArgumentError("inputs", f"{count} images have the name {name}: {fix}")
 
 
 def _suffix(path: str) -> str:

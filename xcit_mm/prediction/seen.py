@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice, product
 from typing import Any, TypeAlias
 
@@ -44,11 +45,19 @@ class Seen(ABC):
         self._is_open = False
 
     def __enter__(self) -> "Seen":
+        self._block = self._seeing()
+        self._block.__enter__()
         self._is_open = True
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._is_open = False
+        self._block.__exit__(*error)
+
+    @contextmanager
+    def _seeing(self) -> Iterator[None]:
+        """Hold what windows are predicted from."""
+        yield
 
     def result(self) -> Prediction:
         """Predict all of the image."""

@@ -3,7 +3,7 @@
 import math
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,20 +52,19 @@ class SeenWhole(Seen):
         super().__init__(predictor, source, view)
         self._folder = folder
         self._heads: LargeHeads | None = None
-        self._files = ExitStack()
         self._sample = predictor.preprocess.blank_sample()
         self._has_warned = False
 
-    def __enter__(self) -> "SeenWhole":
-        """Run the trunk.
+    @contextmanager
+    def _seeing(self) -> Iterator[None]:
+        """Run the trunk, and keep its taps.
 
         Raises:
             BlockingIOError: If another process uses the folder.
             OSError: If the folder's disk has too little space.
             ValueError: If a step of the test pipeline changes sizes.
         """
-        with ExitStack() as files:
-            folder = self._open_folder(files)
+        with self._folder_of_taps() as folder:
             with self._predictor.network.autocast():
                 self._heads = LargeHeads(self._predictor.model, self._run_trunk(folder))
                 return_freed_memory()
@@ -74,33 +73,30 @@ class SeenWhole(Seen):
                     (_on_grid(row.span, column.span), _on_grid(row.inside, column.inside))
                     for row, column in places
                 )
-            self._files = files.pop_all()
-        super().__enter__()
-        return self
+            try:
+                yield
+            finally:
+                self._heads = None
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._heads = None
-        self._files.__exit__(*error)
-
-    def _open_folder(self, files: ExitStack) -> Path | None:
-        """Return the folder of the taps, or None if they fit into memory."""
+    @contextmanager
+    def _folder_of_taps(self) -> Iterator[Path | None]:
+        """Yield the folder of the taps, or None if they fit into memory."""
         backbone = self._predictor.model.backbone
         size = self.source.height, self.source.width
         tokens = math.prod(_padded(side) // backbone.patch_size for side in size)
         needed = 4 * tokens * backbone.arch.embed_dim * len(backbone.out_indices)
         if needed <= MEMORY:
-            return None
-        folder = self._folder
-        if folder is None:
-            folder = Path(files.enter_context(TemporaryDirectory(prefix="xcit_mm-")))
-            say(f"{needed / 1e9:.1f} GB are written to {folder}: give another folder")
-            return folder
-        settings = self._predictor.settings | self._view.settings | self._image.fingerprint()
-        folder = Path(folder) / f"taps-{crc32(repr(settings).encode()):08x}"
-        files.push(lambda kind, *error: None if kind else shutil.rmtree(folder))
-        files.enter_context(open_folder(folder, settings, overwrite=True))
-        return folder
+            yield None
+        elif self._folder is None:
+            with TemporaryDirectory(prefix="xcit_mm-") as temporary:
+                say(f"{needed / 1e9:.1f} GB are written to {temporary}: give another folder")
+                yield Path(temporary)
+        else:
+            settings = self._predictor.settings | self._view.settings | self._image.fingerprint()
+            folder = Path(self._folder) / f"taps-{crc32(repr(settings).encode()):08x}"
+            with open_folder(folder, settings, overwrite=True):
+                yield folder
+            shutil.rmtree(folder)  # unless the block raised
 
     def _run_trunk(self, folder: Path | None) -> Taps:
         predictor = self._predictor

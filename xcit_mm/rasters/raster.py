@@ -45,7 +45,6 @@ class Raster:
 
     Attributes:
         height, width: Size in pixels as they are read.
-        options: How it is read, as plain values.
         scaling: Scale and offset of each band, or None if the file declares none. They are not
             applied: values are read as stored.
 
@@ -90,8 +89,6 @@ class Raster:
                 say(f"{path} has no nodata, alpha or mask: {fix}")
             self._nodata = nodata
             self._bounds = self._find_bounds(bounds)
-        given = None if bounds is None else np.ravel(bounds).tolist()
-        self.options = dict(bands=self.bands, bounds=given, nodata=nodata)
 
     def __enter__(self) -> "Raster":
         return self
@@ -151,6 +148,7 @@ class Raster:
         if sample.size and not is_found:
             values = f"a sample has {np.nanmin(sample)} to {np.nanmax(sample)}"
             say(f"{self.path}: no pixel has {nodata=}: {values}")
+        del self.sample  # the next one has no pixels of this value
 
     def _find_bounds(self, bounds: Numbers | None) -> np.ndarray | None:
         if bounds is None:
@@ -211,7 +209,9 @@ class Raster:
     def fingerprint(self) -> dict[str, Any]:
         """Return what tells a raster from others, wherever it is, as plain values."""
         return dict(
-            **self.options,
+            bands=self.bands,
+            bounds=None if self._bounds is None else self._bounds.ravel().tolist(),
+            nodata=self._nodata,
             raster_size=[self.height, self.width],
             raster_type=self._dtype,
             raster_transform=list(self.transform),
