@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import xcit_mm
 from xcit_mm import XCiT
-from xcit_mm.weights.lookup import find_config, find_model, load_checkpoint
+from xcit_mm.weights.lookup import find_config, find_model, load_checkpoint, lookup
 from xcit_mm.weights.published import PUBLISHED
 
 NAME = "maskrcnn_xcit_small_12_p16"
@@ -35,6 +35,26 @@ def test_published_detectors_and_segmentors_have_their_configs():
         assert find_model(Path(config).stem) == find_model(checkpoint) == (config, checkpoint)
         stem = f"{TASKS[file.training]}_xcit-{file.arch}-p{file.patch_size}_"
         assert Path(config).name.startswith(stem)
+
+
+RETINANET = "retinanet_xcit-s12-p16_fpn_1x_coco"
+
+
+@pytest.mark.parametrize(
+    "name, config, checkpoint",
+    [
+        ("own.py", "own.py", None),
+        (NAME, "mask-rcnn_xcit-s12-p16_fpn_amp-ms-crop-3x_coco.py", f"xcit://{NAME}"),
+        (RETINANET, f"{RETINANET}.py", None),
+        ("xcit_small_12_p16_224.fb_in1k", None, "xcit://xcit_small_12_p16_224"),
+        ("https://host/file", None, "https://host/file"),
+    ],
+)
+def test_a_name_stands_for_a_config_for_weights_or_for_both(name, config, checkpoint):
+    found = lookup(name)
+    assert (found.config and Path(found.config).name) == config
+    assert found.checkpoint == checkpoint
+    assert bool(found.problem) == (None in (config, checkpoint))
 
 
 def test_what_a_name_stands_for_is_reported(capsys):
