@@ -114,6 +114,16 @@ def test_in_float32_errors_are_at_most_twice_those_in_memory(device, cut):
     assert sum(ours.values()) < 1.5 * sum(in_memory.values())
 
 
+def test_an_image_with_a_flat_border_is_as_exact_as_in_memory(cut):
+    images = 0.01 * image(288, 112)
+    images[:, :, :16] = 5
+    options = dict(arch="n12", out_indices=None)
+    _, exact = step(build(False, **options).double(), images)
+    ours = errors(step(build(**options), images.float())[1], exact)
+    in_memory = errors(step(build(False, **options), images.float())[1], exact)
+    assert max(ours.values()) < 2 * max(in_memory.values())
+
+
 @pytest.mark.parametrize("frozen_stages", [0, 1, 3, 4])
 def test_frozen_stages_have_no_gradients_and_no_passes(frozen_stages, cut, monkeypatch):
     images = image(150, 77).float()
@@ -356,7 +366,7 @@ def test_what_cannot_be_around_the_backbone_is_refused():
         (lambda: recompute(model, images, False), "torch.utils.checkpoint"),
         (lambda: recompute(model, images, True), "torch.utils.checkpoint"),
     ):
-        problem = f"^with_cp='bands' in {around}: call it outside"
+        problem = f"^with_cp='bands' in {around}: set with_cp=True"
         with pytest.raises(RuntimeError, match=problem):
             call()
 

@@ -46,7 +46,8 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
     """Compute the maps of `Trunk.forward` so that their gradients take little memory.
 
     Maps and gradients are those of the trunk in memory, to rounding, and drop path draws the same
-    numbers.
+    numbers. Images, maps and their gradients are in memory as a whole, and two or three times the
+    tokens.
 
     Args:
         images: (B, in_channels, H, W).
@@ -76,7 +77,7 @@ def check_training(trunk: Any) -> None:
     """Raise ValueError or RuntimeError unless bands can train a trunk, here and as it is."""
     if is_traced() or is_in_backward():
         around = "torch.compile or trace" if is_traced() else "torch.utils.checkpoint"
-        raise RuntimeError(f"{OPTION} in {around}: call it outside")
+        raise RuntimeError(f"{OPTION} in {around}: set with_cp=True")
     large.check_trunk(trunk, is_training=True)
     for name, layer in trunk.named_modules():
         if layer.training and (isinstance(layer, BatchNorm) or getattr(layer, "p", 0)):
@@ -113,7 +114,7 @@ def storage(x: Tensor, blocks: int) -> Any:
         if isinstance(stored, Tensor):
             return stored.to(device)
         stored.seek(0)
-        return torch.load(stored)
+        return torch.load(stored, weights_only=True)
 
     return saved_tensors_hooks(pack, unpack)
 
@@ -173,19 +174,20 @@ def run_block(block: Any, x: Tensor, autocast: torch.autocast) -> Tensor:
 def moments_of(norm: nn.Module, x: Tensor) -> fast.Moments:
     """Compute the moments of normalised tokens (B, h, w, C) in float64."""
     height, width = x.shape[1:3]
-    with torch.no_grad():  # Near the mean, products of differences to it lose no digits.
-        near = norm(x[:, 0]).mean(dim=1, keepdim=True)
+    bands = [(None, rows) for rows, _ in split(x, height, width)]
+    # Products of differences to a value near the mean lose no digits.
+    with torch.no_grad():
+        near = sum(norm(x[:, rows]).mean((1, 2)) for _, rows in bands)[:, None] / len(bands)
 
     def add_up(x: Tensor, rows: None) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             y = norm(x.flatten(1, 2)) - near
-            return torch.cat((y.sum(dim=1, keepdim=True), y.transpose(1, 2) @ y), dim=1).double()
+            return torch.cat((y.sum(dim=1, keepdim=True), y.mT @ y), 1).double()
 
     weights = list(norm.parameters())
-    bands = [(None, rows) for rows, _ in split(x, height, width)]
     sums = _ByBands.apply(add_up, bands, weights, x, *weights)
     shift = sums[:, :1] / (height * width)
-    products = sums[:, 1:] - sums[:, :1].transpose(1, 2) @ shift
+    products = sums[:, 1:] - sums[:, :1].mT @ shift
     return fast.Moments(height * width, near + shift, products)
 
 
@@ -251,9 +253,8 @@ class _ByBands(torch.autograd.Function):
             with torch.enable_grad():
                 out = ctx.function(part, rows)
             needed = [leaf for leaf in (part, *ctx.leaves) if leaf.requires_grad]
-            of_band = of_out if rows is None else of_out[:, rows]
             # Not `backward`, at whose end DDP would count the weights as finished.
-            found = torch.autograd.grad(out, needed, of_band)
+            found = torch.autograd.grad(out, needed, of_out if rows is None else of_out[:, rows])
             for leaf, gradient in zip(needed, found, strict=True):
                 if leaf is part:
                     of_x[:, read] += gradient
