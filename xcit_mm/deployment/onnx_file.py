@@ -48,7 +48,8 @@ def export(model: str | Path, out: str | Path, *, checkpoint: str | Path | None 
 
     Example:
         >>> from xcit_mm import export
-        >>> export("work_dirs/nuts", "nuts.onnx")
+        >>> export("work_dirs/nuts", "nuts.onnx") < 1e-4
+        True
     """
     out = Path(out)
     if out.exists():

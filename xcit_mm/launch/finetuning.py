@@ -101,8 +101,9 @@ def finetune(
 
     Example:
         >>> from xcit_mm import Predictor, finetune
-        >>> folder = finetune("maskrcnn_xcit_small_12_p16", "nuts/data.yaml")
-        >>> predictor = Predictor.from_pretrained(folder)
+        >>> finetune("maskrcnn_xcit_tiny_12_p16", "figs/data.yaml")
+        PosixPath('work_dirs/figs')
+        >>> predictor = Predictor.from_pretrained("work_dirs/figs")
     """
     check_keys(cfg_options or ())
     label_options = dict(class_column=class_column, class_name=class_name, layer=layer)

@@ -46,7 +46,9 @@ def evaluate(
 
     Example:
         >>> from xcit_mm import evaluate
-        >>> evaluate("work_dirs/nuts")["coco/bbox_mAP_50"]
+        >>> scores = evaluate("work_dirs/nuts")
+        >>> 0 <= scores["coco/bbox_mAP_50"] <= 1
+        True
     """
     config, weights = find_model(model, checkpoint)
     cfg = read_run(config, work_dir, cfg_options, launcher)

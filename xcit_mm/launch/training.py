@@ -61,9 +61,9 @@ def train(
         ValueError: If a check fails, or an argument does not fit the config.
 
     Example:
-        >>> from xcit_mm import evaluate, train
-        >>> folder = train("nuts.py", cfg_options={"train_cfg.max_iters": 2000})
-        >>> evaluate(folder)["coco/bbox_mAP_50"]
+        >>> from xcit_mm import train
+        >>> train("nuts.py", work_dir="work_dirs/longer", cfg_options={"train_cfg.max_iters": 2000})
+        PosixPath('work_dirs/longer')
     """
     cfg = read_run(find_config(config), work_dir, cfg_options, launcher)
     folder = Path(cfg.work_dir)

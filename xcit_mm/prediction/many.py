@@ -67,12 +67,6 @@ def predict_many(
     The same call resumes after any stop: it predicts the images that have no record. An image that
     fails is a record with the reason. Processes of torchrun share the images.
 
-        from xcit_mm import Predictor, predict_many
-
-        report = predict_many("maskrcnn_xcit_tiny_12_p16", "photos", "predictions")
-        predictor = Predictor.from_pretrained("work_dirs/nuts", tile=800, batch_size=4)
-        report = predict_many(predictor, ["a.jpg", "b.jpg"], "in-tiles", draw_score=0.5)
-
     Args:
         model: A `Predictor`, or a model as `Predictor.from_pretrained` takes it.
         inputs: Images, folders of images, a COCO json, or what `find_items` returns.
@@ -98,6 +92,14 @@ def predict_many(
             another model or option.
         OSError: If the folder is not of a run, is in use, or cannot be written.
         RuntimeError: If a process that reads images died. Another call finds the image.
+
+    Example:
+        >>> from xcit_mm import Predictor, predict_many
+        >>> report = predict_many("maskrcnn_xcit_tiny_12_p16", "photos", "predictions")
+        >>> report.failures
+        []
+        >>> predictor = Predictor.from_pretrained("work_dirs/nuts", tile=800, batch_size=4)
+        >>> report = predict_many(predictor, ["a.jpg", "b.jpg"], "in-tiles", draw_score=0.5)
     """
     listing = find_items(inputs, root)
     if listing.left_out:

@@ -39,10 +39,6 @@ from .whole import SeenWhole, check_whole
 class Predictor:
     """A detector of mmdet or a segmentor of mmseg that predicts images.
 
-        predictor = Predictor.from_pretrained("maskrcnn_xcit_tiny_12_p16")
-        prediction = predictor("photo.jpg")
-        prediction.boxes, prediction.scores, prediction.masks
-
     Args:
         model: A model of mmdet or mmseg with its weights, which stays as it is.
         cfg: The model's config, whose test pipeline preprocesses images.
@@ -68,6 +64,13 @@ class Predictor:
         names: Name of each class, by its number in labels and maps.
         palette: Color of each class, RGB, if the config has colors.
         arguments: Arguments of `from_pretrained` that build the same predictor on another device.
+
+    Example:
+        >>> from xcit_mm import Predictor
+        >>> predictor = Predictor.from_pretrained("maskrcnn_xcit_tiny_12_p16")
+        >>> prediction = predictor("photo.jpg")
+        >>> prediction.boxes.shape[1]  # left, top, right and bottom of each object
+        4
     """
 
     def __init__(
@@ -218,10 +221,6 @@ class Predictor:
     ) -> Seen:
         """See a large image once, to predict parts of it.
 
-            with predictor.see("panorama.jpg") as seen:
-                part = seen.predict(slice(0, 1000), slice(0, 1000))
-                everything = seen.result()
-
         A predictor with a `tile` sees it in tiles, each when it is asked for. Others run the trunk
         over the whole image at the beginning of the block.
 
@@ -234,6 +233,13 @@ class Predictor:
 
         Raises:
             ValueError: If the model cannot see whole images, or at which scale is not known.
+
+        Example:
+            >>> from xcit_mm import Predictor
+            >>> predictor = Predictor.from_pretrained("work_dirs/nuts")
+            >>> with predictor.see("panorama.jpg") as seen:
+            ...     part = seen.predict(slice(0, 100), slice(0, 100))
+            ...     everything = seen.result()
         """
         if isinstance(image, str | Path | np.ndarray):
             image = ImageSource(self.preprocess.read(image), valid)

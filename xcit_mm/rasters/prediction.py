@@ -57,12 +57,6 @@ def predict_raster(
     `OUT.parts` holds the rows that are done, and the same call resumes. Processes of torchrun share
     the rows, and the first writes the result.
 
-        from xcit_mm import Predictor, predict_raster
-
-        predict_raster("work_dirs/mosaic", "mosaic.tif", "crowns.gpkg", aoi="plots.gpkg")
-        predictor = Predictor.from_pretrained("work_dirs/mosaic", batch_size=8)
-        predict_raster(predictor, "mosaic.tif", "crowns.gpkg", tile=512, bounds=[0, 4000])
-
     Args:
         model: A `Predictor`, or a model as `Predictor.from_pretrained` takes it.
         raster: Path or URL of a file that GDAL reads.
@@ -93,6 +87,13 @@ def predict_raster(
             of another raster, model or option, or rows of such a result. The message names it.
         OSError, RuntimeError: If a file cannot be read or written, or another process writes the
             same result.
+
+    Example:
+        >>> from xcit_mm import Predictor, predict_raster
+        >>> predict_raster("work_dirs/mosaic", "mosaic.tif", "found.gpkg")
+        PosixPath('found.gpkg')
+        >>> predictor = Predictor.from_pretrained("work_dirs/mosaic", batch_size=8)
+        >>> out = predict_raster(predictor, "mosaic.tif", "in-tiles.gpkg", tile=512)
     """
     out = Path(out)
     check_output(out, [path for path in (raster, aoi) if isinstance(path, str | Path)])

@@ -57,8 +57,11 @@ def score_raster(
         ArgumentError: If no label counts, or labels and result do not match.
         OSError, RuntimeError: If a file cannot be read.
 
-        scores = score_raster("objects.gpkg", "crowns.gpkg", "area.gpkg")
-        scores.loc["all", "F1"]
+    Example:
+        >>> from xcit_mm import score_raster
+        >>> scores = score_raster("objects.gpkg", "crowns.gpkg")
+        >>> int(scores.loc["all", "missed"])
+        0
     """
     out = Path(out)
     source = LabelFile(labels, class_column, class_name, layer)
