@@ -39,7 +39,7 @@ SUBSET_onedl := forks and
 SUBSET_peers := peers and
 # What a torch of its age may break, in 4 minutes.
 TESTS_classic := $(addprefix tests/,ops weights/test_reader.py weights/test_layouts.py models/test_attention.py \
-	models/test_backbone.py models/test_prepare.py training/test_nonfinite.py training/test_resuming.py \
+	models/test_backbone.py models/test_large_training.py models/test_prepare.py training/test_nonfinite.py training/test_resuming.py \
 	launch/test_starting_runs.py prediction/test_predictor.py utils/test_compat.py test_platforms.py)
 
 test: $(READY)
