@@ -12,7 +12,7 @@ from torch.export import Dim
 from ..models.build import load_model
 from ..utils.atomic import atomic_path
 from ..utils.configs import read_config
-from ..utils.errors import reason
+from ..utils.errors import ArgumentError, reason
 from ..utils.output import quiet, say
 from ..weights.lookup import find_model
 from .check import compare
@@ -52,6 +52,8 @@ def export(model: str | Path, out: str | Path, *, checkpoint: str | Path | None 
         True
     """
     out = Path(out)
+    if out.suffix != ".onnx":
+        raise ArgumentError("out", f"{out}: give a name that ends in .onnx")
     if out.exists():
         raise FileExistsError(f"{out} exists: remove it, or give another path")
     config, weights = find_model(model, checkpoint)

@@ -16,7 +16,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     A parameter in layer l gets the rate lr * layer_decay_rate ** (depth + 1 - l), times the
     factors from mmengine's own rules (`custom_keys`, ...). Layer 0 is the stem and the positional
     encoding, layer n + 1 is block n, counted from 0, and layer depth + 1 is everything after the
-    trunk: pyramid, neck and heads. In a config:
+    trunk: pyramid, neck and heads. In a config::
 
         optim_wrapper = dict(
             constructor="LayerDecayOptimWrapperConstructor",

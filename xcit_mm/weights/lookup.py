@@ -23,7 +23,7 @@ from .reader import check_checkpoint, load_from_file
 from .work_dirs import CHECKPOINT_SUFFIXES, Model, find_in
 
 HUB_PREFIX = "hf://"
-_NO_CHECKPOINT = "has no checkpoint: give one, or the name of published weights in its place"
+_NO_CHECKPOINT = "has no checkpoint: give one, or a work folder or published weights in its place"
 
 
 def lookup(name: str | Path) -> Model:
