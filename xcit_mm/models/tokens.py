@@ -1,5 +1,7 @@
 """Stores of the tokens of a large image, in memory or in a file, read and written by rows."""
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..utils.atomic import finish, unfinished_path
+from ..utils.ranks import Ranks
 
 
 class TokensInMemory:
@@ -23,23 +26,28 @@ class TokensInMemory:
     def write(self, rows: slice, tokens: Tensor) -> None:
         self.tokens[rows] = tokens
 
-    def finish(self) -> None:
+    def finish(self, ranks: Ranks) -> None:
         pass
 
 
 class TokensInFile:
     """Tokens (height, width, C) in a file of float32, which has its name when it is finished.
 
-    The file is not mapped: the pages that were read would count as memory of the process.
+    Several processes may write rows of their own into it. The file is not mapped: the pages that
+    were read would count as memory of the process.
+
+    Args:
+        is_finished: Whether the file has its name. Otherwise `prepare_files` has made it.
     """
 
-    def __init__(self, shape: tuple[int, int, int], device: torch.device, path: Path) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], device: torch.device, path: Path, is_finished: bool
+    ) -> None:
         self.shape = shape
         self.device = device
         self.name = path
-        self.is_finished = path.exists()
-        self.path = path if self.is_finished else unfinished_path(path)
-        self.path.touch()
+        self.is_finished = is_finished
+        self.path = path if is_finished else unfinished_path(path)
 
     def read(self, rows: slice, columns: slice = slice(None)) -> Tensor:
         height, width, channels = self.shape
@@ -59,6 +67,37 @@ class TokensInFile:
             file.seek(4 * channels * rows.start * width)
             file.write(tokens.contiguous().cpu().numpy().data)
 
-    def finish(self) -> None:
-        finish(self.path, self.name)
+    def finish(self, ranks: Ranks) -> None:
+        """Give the file its name when all processes have written their rows."""
+        ranks.of_first(lambda: finish(self.path, self.name))
         self.path = self.name
+
+
+def prepare_files(paths: Sequence[Path], size: int) -> list[bool]:
+    """Make the files of stores in a folder, and return which ones an earlier call has finished.
+
+    Args:
+        size: Bytes of each.
+
+    Raises:
+        OSError: If the disk lacks space.
+    """
+    folder = paths[0].parent
+    for unfinished in folder.glob(".unfinished-*"):
+        unfinished.unlink()
+    are_finished = [path.exists() for path in paths]
+    check_disk(folder, size * are_finished.count(False), "predict in tiles")
+    for path, is_finished in zip(paths, are_finished, strict=True):
+        if not is_finished:
+            # All of its length, since processes write at several places.
+            with unfinished_path(path).open("wb") as file:
+                file.truncate(size)
+    return are_finished
+
+
+def check_disk(folder: Path | str, size: int, fix: str) -> None:
+    """Raise OSError if tokens of a size in bytes do not fit on the disk of a folder."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        sizes = f"{size / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free"
+        raise OSError(f"the tokens take {sizes} on the disk of {folder}: {fix}")
