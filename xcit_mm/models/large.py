@@ -272,7 +272,10 @@ class _Image:
         if len(indices) * size <= memory and self.ranks.size == 1:
             return {index: TokensInMemory(shape, self.device) for index in indices}
         if folder is None:
-            raise ValueError(f"the taps take {len(indices) * size / 1e9:.1f} GB: give a folder")
+            reason = "several processes share the taps"
+            if self.ranks.size == 1:
+                reason = f"the taps take {len(indices) * size / 1e9:.1f} GB"
+            raise ValueError(f"{reason}: give a folder")
         check_is_shared(folder, self.ranks)
         paths = [folder / f"tap{index}" for index in indices]
         are_finished = self.ranks.of_first(lambda: prepare_files(paths, size))

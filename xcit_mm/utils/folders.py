@@ -86,6 +86,8 @@ def scratch_folder(scratch: str | Path, out: Path) -> Path:
 
 def check_is_shared(folder: Path, ranks: Ranks) -> None:
     """Raise FileNotFoundError in all processes unless all see the folder of the first."""
+    if ranks.size == 1:
+        return
     mark = folder / ranks.of_first(lambda: f".seen-{uuid4().hex}")
     if ranks.rank == 0:
         mark.touch()
