@@ -3,6 +3,7 @@
 import os
 import signal
 from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,8 +57,10 @@ class Run(NamedTuple):
     def start(self, store: Path) -> list[Any]:
         """Return the maps of each process, or its exit code, or its error."""
         store.unlink(missing_ok=True)
+        # CUDA works in no fork of the server.
+        context: Any = CONTEXT if self.device == "cpu" else get_context("spawn")
         processes = [
-            CONTEXT.Process(target=self.run_rank, args=(rank, store))
+            context.Process(target=self.run_rank, args=(rank, store))
             for rank in range(len(self.folders))
         ]
         for process in processes:
@@ -74,6 +77,9 @@ class Run(NamedTuple):
     def run_rank(self, rank: int, store: Path) -> None:
         end_with_the_parent()
         torch.set_num_threads(1)
+        if self.device == "cuda":
+            torch.cuda.set_device(rank % torch.cuda.device_count())
+            torch.backends.cudnn.allow_tf32 = False
         count = len(self.folders)
         dist.init_process_group(
             self.backend,
@@ -134,6 +140,17 @@ def test_two_runs_of_as_many_processes_are_equal_to_the_bit(folder, tmp_path_fac
     second = Run([other] * 3).start(folder / "store")
     for maps, others in zip(first, second, strict=True):
         assert all(map(torch.equal, maps, others))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_processes_on_gpus_have_the_taps_of_one_on_the_cpu(backend, folder):
+    if backend == "nccl" and torch.cuda.device_count() < 2:
+        pytest.skip("nccl needs a GPU for each process")
+    run = Run(same_folder(2, folder), device="cuda", backend=backend)
+    for maps in run.start(folder / "store"):
+        for own, other in zip(maps, see(), strict=True):
+            assert (own - other).norm() <= 1e-5 * other.norm()
 
 
 @pytest.mark.parametrize("later", [1, 2, 3])

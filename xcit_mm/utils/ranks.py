@@ -10,8 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .errors import reason
-
 
 def rank_and_size() -> tuple[int, int]:
     """Return the number of this process, from 0, and how many there are.
@@ -130,5 +128,6 @@ def _lost_connections() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        problem = f"another process of this run has ended ({reason(error)})"
-        raise ConnectionError(f"{problem}: run the same command again to continue") from error
+        first_sentence = " ".join(str(error).split(". ")[0].split())
+        problem = f"another process of this run has ended ({first_sentence})"
+        raise ConnectionError(f"{problem}: start all processes again to continue") from error
