@@ -4,6 +4,7 @@
 
 The model is Semantic FPN with S12/16 and 150 classes, and random weights. `trunk_seconds` are of
 the trunk over the whole image, `seconds` of trunk, neck and head, until the last process is done.
+`cpu_seconds` are those of the processor that the busiest process takes for all of it.
 Imports, loading and the first small image are excluded, and so are reading and writing of files
 other than the taps. Runs with different numbers of processes alternate, and the least of each is
 reported. `ratio` is to the first number of processes. Writes OUT.csv.
@@ -45,7 +46,7 @@ def build() -> Any:
 
 
 def predict(predictor: Any, side: int, folder: Path, group: Any) -> list[float]:
-    """Predict an image of noise, and return the seconds of the trunk and of all."""
+    """Predict an image of noise, and return seconds: of the trunk, of all, of the processor."""
     from xcit_mm.prediction.sources import ImageSource
     from xcit_mm.prediction.view import choose_view
     from xcit_mm.prediction.whole import SeenWhole
@@ -56,13 +57,14 @@ def predict(predictor: Any, side: int, folder: Path, group: Any) -> list[float]:
     view = choose_view(predictor.cfg, predictor.model, predictor.preprocess, True, scale=1)
     ranks.wait()
     start = time.perf_counter()
+    cpu_start = time.process_time()
     with SeenWhole(predictor, ImageSource(image), view, folder, group) as seen:
         trunk = time.perf_counter() - start
         for row in seen.spread(0)[ranks.rank :: ranks.size]:
             for _ in seen.parts((row, column) for column in seen.spread(1)):
                 pass
-    ranks.wait()
-    return [trunk, time.perf_counter() - start]
+    cpu = max(ranks.gather(time.process_time() - cpu_start))
+    return [trunk, time.perf_counter() - start, cpu]
 
 
 def run_rank(rank: int, count: int, side: int, folder: Path) -> None:
@@ -104,13 +106,12 @@ def main() -> None:
         for _ in range(args.repeats):
             for count in args.processes:
                 times[count].append(run(count, side))
-        of_first = min(total for _, total in times[args.processes[0]])
-        for count, measured in times.items():
-            trunk, total = (min(values) for values in zip(*measured, strict=True))
-            seconds = dict(trunk_seconds=round(trunk, 1), seconds=round(total, 1))
-            rows.append(
-                dict(size=side, processes=count) | seconds | dict(ratio=round(total / of_first, 3))
-            )
+        least = {count: list(map(min, zip(*times[count], strict=True))) for count in times}
+        for count, measured in least.items():
+            names = ("trunk_seconds", "seconds", "cpu_seconds")
+            seconds = {name: round(x, 1) for name, x in zip(names, measured, strict=True)}
+            ratio = round(measured[1] / least[args.processes[0]][1], 3)
+            rows.append(dict(size=side, processes=count) | seconds | dict(ratio=ratio))
             print(rows[-1], flush=True)
     with Path(f"{args.out}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
