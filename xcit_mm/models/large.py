@@ -256,10 +256,9 @@ class _Image:
         cells = STRIDES[-1] // trunk.patch_size  # tokens along a cell of stride 32
         self.height = math.ceil(height / STRIDES[-1]) * cells
         self.width = math.ceil(width / STRIDES[-1]) * cells
-        length = math.ceil(self.height / ROW_STEP / ranks.size) * ROW_STEP
-        self.processes = math.ceil(self.height / length)  # others have no rows
-        first, last = (min(rank * length, self.height) for rank in (ranks.rank, ranks.rank + 1))
-        self.rows = slice(first, last)
+        shares = ranks.divide(self.height, ROW_STEP)
+        self.rows = shares[ranks.rank]
+        self.processes = sum(share.start < share.stop for share in shares)  # that have rows
         self.device = next(trunk.parameters()).device
         self.valid = torch.zeros(self.height, self.width, dtype=torch.bool, device=self.device)
         self.forget_moments()
@@ -272,14 +271,11 @@ class _Image:
         if len(indices) * size <= memory and self.ranks.size == 1:
             return {index: TokensInMemory(shape, self.device) for index in indices}
         if folder is None:
-            reason = "several processes share the taps"
-            if self.ranks.size == 1:
-                reason = f"the taps take {len(indices) * size / 1e9:.1f} GB"
-            raise ValueError(f"{reason}: give a folder")
+            raise ValueError(f"the taps take {len(indices) * size / 1e9:.1f} GB: give a folder")
         check_is_shared(folder, self.ranks)
-        paths = [folder / f"tap{index}" for index in indices]
-        are_finished = self.ranks.of_first(lambda: prepare_files(paths, size))
-        stores = map(partial(TokensInFile, shape, self.device), paths, are_finished)
+        names = [f"tap{index}" for index in indices]
+        current = self.ranks.of_first(lambda: prepare_files(folder, names, size))
+        stores = map(partial(TokensInFile, shape, self.device, folder), names, current)
         return dict(zip(indices, stores, strict=True))
 
     def bands(self) -> Iterator[slice]:

@@ -3,12 +3,13 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..utils.atomic import finish, unfinished_path
+from ..utils.atomic import finish
 from ..utils.ranks import Ranks
 
 
@@ -37,17 +38,24 @@ class TokensInFile:
     were read would count as memory of the process.
 
     Args:
-        is_finished: Whether the file has its name. Otherwise `prepare_files` has made it.
+        folder: Of the file.
+        name: Which it has when it is finished.
+        current_name: Which it has now, as `prepare_files` says.
     """
 
     def __init__(
-        self, shape: tuple[int, int, int], device: torch.device, path: Path, is_finished: bool
+        self,
+        shape: tuple[int, int, int],
+        device: torch.device,
+        folder: Path,
+        name: str,
+        current_name: str,
     ) -> None:
         self.shape = shape
         self.device = device
-        self.name = path
-        self.is_finished = is_finished
-        self.path = path if is_finished else unfinished_path(path)
+        self.name = folder / name
+        self.path = folder / current_name
+        self.is_finished = current_name == name
 
     def read(self, rows: slice, columns: slice = slice(None)) -> Tensor:
         height, width, channels = self.shape
@@ -73,8 +81,10 @@ class TokensInFile:
         self.path = self.name
 
 
-def prepare_files(paths: Sequence[Path], size: int) -> list[bool]:
-    """Make the files of stores in a folder, and return which ones an earlier call has finished.
+def prepare_files(folder: Path, names: Sequence[str], size: int) -> list[str]:
+    """Make the files of stores, and return the names that they have until they are finished.
+
+    A file that an earlier run has finished stays.
 
     Args:
         size: Bytes of each.
@@ -82,17 +92,17 @@ def prepare_files(paths: Sequence[Path], size: int) -> list[bool]:
     Raises:
         OSError: If the disk lacks space.
     """
-    folder = paths[0].parent
     for unfinished in folder.glob(".unfinished-*"):
         unfinished.unlink()
-    are_finished = [path.exists() for path in paths]
-    check_disk(folder, size * are_finished.count(False), "predict in tiles")
-    for path, is_finished in zip(paths, are_finished, strict=True):
-        if not is_finished:
-            # All of its length, since processes write at several places.
-            with unfinished_path(path).open("wb") as file:
-                file.truncate(size)
-    return are_finished
+    missing = [name for name in names if not (folder / name).exists()]
+    check_disk(folder, size * len(missing), "predict in tiles")
+    # New names: a process of a stopped run may still write to its own.
+    run = uuid4().hex
+    current = {name: f".unfinished-{run}-{name}" for name in missing}
+    for name in current.values():
+        with (folder / name).open("wb") as file:
+            file.truncate(size)  # to its full length: processes write at several places
+    return [current.get(name, name) for name in names]
 
 
 def check_disk(folder: Path | str, size: int, fix: str) -> None:

@@ -1,9 +1,11 @@
 """Which process of a run this one is, and what processes hand to each other."""
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -70,6 +72,15 @@ class Ranks:
         self._group: Any = group
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
+
+    def divide(self, count: int, step: int) -> list[slice]:
+        """Divide items into a range for each process, which starts at a multiple of a step.
+
+        If there are too few, the ranges of the last processes are empty.
+        """
+        length = math.ceil(count / step / self.size) * step
+        ends = [min(rank * length, count) for rank in range(self.size + 1)]
+        return [slice(*pair) for pair in pairwise(ends)]
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes in the order of ranks. Tensors must be on the CPU."""
