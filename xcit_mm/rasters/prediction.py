@@ -218,12 +218,11 @@ class _Run:
         """Predict the rows of this process that are not done, where they touch the area."""
         say(str(self._view))
         _note_differences(self._predictor.cfg, self._raster, self._view)
-        rank = self.ranks.rank
+        rank, size = self.ranks.rank, self.ranks.size
+        rows = list(zip(self._rows, self._files, strict=True))[rank::size]
         pending = [
             (row, [column for column in self._columns if self._is_wanted(row, column)], path)
-            for row, path in list(zip(self._rows, self._files, strict=True))[
-                rank :: self.ranks.size
-            ]
+            for row, path in rows
             if not path.exists()
         ]
         # All processes see the image, though only one may have a row left.
