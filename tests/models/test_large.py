@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from xcit_mm.models import Trunk, XCiT, large, prepare_for_inference
 from xcit_mm.models.large import large_taps, pyramid_of
+from xcit_mm.utils.ranks import Ranks
 
 BN = dict(type="BN")
 ALL = slice(None)
@@ -91,7 +92,7 @@ def test_a_trunk_without_convolutions_and_position_has_the_taps_in_memory(device
 def test_a_device_without_float64_keeps_the_sums_on_the_cpu():
     """As Apple's and Ascend's. Here it is torch's device without memory."""
     with torch.device("meta"):
-        image_of_no_pixels = large._Image(Trunk(TRUNK, out_indices=(0, 3)), 64, 64)
+        image_of_no_pixels = large._Image(Trunk(TRUNK, out_indices=(0, 3)), 64, 64, Ranks(None))
     assert image_of_no_pixels.device.type == "meta"
     assert {part.device.type for part in image_of_no_pixels.moments[1:]} == {"cpu"}
 

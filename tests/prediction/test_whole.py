@@ -289,6 +289,16 @@ def test_taps_that_need_files_without_a_folder_are_in_a_temporary_one(photo, mon
     assert "GB are written to" in capsys.readouterr().err
 
 
+def test_processes_that_see_an_image_together_need_a_folder(photo, monkeypatch):
+    monkeypatch.setattr(whole_module, "Ranks", lambda group: SimpleNamespace(rank=0, size=2))
+    image = predictor_of(semantic_fpn, whole=True, window=256).see(photo)
+    with (
+        pytest.raises(ValueError, match="folder: is not given: give one that all processes"),
+        image,
+    ):
+        pass
+
+
 def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, monkeypatch, tmp_path):
     predictor = predictor_of(semantic_fpn, whole=True, window=256)
     expected = predictor(photo).segmentation

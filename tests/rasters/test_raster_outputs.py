@@ -217,13 +217,9 @@ def test_a_result_states_what_it_was_made_from(run, monkeypatch, capsys):
             "model: it has 256 classes: a map has at most 255",
         ),
         (dict(model=IN_TILES), "a Predictor with tile or whole: give these to"),
-        (dict(whole=True), "whole: it runs in one process: start it without torchrun"),
     ],
 )
-def test_a_result_that_cannot_be_is_one_line(options, message, table, monkeypatch):
-    if "whole" in options:
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        monkeypatch.setenv("RANK", "0")
+def test_a_result_that_cannot_be_is_one_line(options, message, table):
     with pytest.raises(ValueError, match=message):
         table.predict(**options)
     assert not table.rows and not table.out.exists()

@@ -12,13 +12,15 @@ above its own, none below.
 
 Each pass replaces the tokens in place, where the last tap will be: N tokens and four taps take
 16 N C bytes, in memory or in files.
+
+Several processes share the rows of an image. In each pass they add up their moments, in the order
+of ranks, and give two rows of tokens to each neighbour. All else they read from their own rows.
 """
 
 import math
-import shutil
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,17 +29,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..utils.compat import BATCH_NORMS, is_hooked
+from ..utils.folders import check_is_shared
+from ..utils.ranks import Ranks
 from . import fast
 from .base import cells_with_data, keep_valid
 from .prepare import refuse_training
 from .products import FastLinear, linear_by_image
-from .tokens import TokensInFile, TokensInMemory
+from .tokens import TokensInFile, TokensInMemory, prepare_files
 from .xcit import STRIDES, XCA, LinearPatchEmbed, Trunk, XCiT
 
 # Tokens of a band. Of a wide image it has 8 rows: LPI computes 4 more.
 CPU_TOKENS = 8192
 GPU_TOKENS = 65536
 MIN_ROWS = 8
+# Bands, and the rows of a process, start at its multiples. So each has a row of the image itself,
+# though the grid is padded.
+ROW_STEP = 4
 HALO = 2  # rows of tokens that LPI reads to each side
 # Types of devices that have float64. The moments of others are on the CPU.
 FLOAT64_DEVICES = ("cpu", "cuda")
@@ -95,6 +102,7 @@ def large_taps(
     folder: Path | None = None,
     memory: int = 2**30,
     progress: Callable[[int, int], None] = lambda done, passes: None,
+    group: Any = None,
 ) -> Taps:
     """Compute the maps after each of `out_indices` of a trunk over an image, by bands of rows.
 
@@ -102,23 +110,31 @@ def large_taps(
     with the padding left out by `Backbone.valid`. Under autocast, products alone are in half
     precision.
 
+    Processes of a group share the rows, and each returns the maps of all. Its result is the same in
+    each run with as many processes, and to rounding that of one process. The trunk and all other
+    arguments must be the same in each.
+
     Args:
         trunk: In eval mode, as built or prepared for inference.
-        read_rows: Is asked for rows of the image, from the first to the last.
+        read_rows: Is asked for rows of the image, from the first to the last, or from the first to
+            the last row of this process.
         height, width: Size of the image in pixels.
         folder: For this image and this model alone. A later call with the same folder continues
-            after the last tap that was finished, without the image.
-        memory: Bytes that tokens and taps may take on the trunk's device. If they need more, they
-            are in files of the folder.
+            after the last tap that was finished, without the image. The number of processes may
+            have changed.
+        memory: Bytes that tokens and taps may take on the trunk's device. If they need more, or if
+            there are several processes, they are in files of the folder.
         progress: Is called with the number of passes done and of all passes.
+        group: A group of torch.distributed. Default: this process alone.
 
     Raises:
         ValueError: If the trunk is not XCiT's, is in training mode or has changed layers, or if a
             folder is needed.
-        OSError: If the folder's disk lacks space for the taps.
+        OSError: If the folder's disk lacks space for the taps, a process does not see the folder of
+            the first, or another process has ended.
     """
     check_trunk(trunk)
-    image = _Image(trunk, height, width)
+    image = _Image(trunk, height, width, Ranks(group))
     stores = image.open_stores(folder, memory)
     work = stores[trunk.out_indices[-1]]
     finished = [index for index, store in stores.items() if store.is_finished]
@@ -136,7 +152,7 @@ def large_taps(
         target = stores.get(number, work)
         image.run_block(number, tokens, target)
         if number in stores:
-            target.finish()
+            target.finish(image.ranks)
         tokens = target
         progress(2 + number, passes)
     return Taps(list(stores.values()), image.valid)
@@ -195,11 +211,8 @@ def _form(layer: Any) -> tuple:
 
 
 def split_rows(height: int, width: int, tokens: int) -> Iterator[slice]:
-    """Divide the rows of a grid of tokens into bands of about as many tokens.
-
-    Each band has a row of the image itself, though the grid is padded.
-    """
-    length = max(MIN_ROWS, tokens // width // 4 * 4)
+    """Divide the rows of a grid of tokens into bands of about as many tokens."""
+    length = max(MIN_ROWS, tokens // width // ROW_STEP * ROW_STEP)
     for first in range(0, height, length):
         yield slice(first, min(first + length, height))
 
@@ -221,23 +234,31 @@ def embed_rows(
     return x
 
 
-def check_disk(folder: Path | str, size: int, fix: str) -> None:
-    """Raise OSError if tokens of a size in bytes do not fit on the disk of a folder."""
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        sizes = f"{size / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free"
-        raise OSError(f"the tokens take {sizes} on the disk of {folder}: {fix}")
+def add_moments(one: fast.Moments, other: fast.Moments) -> fast.Moments:
+    """Compute the moments of two parts of an image together."""
+    if other.tokens == 0:
+        return one
+    count = one.tokens + other.tokens
+    shift = other.mean - one.mean
+    mean = one.mean + shift * (other.tokens / count)
+    products = one.products + other.products
+    products += shift.transpose(1, 2) @ shift * (one.tokens * other.tokens / count)
+    return fast.Moments(count, mean, products)
 
 
 class _Image:
-    """The grid of tokens of an image, and the passes over it."""
+    """The grid of tokens of an image, and the passes of a process over its rows."""
 
-    def __init__(self, trunk: Trunk, height: int, width: int) -> None:
+    def __init__(self, trunk: Trunk, height: int, width: int, ranks: Ranks) -> None:
         self.trunk: Any = trunk
+        self.ranks = ranks
         self.size = height, width
         cells = STRIDES[-1] // trunk.patch_size  # tokens along a cell of stride 32
         self.height = math.ceil(height / STRIDES[-1]) * cells
         self.width = math.ceil(width / STRIDES[-1]) * cells
+        shares = ranks.divide(self.height, ROW_STEP)
+        self.rows = shares[ranks.rank]
+        self.processes = sum(share.start < share.stop for share in shares)  # that have rows
         self.device = next(trunk.parameters()).device
         self.valid = torch.zeros(self.height, self.width, dtype=torch.bool, device=self.device)
         self.forget_moments()
@@ -247,20 +268,22 @@ class _Image:
         indices = self.trunk.out_indices
         shape = self.height, self.width, self.trunk.arch.embed_dim
         size = 4 * math.prod(shape)
-        if len(indices) * size <= memory:
+        if len(indices) * size <= memory and self.ranks.size == 1:
             return {index: TokensInMemory(shape, self.device) for index in indices}
         if folder is None:
             raise ValueError(f"the taps take {len(indices) * size / 1e9:.1f} GB: give a folder")
-        for unfinished in folder.glob(".unfinished-*"):
-            unfinished.unlink()
-        stores = {i: TokensInFile(shape, self.device, folder / f"tap{i}") for i in indices}
-        needed = size * sum(not store.is_finished for store in stores.values())
-        check_disk(folder, needed, "predict in tiles")
-        return stores
+        check_is_shared(folder, self.ranks)
+        names = [f"tap{index}" for index in indices]
+        current = self.ranks.of_first(lambda: prepare_files(folder, names, size))
+        stores = map(partial(TokensInFile, shape, self.device, folder), names, current)
+        return dict(zip(indices, stores, strict=True))
 
     def bands(self) -> Iterator[slice]:
+        """Divide the rows of this process."""
         tokens = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
-        return split_rows(self.height, self.width, tokens)
+        first = self.rows.start
+        for rows in split_rows(self.rows.stop - first, self.width, tokens):
+            yield slice(first + rows.start, first + rows.stop)
 
     def mask(self, rows: slice) -> Tensor | None:
         """Return which tokens of rows have data, (1, 1, rows, width), or None if all have."""
@@ -286,18 +309,19 @@ class _Image:
         with torch.autocast(self.device.type, enabled=False):
             normed = self.trunk.blocks[number].norm1(x)
             _, band = fast.centre(normed, torch.float32, self.mask(rows))
-        added = int(band.tokens)
-        if added == 0:
-            return
-        before, mean, products = self.moments
-        count = before + added
         # Moved first: the device may lack float64.
-        band_mean, band_products = (sums.to(mean.device).double() for sums in band[1:])
-        shift = band_mean - mean
-        mean = mean + shift * (added / count)
-        products = products + band_products
-        products += shift.transpose(1, 2) @ shift * (before * added / count)
-        self.moments = fast.Moments(count, mean, products)
+        device = self.moments.mean.device
+        mean, products = (sums.to(device).double() for sums in band[1:])
+        added = fast.Moments(int(band.tokens), mean, products)
+        self.moments = add_moments(self.moments, added)
+
+    def take_moments(self) -> fast.Moments:
+        """Return the moments of the rows of all processes, and forget them for the next block."""
+        tokens, mean, products = self.moments
+        self.forget_moments()
+        parts = self.ranks.gather(fast.Moments(tokens, mean.cpu(), products.cpu()))
+        tokens, *sums = reduce(add_moments, parts)
+        return fast.Moments(tokens, *(part.to(mean.device) for part in sums))
 
     def resume(self, tokens: Any, number: int) -> None:
         """Go on with a finished tap as the input of a block."""
@@ -305,6 +329,12 @@ class _Image:
             x = tokens.read(rows)
             self.valid[rows] = x.any(dim=2)  # a tap is zero where no data are
             self.add_moments(number, x.flatten(0, 1)[None], rows)
+        self.share_valid()
+
+    def share_valid(self) -> None:
+        """Take from each process which tokens of its rows have data."""
+        parts = self.ranks.gather(self.valid[self.rows].cpu())
+        self.valid = torch.cat(parts).to(self.device)
 
     def embed(self, read_rows: ReadRows, target: Any) -> None:
         """Compute the tokens of the image: stem and positional encoding."""
@@ -323,20 +353,34 @@ class _Image:
             valid = None if has_data.all() else has_data
             x = embed_rows(self.trunk, pixels, rows, (self.height, self.width), valid)
             self.finish_band(0, x, rows, target)
+        self.share_valid()
+
+    def exchange_rows(self, source: Any) -> tuple[Tensor, Tensor]:
+        """Give the outer rows of tokens to the neighbours, and return theirs, above and below."""
+        first, last = self.rows.start, self.rows.stop
+        upper = source.read(slice(first, min(first + HALO, last)))
+        lower = source.read(slice(max(last - HALO, first), last))
+        return self.ranks.exchange(upper, lower, self.processes)
 
     def run_block(self, number: int, source: Any, target: Any) -> None:
         """Run a block from the tokens in `source` to those in `target`, which may be the same."""
         block = self.trunk.blocks[number]
-        attention = deepcopy(block.attn).to(self.moments.mean.device)
-        matrices = self.moments.mean, *fast.attention_matrix(attention, self.moments)
+        moments = self.take_moments()
+        attention = deepcopy(block.attn).to(moments.mean.device)
+        matrices = moments.mean, *fast.attention_matrix(attention, moments)
         mean, matrix, offset = (part.float().to(self.device) for part in matrices)
-        self.forget_moments()
+        above, below = self.exchange_rows(source)
         attended = mean[:, :0]  # tokens after attention, of the rows `start` to `done`
-        start = 0
-        done = 0
+        start = self.rows.start - len(above)
+        done = start
         for rows in self.bands():
-            stop = min(rows.stop + HALO, self.height)
-            x = source.read(slice(done, stop)).flatten(0, 1)[None]
+            stop = min(rows.stop + HALO, self.rows.stop + len(below))
+            x = source.read(slice(max(done, self.rows.start), min(stop, self.rows.stop)))
+            if done < self.rows.start:
+                x = torch.cat((above, x))
+            if stop > self.rows.stop:
+                x = torch.cat((x, below))
+            x = x.flatten(0, 1)[None]
             done = stop
             branch = linear_by_image(block.norm1(x) - mean, matrix, offset)
             x = torch.addcmul(x, block.gamma1, branch)

@@ -9,12 +9,14 @@ vectors, and each window then gets its part of the resized bins.
 
 from collections.abc import Iterable, Sequence
 from copy import copy
+from functools import reduce
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..utils.ranks import Ranks
 from .large import FLOAT64_DEVICES, Taps, pyramid_of
 
 Place: TypeAlias = tuple[slice, slice]
@@ -38,33 +40,41 @@ class LargeHeads:
         self._pools: Pools | None = None
 
     @torch.no_grad()
-    def add_pools(self, windows: Iterable[tuple[Place, Place]]) -> None:
+    def add_pools(self, windows: Iterable[tuple[Place, Place]], group: Any = None) -> None:
         """Compute the pools over the image of a head of `pooled_head`.
 
         Args:
             windows: Windows, and their parts that count, which cover the image once.
+            group: A group of torch.distributed, whose processes share the windows. Default: this
+                process alone.
         """
         head = pooled_head(self._model)
         if head is None:
             return
+        ranks = Ranks(group)
         pools = None
-        for window, inside in windows:
+        for window, inside in list(windows)[ranks.rank :: ranks.size]:
             model, images = self.model_at(*window)
             x = pooled_map(head, model.extract_feat(images))
             stride = images.shape[2] // x.shape[2]
-            if pools is None:
-                sides = (side * self._patch_size for side in self._taps.valid.shape)
-                height, width = (side // stride for side in sides)
-                pools = Pools(head, (height, width), stride)
+            pools = pools or self._no_pools(head, stride)
             valid = cells_of(self._taps.valid[self._tokens_of(*window)][None, None], x)
             crop: list[slice] = [slice(None), slice(None)]
             for side, around in zip(inside, window, strict=True):
                 start = (side.start - around.start) // stride
                 crop.append(slice(start, start + (side.stop - side.start) // stride))
             pools.add(x[tuple(crop)], valid[tuple(crop)], *inside)
-        assert pools is not None
+        stride = max(ranks.gather(pools.stride if pools else 0))
+        pools = pools or self._no_pools(head, stride)  # if others took all windows
+        pools.add_up(ranks)
         pools.finish()
         self._pools = pools
+
+    def _no_pools(self, head: Any, stride: int) -> "Pools":
+        """Return pools of the image, to which nothing is added."""
+        sides = (side * self._patch_size for side in self._taps.valid.shape)
+        height, width = (side // stride for side in sides)
+        return Pools(head, (height, width), stride)
 
     def model_at(self, rows: slice, columns: slice) -> tuple[Any, Tensor]:
         """Return a model that predicts a window, and images of its size."""
@@ -125,12 +135,12 @@ class Pools:
     def __init__(self, head: Any, size: tuple[int, int], stride: int) -> None:
         self._head = head
         self._size = size
-        self._stride = stride
+        self.stride = stride
         self._branches = list(head.psp_modules)
         counts = [branch[0].output_size for branch in self._branches]
         self._bins = [tuple(_bins(count, length) for length in size) for count in counts]
-        self._sums: list[Any] = [0] * len(counts)
-        self._counts: list[Any] = [0] * len(counts)
+        # Of each bin the sum of each channel, and the number of cells with data.
+        self._sums = [torch.zeros((), dtype=torch.float64)] * len(counts)
 
     def add(self, x: Tensor, valid: Tensor, rows: slice, columns: slice) -> None:
         """Add a part of the map, (B, C, h, w), of which cells (B, 1, h, w) have data.
@@ -142,20 +152,21 @@ class Pools:
             x = x.cpu()
             valid = valid.cpu()
         cells = valid.double()
-        x = x.double() * cells
+        x = torch.cat((x.double() * cells, cells), dim=1)
         for number, (of_rows, of_columns) in enumerate(self._bins):
             in_rows = of_rows[:, self._cells_in(rows)].to(x)
             in_columns = of_columns[:, self._cells_in(columns)].to(x).T
             self._sums[number] = self._sums[number] + in_rows @ x @ in_columns
-            self._counts[number] = self._counts[number] + in_rows @ cells @ in_columns
+
+    def add_up(self, ranks: Ranks) -> None:
+        """Add the parts of all processes, in the order of ranks."""
+        parts = ranks.gather([sums.cpu() for sums in self._sums])
+        self._sums = [reduce(torch.add, sums) for sums in zip(*parts, strict=True)]
 
     def finish(self) -> None:
         """Convolve the means, after all parts are added."""
         parameter = next(self._head.parameters())
-        means = [
-            sums / counts.clamp(min=1)
-            for sums, counts in zip(self._sums, self._counts, strict=True)
-        ]
+        means = [sums[:, :-1] / sums[:, -1:].clamp(min=1) for sums in self._sums]
         self._pooled = [
             branch[1](mean.to(parameter))
             for branch, mean in zip(self._branches, means, strict=True)
@@ -175,7 +186,7 @@ class Pools:
         return replace_part(self._head, "psp_modules", _GivenPools(resized))
 
     def _cells_in(self, side: slice) -> slice:
-        return slice(side.start // self._stride, side.stop // self._stride)
+        return slice(side.start // self.stride, side.stop // self.stride)
 
 
 class _GivenPools(nn.Module):

@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from ..utils.compat import BatchNorm, autocast_dtype, is_in_backward
 from . import fast, large
 from .products import is_traced, linear_by_image, product_dtype
+from .tokens import check_disk
 
 # Tokens of a band.
 CPU_TOKENS = 2048
@@ -100,7 +101,7 @@ def storage(x: Tensor, blocks: int) -> Any:
         return nullcontext()
     in_files = x.is_cpu or size > HOST_BYTES
     if in_files:
-        large.check_disk(gettempdir(), size, "set TMPDIR to a larger one")
+        check_disk(gettempdir(), size, "set TMPDIR to a larger one")
     last: Any = [None, None]  # the address of tokens, and what is stored of them
 
     def pack(x: Tensor) -> Any:

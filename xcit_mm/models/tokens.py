@@ -1,12 +1,16 @@
 """Stores of the tokens of a large image, in memory or in a file, read and written by rows."""
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..utils.atomic import finish, unfinished_path
+from ..utils.atomic import finish
+from ..utils.ranks import Ranks
 
 
 class TokensInMemory:
@@ -23,23 +27,35 @@ class TokensInMemory:
     def write(self, rows: slice, tokens: Tensor) -> None:
         self.tokens[rows] = tokens
 
-    def finish(self) -> None:
+    def finish(self, ranks: Ranks) -> None:
         pass
 
 
 class TokensInFile:
     """Tokens (height, width, C) in a file of float32, which has its name when it is finished.
 
-    The file is not mapped: the pages that were read would count as memory of the process.
+    Several processes may write rows of their own into it. The file is not mapped: the pages that
+    were read would count as memory of the process.
+
+    Args:
+        folder: Of the file.
+        name: Which it has when it is finished.
+        current_name: Which it has now, as `prepare_files` says.
     """
 
-    def __init__(self, shape: tuple[int, int, int], device: torch.device, path: Path) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        device: torch.device,
+        folder: Path,
+        name: str,
+        current_name: str,
+    ) -> None:
         self.shape = shape
         self.device = device
-        self.name = path
-        self.is_finished = path.exists()
-        self.path = path if self.is_finished else unfinished_path(path)
-        self.path.touch()
+        self.name = folder / name
+        self.path = folder / current_name
+        self.is_finished = current_name == name
 
     def read(self, rows: slice, columns: slice = slice(None)) -> Tensor:
         height, width, channels = self.shape
@@ -59,6 +75,39 @@ class TokensInFile:
             file.seek(4 * channels * rows.start * width)
             file.write(tokens.contiguous().cpu().numpy().data)
 
-    def finish(self) -> None:
-        finish(self.path, self.name)
+    def finish(self, ranks: Ranks) -> None:
+        """Give the file its name when all processes have written their rows."""
+        ranks.of_first(lambda: finish(self.path, self.name))
         self.path = self.name
+
+
+def prepare_files(folder: Path, names: Sequence[str], size: int) -> list[str]:
+    """Make the files of stores, and return the names that they have until they are finished.
+
+    A file that an earlier run has finished stays.
+
+    Args:
+        size: Bytes of each.
+
+    Raises:
+        OSError: If the disk lacks space.
+    """
+    for unfinished in folder.glob(".unfinished-*"):
+        unfinished.unlink()
+    missing = [name for name in names if not (folder / name).exists()]
+    check_disk(folder, size * len(missing), "predict in tiles")
+    # New names: a process of a stopped run may still write to its own.
+    run = uuid4().hex
+    current = {name: f".unfinished-{run}-{name}" for name in missing}
+    for name in current.values():
+        with (folder / name).open("wb") as file:
+            file.truncate(size)  # to its full length: processes write at several places
+    return [current.get(name, name) for name in names]
+
+
+def check_disk(folder: Path | str, size: int, fix: str) -> None:
+    """Raise OSError if tokens of a size in bytes do not fit on the disk of a folder."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        sizes = f"{size / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free"
+        raise OSError(f"the tokens take {sizes} on the disk of {folder}: {fix}")

@@ -3,7 +3,7 @@
 import math
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +19,11 @@ from ..models.large import Taps, check_trunk, large_taps
 from ..models.large_heads import LargeHeads
 from ..models.locality import parts_that_see_windows
 from ..models.xcit import STRIDES
+from ..utils.errors import ArgumentError
 from ..utils.folders import open_folder
 from ..utils.memory import return_freed_memory
 from ..utils.output import progress_bar, say
+from ..utils.ranks import Ranks
 from .joining import Part
 from .prediction import Prediction
 from .seen import Mask, Places, Seen
@@ -40,6 +42,9 @@ class SeenWhole(Seen):
         folder: In which a folder for the taps is made, if they do not fit into `MEMORY`. That is
             removed in the end, but not after an error: another call with the same image and model
             goes on after the last tap that was finished. Default: the temporary folder.
+        group: A group of torch.distributed, whose processes see the image together. The taps are
+            then always in files, and each process predicts the windows that it wants. Default: this
+            process alone.
     """
 
     def __init__(
@@ -48,9 +53,12 @@ class SeenWhole(Seen):
         source: Source,
         view: View,
         folder: str | Path | None = None,
+        group: Any = None,
     ) -> None:
         super().__init__(predictor, source, view)
         self._folder = folder
+        self._group = group
+        self._ranks = Ranks(group)
         self._heads: LargeHeads | None = None
         self._sample = predictor.preprocess.blank_sample()
         self._has_warned = False
@@ -61,7 +69,8 @@ class SeenWhole(Seen):
 
         Raises:
             BlockingIOError: If another process uses the folder.
-            OSError: If the folder's disk has too little space.
+            OSError: If the folder's disk has too little space, a process does not see the folder,
+                or another process has ended.
             ValueError: If a step of the test pipeline changes sizes.
         """
         with self._folder_of_taps() as folder:
@@ -69,10 +78,11 @@ class SeenWhole(Seen):
                 self._heads = LargeHeads(self._predictor.model, self._run_trunk(folder))
                 return_freed_memory()
                 places = product(self.spread(0), self.spread(1))
-                self._heads.add_pools(
+                windows = (
                     (_on_grid(row.span, column.span), _on_grid(row.inside, column.inside))
                     for row, column in places
                 )
+                self._heads.add_pools(windows, self._group)
             try:
                 yield
             finally:
@@ -85,18 +95,25 @@ class SeenWhole(Seen):
         size = self.source.height, self.source.width
         tokens = math.prod(_padded(side) // backbone.patch_size for side in size)
         needed = 4 * tokens * backbone.arch.embed_dim * len(backbone.out_indices)
-        if needed <= MEMORY:
+        is_alone = self._ranks.size == 1
+        if needed <= MEMORY and is_alone:
             yield None
-        elif self._folder is None:
+        elif self._folder is not None:
+            settings = self._predictor.settings | self._view.settings | self._image.fingerprint()
+            folder = Path(self._folder) / f"taps-{crc32(repr(settings).encode()):08x}"
+            is_first = self._ranks.rank == 0
+            with open_folder(folder, settings, overwrite=True) if is_first else nullcontext():
+                self._ranks.wait()
+                yield folder
+                self._ranks.wait()  # others may still read the taps
+            if is_first:
+                shutil.rmtree(folder)  # unless the block raised
+        elif is_alone:
             with TemporaryDirectory(prefix="xcit_mm-") as temporary:
                 say(f"{needed / 1e9:.1f} GB are written to {temporary}: give another folder")
                 yield Path(temporary)
         else:
-            settings = self._predictor.settings | self._view.settings | self._image.fingerprint()
-            folder = Path(self._folder) / f"taps-{crc32(repr(settings).encode()):08x}"
-            with open_folder(folder, settings, overwrite=True):
-                yield folder
-            shutil.rmtree(folder)  # unless the block raised
+            raise ArgumentError("folder", "is not given: give one that all processes see")
 
     def _run_trunk(self, folder: Path | None) -> Taps:
         predictor = self._predictor
@@ -117,8 +134,11 @@ class SeenWhole(Seen):
             bar.total = passes
             bar.update(done - bar.n)
 
-        with progress_bar(None, "pass", delay=5, leave=False) as bar:  # unless it is small
-            return large_taps(predictor.model.backbone, read_rows, *size, folder, MEMORY, progress)
+        options = dict(folder=folder, memory=MEMORY, progress=progress, group=self._group)
+        is_quiet = self._ranks.rank > 0
+        # It is not shown for a small image.
+        with progress_bar(None, "pass", disable=is_quiet, delay=5, leave=False) as bar:
+            return large_taps(predictor.model.backbone, read_rows, *size, **options)
 
     def _spread(self, length: int, span: slice) -> list[Window]:
         return windows_along(span, length, self._view.side, self._view.overlap)

@@ -21,9 +21,9 @@ from ..prediction.whole import SeenWhole, check_whole, is_exact_whole
 from ..prediction.windows import Window
 from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError
-from ..utils.folders import check_output, open_folder, scratch_folder
+from ..utils.folders import check_is_shared, check_output, open_folder, scratch_folder
 from ..utils.output import progress_bar, say
-from ..utils.ranks import is_first, rank_and_size, wait_for_ranks
+from ..utils.ranks import Ranks, all_ranks, is_first
 from . import maps, objects
 from .finished import check_same, read_made_from
 from .polygons import Polygons, area_in_pixels, box_of, covers, name_of
@@ -55,7 +55,9 @@ def predict_raster(
     A map is a GeoTIFF of class numbers, 255 without data. A table is a GeoPackage of polygons with
     `class` and `score`. Both have the raster's place. Until the result is written, the folder
     `OUT.parts` holds the rows that are done, and the same call resumes. Processes of torchrun share
-    the rows, and the first writes the result.
+    the work, in a folder that all see, and the first writes the result. They see a raster whole
+    together: each runs the trunk over a part of the rows. The result is that of one process, to
+    rounding, and another number of processes can resume it.
 
     Args:
         model: A `Predictor`, or a model as `Predictor.from_pretrained` takes it.
@@ -72,7 +74,7 @@ def predict_raster(
             `raster = dict(...)` in the config.
         aoi: Vector file or GeoDataFrame. Only what lies in its polygons is predicted.
         whole: Whether the trunk sees the raster whole, and only neck and heads see windows.
-            Default: for a segmentor that is exact so, without `aoi` and `tile`, in one process.
+            Default: for a segmentor that is exact so, without `aoi` and `tile`.
         scale, window: As in `Predictor`.
         scratch: Folder for what the trunk computes of a raster that it sees whole, 16 bytes for
             each channel of each token. Default: that of the rows.
@@ -85,8 +87,8 @@ def predict_raster(
     Raises:
         ArgumentError: If an option does not match the raster or the model, or if there is a result
             of another raster, model or option, or rows of such a result. The message names it.
-        OSError, RuntimeError: If a file cannot be read or written, or another process writes the
-            same result.
+        OSError, RuntimeError: If a file cannot be read or written, another process writes the same
+            result, or a process of torchrun has ended.
 
     Example:
         >>> from xcit_mm import Predictor, predict_raster
@@ -116,10 +118,11 @@ def predict_raster(
             if not run.parts.exists():  # which a kill may have left
                 return out
         with open_folder(run.parts, run.settings, overwrite) if is_first() else nullcontext():
-            wait_for_ranks()
+            run.ranks.wait()
+            check_is_shared(run.parts, run.ranks)
             if former is None:
                 run.predict()
-                wait_for_ranks()
+                run.ranks.wait()
                 run.join()
         run.remove_parts()
     return out
@@ -150,19 +153,15 @@ def _sees_whole(
         whole: As in `predict_raster`.
         former: What a finished result was made from. The model then needs no trial.
     """
-    is_alone = rank_and_size()[1] == 1
-    if whole:
-        if not is_alone:
-            raise ArgumentError("whole", "it runs in one process: start it without torchrun")
-        if former is None:
-            check_whole(predictor.model)
+    if whole and former is None:
+        check_whole(predictor.model)
     if whole is not None:
         return whole
     if predictor.is_detector or tile is not None:
         return False
     if former and "whole" in former:
         return former["whole"]
-    return aoi is None and is_alone and is_exact_whole(predictor.model)
+    return aoi is None and is_exact_whole(predictor.model)
 
 
 class _Run:
@@ -171,6 +170,7 @@ class _Run:
     Attributes:
         settings: What determines the rows, as plain values.
         parts: Folder of the rows.
+        ranks: The processes that share the rows.
     """
 
     def __init__(
@@ -201,10 +201,12 @@ class _Run:
             date=f"{date.today()}",
         )
         self.parts = out.with_name(f"{out.name}.parts")
+        group = all_ranks()
+        self.ranks = Ranks(group)
         self._taps = self.parts if scratch is None else scratch_folder(scratch, out)
         self._seen: Seen
         if view.whole:
-            self._seen = SeenWhole(predictor, raster, view, self._taps)
+            self._seen = SeenWhole(predictor, raster, view, self._taps, group)
         else:
             self._seen = InTiles(predictor, raster, view)
         self._rows = self._seen.spread(0)
@@ -217,13 +219,15 @@ class _Run:
         """Predict the rows of this process that are not done, where they touch the area."""
         say(str(self._view))
         _note_differences(self._predictor.cfg, self._raster, self._view)
-        rank, size = rank_and_size()
+        rank, size = self.ranks.rank, self.ranks.size
+        rows = list(zip(self._rows, self._files, strict=True))[rank::size]
         pending = [
             (row, [column for column in self._columns if self._is_wanted(row, column)], path)
-            for row, path in list(zip(self._rows, self._files, strict=True))[rank::size]
+            for row, path in rows
             if not path.exists()
         ]
-        if not pending:
+        # All processes see the image, though only one may have a row left.
+        if not any(self.ranks.gather(bool(pending))):
             return
         total = sum(len(columns) for _, columns, _ in pending)
         with self._seen, progress_bar(total, "window", disable=rank > 0) as bar:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 from zlib import crc32
 
 from .atomic import atomic_write
 from .errors import ArgumentError
 from .output import say
+from .ranks import Ranks
 
 SETTINGS = "run.json"
 LOCK = ".lock"
@@ -80,6 +82,22 @@ def scratch_folder(scratch: str | Path, out: Path) -> Path:
     """Return the folder of a result in a folder that several results may share."""
     checksum = crc32(os.fsencode(os.path.realpath(out)))
     return Path(os.path.abspath(scratch)) / f"{out.name}-{checksum:08x}"
+
+
+def check_is_shared(folder: Path, ranks: Ranks) -> None:
+    """Raise FileNotFoundError in all processes unless all see the folder of the first."""
+    if ranks.size == 1:
+        return
+    mark = folder / ranks.of_first(lambda: f".seen-{uuid4().hex}")
+    if ranks.rank == 0:
+        mark.touch()
+    ranks.wait()
+    sees = ranks.gather(mark.exists())
+    if ranks.rank == 0:
+        mark.unlink()
+    if not all(sees):
+        problem = f"process {sees.index(False)} does not see what process 0 writes into {folder}"
+        raise FileNotFoundError(f"{problem}: choose a folder on a disk that all processes see")
 
 
 @contextmanager

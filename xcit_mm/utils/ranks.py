@@ -1,9 +1,16 @@
-"""Which process of a run this one is."""
+"""Which process of a run this one is, and what processes hand to each other."""
 
+import math
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import pairwise
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -29,9 +36,109 @@ def rank_device() -> str | None:
     return f"cuda:{local_rank}"
 
 
+def all_ranks() -> Any | None:
+    """Return torch.distributed's group of all processes of a run, or None for one process.
+
+    One process may work for days while others wait. What they exchange comes from files, so gloo
+    does it on GPUs too.
+    """
+    if rank_and_size()[1] == 1:
+        return None
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", timeout=timedelta(days=100))
+    return dist.group.WORLD
+
+
 def wait_for_ranks() -> None:
     """Wait until all processes call this function. One may work for days."""
-    if rank_and_size()[1] > 1:
-        if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo", timeout=timedelta(days=100))
-        torch.distributed.barrier()
+    Ranks(all_ranks()).wait()
+
+
+class Ranks:
+    """Processes that work on one thing. Each calls the same methods in the same order.
+
+    Args:
+        group: A group of torch.distributed, or None for this process alone.
+
+    Attributes:
+        rank: Number of this process in the group, from 0.
+        size: How many there are.
+
+    Raises:
+        ConnectionError: By each method, if another process has ended.
+    """
+
+    def __init__(self, group: Any | None) -> None:
+        self._group: Any = group
+        self.rank = 0 if group is None else dist.get_rank(group)
+        self.size = 1 if group is None else dist.get_world_size(group)
+
+    def divide(self, count: int, step: int) -> list[slice]:
+        """Divide items into a range for each process, which starts at a multiple of a step.
+
+        If there are too few, the ranges of the last processes are empty.
+        """
+        length = math.ceil(count / step / self.size) * step
+        ends = [min(rank * length, count) for rank in range(self.size + 1)]
+        return [slice(*pair) for pair in pairwise(ends)]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all processes in the order of ranks. Tensors must be on the CPU."""
+        if self.size == 1:
+            return [value]
+        values = [None] * self.size
+        with _lost_connections():
+            dist.all_gather_object(values, value, self._group)
+        return values
+
+    def wait(self) -> None:
+        """Wait until all processes call this method."""
+        self.gather(None)
+
+    def of_first(self, function: Callable[[], Any]) -> Any:
+        """Call a function in the first process when all have come here, and return its result."""
+        self.wait()
+        result = function() if self.rank == 0 else None
+        return self.gather(result)[0]
+
+    def exchange(self, before: Tensor, after: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Give a tensor to the process before this one and one to that after it, for theirs.
+
+        Args:
+            count: How many processes take part, from the first on. The others call it too.
+
+        Returns:
+            The tensors of the process before and of that after, which have the same shape. If there
+            is none, they have no rows.
+        """
+        device = torch.device("cpu")
+        if self.size > 1 and dist.get_backend(self._group) == "nccl":
+            device = torch.device("cuda", torch.cuda.current_device())
+        received = []
+        operations = []
+        for tensor, other in ((before, self.rank - 1), (after, self.rank + 1)):
+            if self.rank >= count or not 0 <= other < count:
+                received.append(tensor[:0])
+                continue
+            peer = dist.get_global_rank(self._group, other)
+            given = tensor.to(device).contiguous()
+            taken = torch.empty_like(given)
+            operations.append(dist.P2POp(dist.isend, given, peer, self._group))
+            operations.append(dist.P2POp(dist.irecv, taken, peer, self._group))
+            received.append(taken)
+        if operations:
+            with _lost_connections():
+                for work in dist.batch_isend_irecv(operations):
+                    work.wait()
+        return received[0].to(before.device), received[1].to(after.device)
+
+
+@contextmanager
+def _lost_connections() -> Iterator[None]:
+    """Name the reason why torch.distributed fails while a run is going on."""
+    try:
+        yield
+    except RuntimeError as error:
+        first_sentence = " ".join(str(error).split(". ")[0].split())
+        problem = f"another process of this run has ended ({first_sentence})"
+        raise ConnectionError(f"{problem}: start all processes again to continue") from error
