@@ -123,7 +123,7 @@ def test_a_finished_map_stays_without_a_trial_of_the_model(tmp_path, monkeypatch
     monkeypatch.setattr(prediction, "is_exact_whole", None)
     predict_raster(predictor, raster, out)
     assert out.read_bytes() == before
-    with pytest.raises(ValueError, match="is of another run: whole was True, is False"):
+    with pytest.raises(ValueError, match="is of another run: tile was None, is 96"):
         predict_raster(predictor, raster, out, tile=96)
 
 

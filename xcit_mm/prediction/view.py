@@ -41,7 +41,7 @@ class View(NamedTuple):
     def settings(self) -> dict[str, Any]:
         """What determines predictions, as plain values."""
         side = "window" if self.whole else "tile"
-        return {"whole": self.whole, side: self.side, "scale": self.scale, "overlap": self.overlap}
+        return {side: self.side, "whole": self.whole, "scale": self.scale, "overlap": self.overlap}
 
     def __str__(self) -> str:
         parts = "windows" if self.whole else "tiles"
