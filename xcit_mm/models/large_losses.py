@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..utils.compat import autocast_dtype
+from ..utils.memory import return_freed_memory
 from .xcit import STRIDES
 
 MARGIN = 128
@@ -237,6 +238,7 @@ class _Losses:
         ]
         inputs = [*parts, *self.weights]
         needed = [x for x in inputs if x.requires_grad]
+        return_freed_memory()
         # Not `backward`, at whose end DDP would count the weights as finished.
         found = torch.autograd.grad(logits, needed, of_logits, allow_unused=True)
         by_input = dict(zip(needed, found, strict=True))
@@ -318,6 +320,7 @@ class _ByWindows(torch.autograd.Function):
         values: Any = 0
         right: Any = 0
         for window in losses.windows:
+            return_freed_memory()  # other windows have tensors of other sizes
             place = losses.tokens_in(window)
             of_window = losses.values(window, [tap[place] for tap in taps])
             values = values + of_window[0]
@@ -334,6 +337,7 @@ class _ByWindows(torch.autograd.Function):
         of_weights: list[Tensor | None] = [None] * len(losses.weights)
         with torch.random.fork_rng(losses.gpus):
             for window in losses.windows:
+                return_freed_memory()
                 place = losses.tokens_in(window)
                 parts = [tap[place].detach().requires_grad_(tap.requires_grad) for tap in taps]
                 gradients = losses.gradients(window, parts, of_values)
