@@ -3,11 +3,11 @@
     python benchmarks/large_steps.py --archs n12 s12 --patch-sizes 16 8 --sizes 1024 --out name
 
 `with_cp` of the backbone is False, True or 'bands'. In the mode 'windows' of Semantic FPN it is
-'bands', and the loss is computed by windows. Semantic FPN has the neck and head of the
-recipe for ADE20k, with channels of the backbone's width and 150 classes, and sees the image at its
-own size. Each step is forward and backward in float32, after one of 64x64 pixels, on one thread, in
-a process of its own. `cpu_seconds` are of the step alone, and `memory_gb` is its peak above the
-process at rest, which holds model, image, labels and gradients. A step that needs more than `--memory` has
+'bands', and the loss is computed by windows. Semantic FPN has the neck and head of the recipe for
+ADE20k, with channels of the backbone's width and 150 classes, and sees the image at its own size.
+Each step is forward and backward in float32, after one of 64x64 pixels, on one thread, in a process
+of its own. `cpu_seconds` are of the step alone, and `memory_gb` is its peak above the process at
+rest, which holds model, image, labels and gradients. A step that needs more than `--memory` has
 neither. Writes OUT.csv, in which the rows of other cases stay.
 """
 

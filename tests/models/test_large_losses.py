@@ -133,7 +133,9 @@ def test_losses_and_gradients_are_those_of_the_image(options, batch, monkeypatch
     assert losses.keys() == expected_losses.keys()
     for name, value in losses.items():
         torch.testing.assert_close(
-            value.double(), expected_losses[name].double(), rtol=1e-6 if "acc" in name else 1e-12,
+            value.double(),
+            expected_losses[name].double(),
+            rtol=1e-6 if "acc" in name else 1e-12,
             atol=0,
         )
         assert value.shape == expected_losses[name].shape
@@ -248,10 +250,19 @@ def test_predictions_are_those_of_the_model_in_memory():
     [
         (dict(loss_decode=dict(type="DiceLoss")), "DiceLoss in FPNHead is no plain mean over pix"),
         (dict(loss_decode=dict(type="LovaszLoss", reduction="none")), "LovaszLoss in FPNHead is"),
-        (dict(loss_decode=dict(type=CROSS_ENTROPY, use_sigmoid=True)), "CrossEntropyLoss in FPNHea"),
-        (dict(loss_decode=dict(type=CROSS_ENTROPY, reduction="sum")), "CrossEntropyLoss in FPNHead"),
+        (
+            dict(loss_decode=dict(type=CROSS_ENTROPY, use_sigmoid=True)),
+            "CrossEntropyLoss in FPNHea",
+        ),
+        (
+            dict(loss_decode=dict(type=CROSS_ENTROPY, reduction="sum")),
+            "CrossEntropyLoss in FPNHead",
+        ),
         (dict(sampler=dict(type="OHEMPixelSampler")), "OHEMPixelSampler in FPNHead selects pixels"),
-        (dict(align_corners=True), "FPNHead sees more than a window and 128 pixels around it: take"),
+        (
+            dict(align_corners=True),
+            "FPNHead sees more than a window and 128 pixels around it: take",
+        ),
         (
             dict(auxiliary=AUXILIARY | dict(loss_decode=dict(type="DiceLoss"))),
             "DiceLoss in FCNHead is no plain mean over pixels: set loss_decode=",

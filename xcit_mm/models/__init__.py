@@ -14,7 +14,9 @@ from .timm_pyramid import TimmPyramid
 from .xcit import STRIDES, XCA, Pyramid, Trunk, XCiT, pyramid_levels
 
 # Classes that need mmseg. mmengine imports them when a config names one, as "xcit_mm.NAME".
-LAZY_MODELS = Registry("model", parent=MODELS, scope="xcit_mm", locations=["xcit_mm.models.segmentor"])
+LAZY_MODELS = Registry(
+    "model", parent=MODELS, scope="xcit_mm", locations=["xcit_mm.models.segmentor"]
+)
 
 __all__ = [
     "MIN_SIZE",

@@ -177,9 +177,10 @@ class _Losses:
     def __init__(self, model: Any, samples: Sequence[Any], side: int) -> None:
         self._model = model
         self._labels = [sample.gt_sem_seg.data[0] for sample in samples]
-        self.windows = split_image(*self._labels[0].shape, side)
+        height, width = self._labels[0].shape
+        self.windows = split_image(height, width, side)
         most = max(256, model.num_classes)
-        counts = sum(torch.bincount(part.flatten(), minlength=most) for part in self._labels)
+        counts: Any = sum(torch.bincount(part.flatten(), minlength=most) for part in self._labels)
         modules = heads_of(model)
         self.heads = [_Head(*item, counts.double()) for item in modules.items()]
         parts = [*model.backbone.levels(), *modules.values()]
@@ -333,7 +334,7 @@ class _ByWindows(torch.autograd.Function):
     def backward(ctx: Any, of_values: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         losses = ctx.losses
         taps = ctx.saved_tensors
-        of_taps = [torch.zeros_like(tap) if tap.requires_grad else None for tap in taps]
+        of_taps: list[Any] = [torch.zeros_like(tap) if tap.requires_grad else None for tap in taps]
         of_weights: list[Tensor | None] = [None] * len(losses.weights)
         with torch.random.fork_rng(losses.gpus):
             for window in losses.windows:
