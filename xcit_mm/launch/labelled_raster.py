@@ -10,7 +10,7 @@ from ..utils.config_parts import iter_parts, type_name
 from ..utils.model_input import ModelInput
 from ..weights.class_names import configured_classes
 from .adapting import median_scale
-from .whole_images import WINDOW
+from .whole_images import TILE
 
 if TYPE_CHECKING:
     from ..rasters.cutting import Tiles
@@ -64,7 +64,7 @@ class LabelledRaster(NamedTuple):
 
         reading = dict(self.reading)
         if self.whole:
-            reading["tile"] = WINDOW  # of a later prediction in tiles
+            reading["tile"] = TILE
         return cut_raster(
             self.path,
             LabelFile(self.labels, **self.label_options),

@@ -8,8 +8,8 @@ from ..models import MIN_SIZE
 from ..utils.config_parts import type_name
 from ..utils.errors import ArgumentError
 
-WINDOW = 512
-"""Side of the windows of neck and heads in pixels, as in `WholeImageEncoderDecoder`."""
+TILE = 512
+"""Side in pixels of the tiles in which a raster is predicted if it is not predicted whole."""
 _SIZING = ("Resize", "RandomResize", "RandomChoiceResize", "ResizeShortestEdge", "RandomCrop")
 
 
@@ -27,7 +27,6 @@ def adapt_to_whole(values: dict[str, Any]) -> None:
     """
     model = values["model"]
     model["type"] = "xcit_mm.WholeImageEncoderDecoder"
-    model["window"] = WINDOW
     model["backbone"].update(with_cp="bands", norm_eval=True)
     model["data_preprocessor"].update(size=None, size_divisor=MIN_SIZE)
     for name in ("train_pipeline", "test_pipeline"):

@@ -23,9 +23,11 @@ from ..utils.memory import return_freed_memory
 from .xcit import STRIDES
 
 MARGIN = 128
-"""Pixels around its interior that a window sees. Interiors end at its multiples."""
-LOGITS = 2**22
-"""Logits at full size at one time: 16 MiB."""
+"""Pixels around its interior that a window sees."""
+CELL = 64
+"""Interiors end at its multiples, in pixels, so that cells of windows are those of the image."""
+LOGITS = 2**20
+"""Logits at full size at one time: 4 MiB, or those of 32 rows."""
 EPS = torch.finfo(torch.float32).eps
 """What mmseg adds to a divisor."""
 
@@ -56,7 +58,7 @@ def split_image(height: int, width: int, side: int) -> list[Window]:
 
 def _split_axis(length: int, side: int) -> Iterator[tuple[slice, slice]]:
     count = math.ceil(length / side)
-    step = math.ceil(length / count / MARGIN) * MARGIN
+    step = math.ceil(length / count / CELL) * CELL
     for start in range(0, length, step):
         stop = min(start + step, length)
         yield slice(max(start - MARGIN, 0), min(stop + MARGIN, length)), slice(start, stop)
@@ -232,6 +234,7 @@ class _Losses:
         """
         with torch.enable_grad(), self._autocast:
             logits = self._logits(parts)
+        return_freed_memory()
         of_heads = of_values.split([len(head.names) for head in self.heads])
         of_logits = [
             self._gradient_of_logits(head, x.detach(), window, of_head)

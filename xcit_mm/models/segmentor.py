@@ -43,7 +43,7 @@ class WholeImageEncoderDecoder(EncoderDecoder):
             more than a part of an image.
     """
 
-    def __init__(self, *args: Any, window: int = 512, **options: Any) -> None:
+    def __init__(self, *args: Any, window: int = 448, **options: Any) -> None:
         super().__init__(*args, **options)
         self.window = window
         name = type(self).__name__
