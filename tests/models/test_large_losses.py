@@ -1,5 +1,6 @@
 """`WholeImageEncoderDecoder` has losses and gradients of mmseg's EncoderDecoder on the image."""
 
+import csv
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.golden import image
+from helpers.paths import ROOT
 from helpers.processes import in_two_processes
 from helpers.small_models import build, semantic_fpn, upernet
 from mmengine.config import Config
@@ -290,6 +292,17 @@ def test_pools_over_the_image_and_other_backbones_are_refused():
     cfg.model.backbone.with_cp = True
     with pytest.raises(ValueError, match="give an XCiT with with_cp='bands' and norm_eval=True"):
         build(cfg)
+
+
+@pytest.mark.slow
+def test_a_step_at_4096_pixels_takes_at_most_700_mb(tmp_path):
+    """Above the resting process, of Semantic FPN N12 with 150 classes, with all its parts."""
+    command = [sys.executable, ROOT / "benchmarks" / "large_steps.py", "--models", "semantic_fpn"]
+    command += ["--sizes", "4096", "--modes", "windows", "--out", tmp_path / "steps"]
+    subprocess.run(list(map(str, command)), check=True, cwd=ROOT)
+    with (tmp_path / "steps.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["memory_gb"]) < 0.7
 
 
 @pytest.mark.parametrize("size", [(416, 152), (384, 160)])
