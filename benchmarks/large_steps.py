@@ -2,11 +2,12 @@
 
     python benchmarks/large_steps.py --archs n12 s12 --patch-sizes 16 8 --sizes 1024 --out name
 
-`with_cp` of the backbone is False, True or 'bands'. Semantic FPN has the neck and head of the
-recipe for ADE20k, with channels of the backbone's width and 150 classes, and sees the image at its
-own size. Each step is forward and backward in float32, after one of 64x64 pixels, on one thread, in
-a process of its own. `cpu_seconds` are of the step alone, and `memory_gb` is its peak above the
-process at rest, which holds model, image and gradients. A step that needs more than `--memory` has
+`with_cp` of the backbone is False, True or 'bands'. In the mode 'windows' of Semantic FPN it is
+'bands', and the loss is computed by windows. Semantic FPN has the neck and head of the recipe for
+ADE20k, with channels of the backbone's width and 150 classes, and sees the image at its own size.
+Each step is forward and backward in float32, after one of 64x64 pixels, on one thread, in a process
+of its own. `cpu_seconds` are of the step alone, and `memory_gb` is its peak above the process at
+rest, which holds model, image, labels and gradients. A step that needs more than `--memory` has
 neither. Writes OUT.csv, in which the rows of other cases stay.
 """
 
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "configs" / "semantic_fpn" / "fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py"
-MODES = {"False": False, "True": True, "bands": "bands"}
+MODES = {"False": False, "True": True, "bands": "bands", "windows": "bands"}
 KEYS = ("model", "arch", "patch_size", "size", "with_cp")
 
 
@@ -51,25 +52,35 @@ def build(case: dict[str, Any]) -> Any:
         config.model.backbone.update(backbone, init_cfg=None)
         config.model.neck.update(in_channels=[width] * 4, out_channels=width)
         config.model.decode_head.update(in_channels=[width] * 4, norm_cfg=dict(type="BN"))
+        if case["with_cp"] == "windows":
+            config.model.type = "xcit_mm.WholeImageEncoderDecoder"
         model = MODELS.build(config.model)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     return model.train()
 
 
-def backward(model: nn.Module, images: Tensor) -> None:
-    """Run a step. The taps of a trunk are kept to its end, as a pyramid keeps them."""
+def make_batch(model: nn.Module, side: int) -> tuple[Any, ...]:
+    """Return an image, and for a segmentor a sample with its labels."""
+    images = torch.randn(1, 3, side, side)
     if not hasattr(model, "loss"):
-        taps = model(images)
-        sum(tap.sum() for tap in taps).backward()
-        return
+        return (images,)
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
 
     size = images.shape[2:]
     sample = SegDataSample(metainfo=dict(img_shape=size, ori_shape=size, pad_shape=size))
     sample.gt_sem_seg = PixelData(data=torch.zeros(1, *size, dtype=torch.long))
-    model.loss(images, [sample])["decode.loss_ce"].backward()
+    return images, [sample]
+
+
+def backward(model: Any, images: Tensor, *samples: Any) -> None:
+    """Run a step. The taps of a trunk are kept to its end, as a pyramid keeps them."""
+    if samples:
+        model.loss(images, *samples)["decode.loss_ce"].backward()
+        return
+    taps = model(images)
+    sum(tap.sum() for tap in taps).backward()
 
 
 def measure(case: dict[str, Any]) -> dict[str, float]:
@@ -79,12 +90,12 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
         bound = int(case["memory"] * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
     model = build(case)
-    backward(model, torch.randn(1, 3, 64, 64))  # initialises libraries
-    images = torch.randn(1, 3, case["size"], case["size"])
+    backward(model, *make_batch(model, 64))  # initialises libraries
+    batch = make_batch(model, case["size"])
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak, on Linux
     at_rest = _memory("VmRSS")
     start = time.process_time()
-    backward(model, images)
+    backward(model, *batch)
     seconds = time.process_time() - start
     peak = _memory("VmHWM") - at_rest
     return dict(cpu_seconds=round(seconds, 2), memory_gb=round(peak / 1e9, 3))
@@ -123,7 +134,7 @@ def main() -> None:
     add("--archs", nargs="+", default=["n12"])
     add("--patch-sizes", nargs="+", type=int, default=[16])
     add("--sizes", nargs="+", type=int, default=[1024])
-    add("--modes", nargs="+", choices=MODES, default=list(MODES))
+    add("--modes", nargs="+", choices=MODES, default=["False", "True", "bands"])
     add("--memory", type=float, default=0, help="GB that a process may allocate; 0: any number")
     add("--case", type=json.loads, help=argparse.SUPPRESS)
     add("--out")
@@ -131,6 +142,8 @@ def main() -> None:
     if args.case:
         print(json.dumps(measure(args.case)))
         return
+    if "windows" in args.modes and args.models != ["semantic_fpn"]:
+        parser.error("the mode windows is for --models semantic_fpn")
     cases = itertools.product(args.models, args.archs, args.patch_sizes, args.sizes, args.modes)
     for values in cases:
         case = dict(zip(KEYS, values, strict=True))

@@ -40,6 +40,7 @@ MODES = {"whole": "whole", "tiles": "in tiles of 512", "memory": "the model in m
 """Titles of the models and modes of benchmarks/commands.py."""
 STEPS = {"trunk": "trunk", "semantic_fpn": "Semantic FPN"}
 RECOMPUTATIONS = {"False": "`with_cp=False`", "True": "`True`", "bands": '`"bands"`'}
+RECOMPUTATIONS["windows"] = "and loss by windows"
 """Titles of the models and modes of benchmarks/large_steps.py."""
 SIZES = ("224x224", "512x512", "1024x1024", "2048x2048", "3072x3072")
 """Rows of the table of time and memory by size."""

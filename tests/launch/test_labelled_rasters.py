@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("rasterio")
+import cv2
 import geopandas
 from helpers.labelled_scene import CLASSES, LabelledScene, make_scene
 from helpers.paths import CONFIGS
+from helpers.small_models import first_batch
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS
 
 from xcit_mm import score_raster
 from xcit_mm.launch.labelled_raster import LabelledRaster
@@ -135,4 +139,65 @@ def test_labels_that_do_not_fit_are_one_line_before_work(
     options = [str(option).format(labels=scene.labels) for option in options]
     command = ["finetune", trained, scene.raster, "--labels", *options]
     assert message in refused(*command)
+    assert not list(folder.glob("*-tiles")) and not (folder / "scene.py").exists()
+
+
+def test_a_segmentor_trains_on_the_raster_as_one_image(trained_segmentor, scene, start, folder):
+    options = [scene.raster, "--labels", scene.labels, "--whole"]
+    cfg = start("finetune", trained_segmentor, *options)
+    assert cfg.model.type == "xcit_mm.WholeImageEncoderDecoder"
+    assert cfg.model.backbone.with_cp == "bands" and cfg.model.backbone.norm_eval
+    assert cfg.train_dataloader.batch_size == 1 and cfg.large.scale == 1
+    images = [*(folder / "scene-tiles" / "images").rglob("*.png")]
+    assert {path.parent.name for path in images} == {"train", "val"} and len(images) == 2
+    shown = sum(cv2.imread(str(path)).shape[1] for path in images)
+    assert shown == 400
+    model = revert_sync_batchnorm(MODELS.build(cfg.model)).train()
+    cfg.train_dataloader.update(num_workers=0, persistent_workers=False)
+    batch = model.data_preprocessor(first_batch(cfg.train_dataloader), training=True)
+    assert batch["inputs"].shape[2:] == (320, 320)
+    model.loss(**batch)["decode.loss_ce"].backward()
+
+
+def test_pixels_around_the_labelled_area_are_shown_and_do_not_count(
+    trained_segmentor, scene, start, folder
+):
+    area = geopandas.read_file(scene.labels).to_crs("EPSG:32633")[:3].buffer(20)
+    area.to_file(folder / "area.gpkg")
+    options = [scene.raster, "--labels", scene.labels, "--aoi", "area.gpkg", "--no-val"]
+    start("finetune", trained_segmentor, *options, "--whole")
+    tiles = folder / "scene-tiles"
+    (image,) = (tiles / "images").rglob("*.png")
+    labels = cv2.imread(str(tiles / "masks" / "train" / image.name), cv2.IMREAD_UNCHANGED)
+    is_outside = labels == 255
+    assert 0 < is_outside.sum() < is_outside.size
+    assert cv2.imread(str(image))[is_outside].all()
+
+
+def test_images_of_a_folder_are_trained_whole(trained_segmentor, maps, start):
+    cfg = start("finetune", trained_segmentor, maps, "--whole")
+    assert cfg.model.type == "xcit_mm.WholeImageEncoderDecoder"
+    names = {step.type for step in cfg.train_dataloader.dataset.pipeline}
+    assert not names & {"Resize", "RandomResize", "RandomCrop"}
+
+
+@pytest.mark.parametrize(
+    "model, options, message",
+    [
+        ("trained", [], "--whole: MaskRCNN trains on crops: give a segmentor, EncoderDecoder"),
+        ("trained_segmentor", ["--tile", 99], "--tile: a raster that is trained whole has no til"),
+    ],
+)
+def test_whole_images_of_other_models_are_one_line(
+    model, options, message, scene, refused, folder, request
+):
+    options = [scene.raster, "--labels", scene.labels, "--whole", *options]
+    assert message in refused("finetune", request.getfixturevalue(model), *options)
+    assert not list(folder.glob("*-tiles"))
+
+
+def test_pools_over_the_image_cannot_train_whole(scene, refused, folder):
+    config = CONFIGS / "upernet" / "upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512.py"
+    message = refused("finetune", config, scene.raster, "--labels", scene.labels, "--whole")
+    assert "UPerHead sees more than a window and 128 pixels around it: take FPNHead" in message
     assert not list(folder.glob("*-tiles")) and not (folder / "scene.py").exists()

@@ -20,7 +20,7 @@ CALLS = """
 xcit-mm finetune MODEL DATA [OPTION ...]      # writes a config, checks and trains it
 xcit-mm finetune MODEL RASTER --labels LABELS [OPTION ...]
 """
-_DATA_OPTIONS = ("val", "images", "val_images", "boxes", "config", "overwrite")
+_DATA_OPTIONS = ("val", "images", "val_images", "boxes", "config", "overwrite", "whole")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("data", metavar="DATA", help="a COCO json, YOLO's data.yaml, a folder of maps, or a raster")
     add("--config", type=Path, metavar="FILE", help="config to write (default: NAME_OF_DATA.py)")
     add("--overwrite", action="store_true", help="replace the config, and the tiles of a raster")
+    whole = "train a segmentor on whole images of any size, without crops or tiles"
+    add("--whole", action="store_true", help=whole)
     add_training_options(parser)
     add_run_options(parser)
     add = parser.add_argument_group("photos").add_argument

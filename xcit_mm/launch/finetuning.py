@@ -22,6 +22,7 @@ from .own_config import write_config
 from .resume_point import check_is_new
 from .runner import build_runner, read_run
 from .training import check_half_precision, prepare, run
+from .whole_images import adapt_to_whole, check_whole_training
 
 
 def finetune(
@@ -39,6 +40,7 @@ def finetune(
     layer: str | None = None,
     aoi: Any = None,
     hold_out: bool = True,
+    whole: bool = False,
     tile: int | None = None,
     overlap: int | None = None,
     bands: Any = None,
@@ -75,6 +77,8 @@ def finetune(
         aoi: Polygons within which the labels are complete: a vector file, or a GeoDataFrame.
             Default: the whole raster.
         hold_out: Whether to hold out a fifth of the labels for the validation.
+        whole: Whether a segmentor trains on whole images of any size, without crops: on the raster
+            as one image, or on each image of a folder. Validations need more memory.
         tile: Side of the tiles that are cut from a raster, in pixels. Default: as in the config.
         overlap: Pixels that tiles share. Default: a quarter of the tile.
         bands: Numbers of the raster's bands, from 1. Default: the first three.
@@ -110,13 +114,18 @@ def finetune(
     reading = dict(tile=tile, overlap=overlap, bands=bands, bounds=bounds, nodata=nodata)
     raster = None
     if labels is not None:
-        raster = LabelledRaster(data, labels, label_options, reading, aoi, hold_out)
+        raster = LabelledRaster(data, labels, label_options, reading, aoi, hold_out, whole)
     else:
         changed = dict(aoi=aoi, hold_out=None if hold_out else False)
         _refuse_raster_options(label_options | reading | changed)
     path = _choose_config(Path(data), config, overwrite)
     source = _as_source(data=data, val=val, images=images, val_images=val_images)
     cfg = read_model(model, checkpoint)
+    if whole:
+        check_whole_training(cfg)
+        for name in ("tile", "overlap"):
+            if reading[name] is not None:
+                raise ArgumentError(name, "a raster that is trained whole has no tiles")
     if amp:
         check_half_precision(cfg, (cfg_options or {}).get("optim_wrapper.dtype"))
     folder = Path(work_dir or (cfg_options or {}).get("work_dir") or f"work_dirs/{path.stem}")
@@ -132,7 +141,7 @@ def finetune(
         check_is_new(folder)
         with restored_on_error(written):
             if raster is None:
-                _write_for_photos(path, cfg, source, objects, boxes)
+                _write_for_photos(path, cfg, source, objects, boxes, whole)
             else:
                 _write_for_raster(path, cfg, raster, tiles, boxes)
             with quiet():
@@ -177,7 +186,7 @@ def _as_source(**paths: str | Path | None) -> Source:
 
 
 def _write_for_photos(
-    config: Path, cfg: Config, source: Source, objects: Path, boxes: bool
+    config: Path, cfg: Config, source: Source, objects: Path, boxes: bool, whole: bool
 ) -> None:
     """Write the config of a fine-tuning on photos, and their objects to a folder."""
     is_detector = cfg.default_scope == "mmdet"
@@ -190,6 +199,8 @@ def _write_for_photos(
     dataset = read_dataset(source, is_detector, configured_classes(cfg) or ())
     values = adapt(cfg, dataset, boxes)
     values["large"] = scale_of_photos(cfg, dataset)
+    if whole:
+        adapt_to_whole(values)
     # With all keys, since mmengine keeps those of the base.
     files = {name: file and str(file) for name, file in vars(source).items()}
     values["source"] = dict(files, folder=str(objects))
@@ -205,6 +216,8 @@ def _write_for_raster(
     dataset = tiles.dataset
     values = adapt(cfg, dataset, boxes)
     adapt_to_tiles(values, cfg, tiles)
+    if raster.whole:
+        adapt_to_whole(values)
     values["source"] = dict(raster=str(raster.path))
     write_config(config, cfg, dataset, arguments_of(dataset, folder), values)
     say(f"{config.stem}: {dataset.describe()}")

@@ -10,6 +10,7 @@ from ..utils.config_parts import iter_parts, type_name
 from ..utils.model_input import ModelInput
 from ..weights.class_names import configured_classes
 from .adapting import median_scale
+from .whole_images import TILE
 
 if TYPE_CHECKING:
     from ..rasters.cutting import Tiles
@@ -29,6 +30,7 @@ class LabelledRaster(NamedTuple):
         reading: How the raster is read, by the names in `READING`. None is no value.
         aoi: Polygons within which the labels are complete, or None for the whole raster.
         hold_out: Whether to hold out labels for the validation.
+        whole: Whether it is one image, in place of tiles.
     """
 
     path: str | Path
@@ -37,6 +39,7 @@ class LabelledRaster(NamedTuple):
     reading: Mapping[str, Any]
     aoi: Any
     hold_out: bool
+    whole: bool
 
     def check_folder(self, folder: Path, overwrite: bool) -> None:
         """Check that a folder of tiles may be written, before a former one is put aside.
@@ -59,14 +62,18 @@ class LabelledRaster(NamedTuple):
         from ..rasters.labels import LabelFile
         from ..rasters.settings import resolve_settings
 
+        reading = dict(self.reading)
+        if self.whole:
+            reading["tile"] = TILE
         return cut_raster(
             self.path,
             LabelFile(self.labels, **self.label_options),
             folder,
-            resolve_settings(cfg, self.reading, trains=True),
+            resolve_settings(cfg, reading, trains=True),
             is_detector=cfg.default_scope == "mmdet",
             aoi=self.aoi,
             hold_out=self.hold_out,
+            whole=self.whole,
             model_classes=configured_classes(cfg) or (),
         )
 

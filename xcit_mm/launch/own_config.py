@@ -28,11 +28,12 @@ def write_config(
     Args:
         cfg: The model's own config, with its checkpoint as `load_from`.
         arguments: The arguments with which mmdet or mmseg reads 'train' and 'val'.
-        values: What `adapt` returns, `large`, the user's files as `source`, and for a labelled
-            raster `raster`.
+        values: What `adapt` returns, `large`, the user's files as `source`, for a labelled raster
+            `raster`, and if it is not 2 the `batch_size`.
     """
     optim_wrapper = cfg.get("optim_wrapper") or {}
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
+    batch_size = values.get("batch_size", _BATCH_SIZE)
     rate = 1e-4 if cfg.load_from else optim_wrapper["optimizer"]["lr"]
     constructor = "DefaultOptimWrapperConstructor"
     if cfg.load_from and has_pyramid(cfg):  # lower rates nearer to the image
@@ -42,8 +43,8 @@ def write_config(
         held_out=arguments.get("val", arguments["train"]),
         is_validated=dataset.val is not None,
         classes=dataset.classes,
-        max_iters=max(1000, 12 * len(dataset.train.images) // _BATCH_SIZE),
-        batch_size=_BATCH_SIZE,
+        max_iters=max(1000, 12 * len(dataset.train.images) // batch_size),
+        batch_size=batch_size,
         load_from=cfg.load_from,
         custom_imports=dict(imports=list(dict.fromkeys(["xcit_mm", *imports]))),
         learning_rate=rate,

@@ -1,8 +1,10 @@
 """Networks: `xcit` is the paper, `fast` the same in less time, `large` for images of any size,
-`large_training` for their gradients.
+`large_training` and `large_losses` for their gradients.
 
 A classifier, plain vision transformers under the pyramid of XCiT, built and prepared models.
 """
+
+from mmengine.registry import MODELS, Registry
 
 from .base import MIN_SIZE, Backbone
 from .build import backbone
@@ -10,6 +12,11 @@ from .classifier import XCiTClassifier
 from .prepare import prepare_for_inference
 from .timm_pyramid import TimmPyramid
 from .xcit import STRIDES, XCA, Pyramid, Trunk, XCiT, pyramid_levels
+
+# Classes that need mmseg. mmengine imports them when a config names one, as "xcit_mm.NAME".
+LAZY_MODELS = Registry(
+    "model", parent=MODELS, scope="xcit_mm", locations=["xcit_mm.models.segmentor"]
+)
 
 __all__ = [
     "MIN_SIZE",

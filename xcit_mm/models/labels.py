@@ -23,7 +23,11 @@ def has_plain_labels(model: Any) -> bool:
         from mmseg.models.decode_heads.decode_head import BaseDecodeHead
     except ModuleNotFoundError:
         return False
-    if type(model) is not EncoderDecoder or (model.test_cfg or {}).get("mode") == "slide":
+    kind: Any = type(model)
+    names = "predict", "inference", "encode_decode", "postprocess_result"
+    if any(getattr(kind, name, None) is not getattr(EncoderDecoder, name) for name in names):
+        return False
+    if (model.test_cfg or {}).get("mode") == "slide":
         return False
     head: Any = type(model.decode_head)
     methods = head.predict, head.predict_by_feat

@@ -72,6 +72,7 @@ def cut_raster(
     is_detector: bool,
     aoi: Polygons | None = None,
     hold_out: bool = True,
+    whole: bool = False,
     model_classes: Sequence[str] = (),
 ) -> Tiles:
     """Cut a labelled raster into a new folder of tiles to train on.
@@ -83,6 +84,8 @@ def cut_raster(
     Args:
         reading: What `resolve_settings` returns.
         aoi: The area in which the labels are complete. Default: the raster.
+        whole: Whether to write one image of all that is trained, in place of tiles, and one of what
+            is held out. They show the pixels around the area, too.
         model_classes: Classes of the model. If the labels have the same, they take their order.
 
     Raises:
@@ -101,11 +104,12 @@ def cut_raster(
         unfinished.mkdir()
         objects: dict[str, Any] = {}
         for split, part in parts.items():
-            tiles = _choose_tiles(_cut_into_tiles(part, tile, overlap), labels)
+            side, shared = (None, 0) if whole else (tile, overlap)
+            tiles = _choose_tiles(_cut_into_tiles(part, side, shared), labels)
             image_folder = unfinished / split if is_detector else unfinished / "images" / split
             write = write_objects if is_detector else write_maps
             with progress_bar(len(tiles), "tile", iterable=tiles) as bar:
-                images = write_images(raster, bar, image_folder)
+                images = write_images(raster, bar, image_folder, shows_all=whole)
                 objects[split] = write(unfinished, split, labels, images)
             count = len([*image_folder.iterdir()])
             say(f"{split}: {count} tiles; {len(tiles) - count} without data are left out")
@@ -170,12 +174,13 @@ def _divide(area: Any, labels: Labels) -> dict[str, Any]:
     return {split: part for split, part in parts.items() if part.area > 0}
 
 
-def _cut_into_tiles(area: Any, side: int, overlap: int) -> list[Tile]:
+def _cut_into_tiles(area: Any, side: int | None, overlap: int) -> list[Tile]:
+    """Cut an area into tiles, or without a side into one of all of it."""
     spans = []
     for start, stop in np.reshape(area.bounds, (2, 2)).T:
         first = int(start)
-        length = max(int(np.ceil(stop)) - first, side)
-        axis = tiles_along(length, side, overlap)
+        length = max(int(np.ceil(stop)) - first, side or 1)
+        axis = tiles_along(length, side or length, overlap)
         spans.append([slice(first + tile.start, first + tile.stop) for tile in axis])
     tiles = []
     for columns, rows in product(*spans):

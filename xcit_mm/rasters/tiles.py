@@ -32,11 +32,13 @@ Images = Iterable[tuple[Tile, Path, np.ndarray]]
 """Tiles, their images, and which pixels of each count, (h, w), bool."""
 
 
-def write_images(raster: Raster, tiles: Iterable[Tile], folder: Path) -> Images:
+def write_images(
+    raster: Raster, tiles: Iterable[Tile], folder: Path, shows_all: bool = False
+) -> Images:
     """Write the images of the tiles that have data in their area, and yield them.
 
     They are PNGs, or GeoTIFFs with a place if the raster is read as stored. Pixels outside of the
-    area are 0.
+    area are 0, unless an image `shows_all`.
     """
     from rasterio.windows import Window, transform
 
@@ -48,7 +50,8 @@ def write_images(raster: Raster, tiles: Iterable[Tile], folder: Path) -> Images:
         is_counted = has_data & in_area
         if not is_counted.any():
             continue
-        image[~in_area] = 0
+        if not shows_all:
+            image[~in_area] = 0
         path = folder / f"{stem}-{tile.rows.start}-{tile.columns.start}.png"
         if raster.raw:
             path = path.with_suffix(".tif")

@@ -1,0 +1,108 @@
+"""mmseg's segmentor, trained on whole images of any size.
+
+mmengine imports this module when a config names its class, since it needs mmseg.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mmseg.models import EncoderDecoder
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+from mmseg.models.losses import CrossEntropyLoss
+from torch import Tensor
+
+from . import LAZY_MODELS
+from .large_heads import pooled_head, replace_part
+from .large_losses import MARGIN, heads_of, losses_by_windows, losses_of
+from .locality import parts_that_see_windows
+from .xcit import STRIDES, Trunk, XCiT
+
+_OTHERWISE = "take FPNHead, or train EncoderDecoder"
+
+
+@LAZY_MODELS.register_module()
+class WholeImageEncoderDecoder(EncoderDecoder):
+    """mmseg's `EncoderDecoder` that trains on images of any size in bounded memory.
+
+    The trunk passes over an image in bands of rows, and pyramid, neck and heads over windows of its
+    maps. Losses and gradients are those of `EncoderDecoder`, to rounding. It has the same weights,
+    and predicts the same.
+
+        model = dict(
+            type="xcit_mm.WholeImageEncoderDecoder",
+            data_preprocessor=dict(size=None, size_divisor=32),
+            backbone=dict(with_cp="bands", norm_eval=True),
+        )
+
+    Args:
+        window: Side of the interiors of windows in pixels. Its value changes time and memory, not
+            gradients, unless BatchNorm of heads is in training mode: it sees a window as a batch.
+
+    Raises:
+        ValueError: If the backbone is no XCiT with `with_cp="bands"`, or a head or its loss sees
+            more than a part of an image.
+    """
+
+    def __init__(self, *args: Any, window: int = 448, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.window = window
+        name = type(self).__name__
+        if window < 1:
+            raise ValueError(f"{name} with {window=}: give a number of pixels")
+        backbone = self.backbone
+        if type(backbone) is not XCiT or backbone.with_cp != "bands":
+            fix = "give an XCiT with with_cp='bands' and norm_eval=True"
+            raise ValueError(f"{name} over another backbone: {fix}")
+        for head in heads_of(self).values():
+            check_loss(head)
+        check_locality(self.eval())
+        self.train()
+
+    def loss(self, inputs: Tensor, data_samples: Sequence[Any]) -> dict[str, Tensor]:
+        """Compute the losses of normalised images (B, in_channels, H, W).
+
+        Raises:
+            ValueError: If sides are no multiples of 32 pixels, or labels have another size.
+        """
+        size = inputs.shape[2:]
+        labels = [sample.gt_sem_seg.data.shape[1:] for sample in data_samples]
+        if any(side % STRIDES[-1] for side in size) or {*labels} != {size}:
+            problem = f"images of {tuple(size)} and labels of {tuple(labels[0])} pixels"
+            fix = "set data_preprocessor=dict(size=None, size_divisor=32)"
+            raise ValueError(f"{problem}: {fix}")
+        taps = Trunk.forward(self.backbone, inputs)
+        return losses_by_windows(self, taps, data_samples, self.window)
+
+
+def check_loss(head: Any) -> None:
+    """Raise ValueError unless the losses of a head are means over pixels that windows give."""
+    kind = type(head)
+    name = kind.__name__
+    methods = kind.loss, kind.loss_by_feat
+    if methods != (BaseDecodeHead.loss, BaseDecodeHead.loss_by_feat):
+        raise ValueError(f"{name} computes its loss in its own way: {_OTHERWISE}")
+    if head.sampler is not None:
+        problem = f"{type(head.sampler).__name__} in {name} selects pixels of the whole image"
+        raise ValueError(f"{problem}: set sampler=None")
+    for loss in losses_of(head):
+        is_mean = type(loss) is CrossEntropyLoss and loss.reduction == "mean"
+        if not is_mean or loss.use_sigmoid or loss.use_mask:
+            problem = f"{type(loss).__name__} in {name} is no plain mean over pixels"
+            raise ValueError(f"{problem}: set loss_decode=dict(type='CrossEntropyLoss')")
+
+
+def check_locality(model: Any) -> None:
+    """Raise ValueError unless neck and heads compute in windows what they compute in the image.
+
+    Args:
+        model: In eval mode.
+    """
+    for head in heads_of(model).values():
+        alone = replace_part(model, "decode_head", head)
+        alone._modules.pop("auxiliary_head", None)
+        found = parts_that_see_windows(alone, MARGIN)
+        if pooled_head(alone) or head.align_corners:
+            found.append(type(head).__name__)
+        if found:
+            problem = f"{found[0]} sees more than a window and {MARGIN} pixels around it"
+            raise ValueError(f"{problem}: {_OTHERWISE}")
