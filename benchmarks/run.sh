@@ -41,4 +41,10 @@ steps() {
 }
 steps --archs n12 s12 --patch-sizes 16 8 --sizes 1024 2048 4096
 steps --models semantic_fpn --archs n12 s12 --sizes 1024 2048
+processes() {
+    if [[ $wanted == "  " || $wanted == *" 13-processes "* ]]; then
+        "${BENCH_PYTHON:-python}" benchmarks/processes.py "$@" --out "$out/13-processes"
+    fi
+}
+processes --processes 1 2 --sizes 4096 --repeats 3
 "${BENCH_PYTHON:-python}" docs/readme_tables.py

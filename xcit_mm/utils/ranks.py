@@ -39,8 +39,8 @@ def rank_device() -> str | None:
 def all_ranks() -> Any | None:
     """Return torch.distributed's group of all processes of a run, or None for one process.
 
-    One process may work for days while others wait. What they exchange comes from files, so gloo
-    does it on GPUs too.
+    One process may work for days while others wait. What they exchange is on the CPU, since it
+    comes from files, so gloo is the backend on GPUs too.
     """
     if rank_and_size()[1] == 1:
         return None
@@ -135,7 +135,7 @@ class Ranks:
 
 @contextmanager
 def _lost_connections() -> Iterator[None]:
-    """Name the reason why torch.distributed fails while a run is going on."""
+    """Raise ConnectionError in place of what torch.distributed raises when a process has ended."""
     try:
         yield
     except RuntimeError as error:
