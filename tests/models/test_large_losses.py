@@ -291,7 +291,7 @@ def test_pools_coarser_maps_and_other_backbones_are_refused():
         build(cfg)
     cfg = config(WHOLE, auxiliary=AUXILIARY | dict(in_index=4))
     cfg.model.neck.num_outs = 5  # the last of stride 64, at whose cells windows do not start
-    with pytest.raises(ValueError, match="^FPN sees more than a window"):
+    with pytest.raises(ValueError, match="FPN sees more than a window"):
         build(cfg)
     cfg = config(WHOLE)
     cfg.model.backbone.with_cp = True
