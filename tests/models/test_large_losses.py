@@ -104,6 +104,7 @@ def worst_error(values: dict, expected: dict) -> float:
     [
         (dict(), 1),
         (dict(window=128, dropout_ratio=0.0), 1),
+        (dict(window=96), 1),
         (dict(window=9999, loss_decode=dict(type=CROSS_ENTROPY, avg_non_ignore=True)), 2),
         (
             dict(
@@ -273,7 +274,7 @@ def test_predictions_are_those_of_the_model_in_memory():
             dict(auxiliary=AUXILIARY | dict(num_convs=3, dilation=6, in_index=3)),
             "FCNHead sees more than a window and 128 pixels around it: take FPNHead",
         ),
-        (dict(window=0), "WholeImageEncoderDecoder with window=0: give a number of pixels"),
+        (dict(window=0), "WholeImageEncoderDecoder with window=0: give at least 32 pixels"),
     ],
 )
 def test_what_windows_cannot_train_is_named_when_built(head, problem):
@@ -282,11 +283,15 @@ def test_what_windows_cannot_train_is_named_when_built(head, problem):
     assert "\n" not in str(error.value)
 
 
-def test_pools_over_the_image_and_other_backbones_are_refused():
+def test_pools_coarser_maps_and_other_backbones_are_refused():
     cfg = upernet()
     cfg.model.update(type=WHOLE)
     cfg.model.backbone.update(with_cp="bands", norm_eval=True)
     with pytest.raises(ValueError, match="UPerHead sees more than a window and 128 pixels"):
+        build(cfg)
+    cfg = config(WHOLE, auxiliary=AUXILIARY | dict(in_index=4))
+    cfg.model.neck.num_outs = 5  # the last of stride 64, at whose cells windows do not start
+    with pytest.raises(ValueError, match="FPN sees more than a window"):
         build(cfg)
     cfg = config(WHOLE)
     cfg.model.backbone.with_cp = True

@@ -10,7 +10,7 @@ The largest maps are logits at the size of the image. So a window enlarges a ban
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +24,6 @@ from .xcit import STRIDES
 
 MARGIN = 128
 """Pixels around its interior that a window sees."""
-CELL = 64
-"""Interiors end at its multiples, in pixels, so that cells of windows are those of the image."""
 LOGITS = 2**20
 """Logits at full size at one time: 4 MiB, or those of 32 rows."""
 EPS = torch.finfo(torch.float32).eps
@@ -57,10 +55,11 @@ def split_image(height: int, width: int, side: int) -> list[Window]:
 
 
 def _split_axis(length: int, side: int) -> Iterator[tuple[slice, slice]]:
+    """Divide an axis at multiples of 32 pixels, where cells of the coarsest map end."""
+    cells = length // STRIDES[-1]
     count = math.ceil(length / side)
-    step = math.ceil(length / count / CELL) * CELL
-    for start in range(0, length, step):
-        stop = min(start + step, length)
+    seams = [number * cells // count * STRIDES[-1] for number in range(count + 1)]
+    for start, stop in pairwise(seams):
         yield slice(max(start - MARGIN, 0), min(stop + MARGIN, length)), slice(start, stop)
 
 

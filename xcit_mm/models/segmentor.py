@@ -43,12 +43,12 @@ class WholeImageEncoderDecoder(EncoderDecoder):
             more than a part of an image.
     """
 
-    def __init__(self, *args: Any, window: int = 448, **options: Any) -> None:
+    def __init__(self, *args: Any, window: int = 416, **options: Any) -> None:
         super().__init__(*args, **options)
         self.window = window
         name = type(self).__name__
-        if window < 1:
-            raise ValueError(f"{name} with {window=}: give a number of pixels")
+        if window < STRIDES[-1]:
+            raise ValueError(f"{name} with {window=}: give at least {STRIDES[-1]} pixels")
         backbone = self.backbone
         if type(backbone) is not XCiT or backbone.with_cp != "bands":
             fix = "give an XCiT with with_cp='bands' and norm_eval=True"
@@ -101,6 +101,8 @@ def check_locality(model: Any) -> None:
         alone = replace_part(model, "decode_head", head)
         alone._modules.pop("auxiliary_head", None)
         found = parts_that_see_windows(alone, MARGIN)
+        # A window may start in the middle of a cell of 64 pixels.
+        found += parts_that_see_windows(alone, MARGIN + STRIDES[-1])
         if pooled_head(alone) or head.align_corners:
             found.append(type(head).__name__)
         if found:
