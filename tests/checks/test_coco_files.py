@@ -110,6 +110,11 @@ def test_remote_and_panoptic_data_are_not_checked(option):
     assert any("is not checked" in finding.text for finding in notes)
 
 
+def test_a_remote_json_of_an_evaluator_stops_no_training():
+    remote = "val_evaluator.ann_file=s3://bucket/val.json"
+    assert failures(MASK_RCNN, remote) == failures(MASK_RCNN)
+
+
 def test_a_class_of_crowds_alone_is_a_failure_and_other_crowds_are_a_note():
     """As CVAT's brush writes all objects. In tiles of a raster, edges make crowds of objects."""
 

@@ -32,6 +32,13 @@ def test_the_data_give_classes_splits_schedule_and_work_folder(trained, own_data
     assert cfg.large == dict(scale=1.667, pixel_size=None)  # photos of 96 pixels become 160
 
 
+def test_a_config_starts_from_the_weights_that_it_names(trained, own_data, start):
+    _, weights = find_model(str(trained))
+    config = trained / "mine.py"
+    config.write_text(f"{config.read_text()}\nload_from = {weights!r}\n")
+    assert start("finetune", config, *own_data).load_from == weights
+
+
 def test_a_short_schedule_reaches_its_rate(trained, own_data, start, folder):
     """A user edits max_iters in the file to try a training."""
     start("finetune", trained, *own_data)

@@ -202,6 +202,15 @@ def test_changed_layers_are_refused(name, change):
         large_taps(model, lambda first, last: None, 300, 200)
 
 
+@pytest.mark.parametrize("name", ["patch_embed.proj", "fpn1", "blocks.1.mlp"])
+def test_added_layers_are_refused(name):
+    """A layer that reads further rows would see zeros at the edges of bands."""
+    model = build()
+    model.get_submodule(name).add_module("added", nn.Conv2d(128, 128, 3, padding=1))
+    with pytest.raises(ValueError, match=f"^{re.escape(name)}.added has hooks, adapters or layers"):
+        large_taps(model, lambda first, last: None, 300, 200)
+
+
 def test_other_networks_and_trainings_are_refused():
     own_class = build()
     own_class.__class__ = OwnTrunk

@@ -341,7 +341,7 @@ def test_a_model_by_its_name_and_paths_as_text_predict_in_silence(
 
 @pytest.mark.parametrize("name", ["checkpoint", "device"])
 def test_a_predictor_has_its_own_checkpoint_and_device(name, predictors, photos, out):
-    with pytest.raises(ArgumentError, match=f"^{name}: is for the name of a model"):
+    with pytest.raises(ArgumentError, match=f"^{name}: a Predictor has its own"):
         predict_many(predictors["seg"], photos, out, **{name: "cpu"})
 
 

@@ -104,7 +104,7 @@ def test_a_window_of_a_map_is_that_of_the_whole_map(photo):
         part = image.predict(slice(100, 301), slice(-250, None))
     assert np.array_equal(part.segmentation, everything.segmentation[100:301, -250:])
     assert np.array_equal(part.image, photo[100:301, -250:])
-    with pytest.raises(ValueError, match="is not seen: predict inside of `with"):
+    with pytest.raises(ValueError, match="is closed: predict inside the block `with"):
         image.result()
 
 

@@ -54,3 +54,8 @@ def test_pipelines_of_both_libraries_accept_the_result_without_warnings(pack, tm
         packed = Compose(steps)(image)
     assert packed["inputs"][4, 2].float().tolist() == [50200 + column for column in range(7)][::-1]
     assert packed["data_samples"].img_shape == (5, 7)
+
+
+def test_a_band_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"a\.tif has 3 bands: it has no \[5\]"):
+        loader(bands=(1, 5))(write(tmp_path / "a.tif", 3))

@@ -110,6 +110,13 @@ def test_values_are_scaled_or_stay_as_stored(bands, options, expected, valid, pa
     assert image.dtype == (stored.dtype if "raw" in options else np.uint8)
 
 
+@pytest.mark.parametrize("nodata", [np.nan, np.inf])
+def test_a_nodata_value_that_is_not_finite_is_refused(nodata, path):
+    save(path, np.ones((1, 3, 3), np.float32))
+    with pytest.raises(ValueError, match=r"^nodata: .* such pixels have no data anyway"):
+        Raster(path, nodata=nodata, bounds=(0, 1), channels=1)
+
+
 class TestMask:
     """Pixels have data where GDAL says so."""
 

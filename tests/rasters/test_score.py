@@ -131,7 +131,7 @@ def test_one_of_several_layers_is_named_and_its_shapes_repaired(result, tmp_path
     shapes = [crossing, *boxes(20), shapely.Point(0, 0), None]
     classes = {"class": ["oak", "fir", "fir", "fir"]}
     in_pixels(shapes, **classes).to_file(labels, layer="fields")
-    with pytest.raises(ValueError, match="has the layers points, fields: name one of them"):
+    with pytest.raises(ValueError, match="has several layers: name one of points, fields"):
         score_raster(result, labels)
     assert score_raster(result, labels, layer="fields").loc["all", "matched"] == 2
     assert "l.gpkg: 2 of 4 shapes are left out" in capsys.readouterr().err

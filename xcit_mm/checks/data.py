@@ -39,7 +39,8 @@ def _check_dataset(dataset: ConfiguredData, heads: Mapping[str, nn.Module]) -> F
 
 def _check_jsons(dataset: ConfiguredData) -> Findings:
     """Check the json and the photos of a data set, and other jsons that its split is scored by."""
-    scored_jsons = [os.path.realpath(path) for path in dataset.split.scored_jsons]
+    local = [path for path in dataset.split.scored_jsons if "://" not in path]
+    scored_jsons = [os.path.realpath(path) for path in local]
     for path in dict.fromkeys([dataset.json_path, *scored_jsons]):
         coco = dataset.coco if path == dataset.json_path else read_coco(Path(path))
         yield from check_categories(path, coco, dataset)

@@ -93,7 +93,7 @@ def read_coco(path: Path) -> CocoFile:
 def write_coco(
     path: Path, classes: Sequence[str], images: list[CocoImage], annotations: list[Annotation]
 ) -> CocoFile:
-    """Write a file, and return its content.
+    """Write a COCO json, and return its content.
 
     Annotations and classes are numbered from 1, as pycocotools needs them.
     """

@@ -54,7 +54,7 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
         if source.val is not None:
             val = _read_objects(source.val, source.val_images or source.images)
     else:
-        recipe = "docs/recipes.md converts Pascal VOC, labelme and CreateML"
+        recipe = "docs/recipes.md shows how to convert Pascal VOC, labelme and CreateML"
         raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {recipe}")
     for split, name in ((train, "training"), (val, "validation")):
         if split is not None and not split.annotations:

@@ -81,7 +81,7 @@ def _at_any_score(model: Any) -> Iterator[None]:
 
 
 def _meta(image: Tensor) -> dict[str, Any]:
-    """Return what mmdet and mmseg know about images that were not resized."""
+    """Return the metadata that mmdet and mmseg expect for images that were not resized."""
     size = tuple(image.shape[2:])
     return dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
 

@@ -100,7 +100,7 @@ class Model:
         }
         unsupported = self.facts["unsupported"]
         if unsupported:
-            raise ValueError(f"{path} needs {unsupported}: add it to this script")
+            raise ValueError(f"{path} needs {unsupported}, which is not in this script: add it")
         self.classes: list[str] = self.facts["classes"]
 
     def __call__(self, image: np.ndarray, min_score: float = 0.0) -> Arrays:

@@ -55,8 +55,8 @@ def check_types(part: Any, where: str = "model") -> None:
     if key in TYPES:
         name = type_name(dict(type=key) | part)  # an nms without a type is 'nms'
         if name not in TYPES[key]:
-            supported = f"only {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
-            raise ValueError(f"{where}.type={name!r} cannot be exported: {supported}")
+            fix = f"choose one of {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
+            raise ValueError(f"{where}.type={name!r} cannot be exported: {fix}")
     for name, value in part.items():
         if name not in ("backbone", "neck", "train_cfg", "data_preprocessor"):
             check_types(value, f"{where}.{name}")

@@ -27,7 +27,7 @@ _WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")
 def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
     """Read the config of a model to fine-tune, with the weights to start from as `load_from`.
 
-    A config alone starts from the weights that it names itself: its `load_from` is None.
+    A config alone starts from the weights that it names itself.
 
     Raises:
         FileNotFoundError: If files are missing.
@@ -41,7 +41,7 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
     cfg = read_config(config)
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):
         raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
-    cfg.load_from = checkpoint
+    cfg.load_from = checkpoint or cfg.get("load_from")
     return cfg
 
 

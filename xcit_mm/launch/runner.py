@@ -72,9 +72,10 @@ def build_runner(cfg: Config) -> Runner:
 
 
 def _only_counts_masks(cfg: Config) -> bool:
-    """Return whether masks are scored by CocoMetric, and no hook draws them or may read them.
+    """Return whether only CocoMetric uses the predicted masks: no hook draws them or may read them.
 
-    Then they need not be tensors of the photo's size: 4.8 GB for 100 objects in 8000 x 6000 pixels.
+    If so, they need not be tensors of full size, which take 4.8 GB for 100 objects in a photo of
+    8000 x 6000 pixels.
     """
     metrics = evaluators(cfg, "val") + evaluators(cfg, "test")
     hooks = cfg.get("default_hooks") or {}

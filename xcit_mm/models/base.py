@@ -38,7 +38,7 @@ def to_increasing(name: str, values: object, choices: Sequence[int]) -> tuple[in
         shown = f"{choices[0]} to {choices[-1]}"
     increasing = [choice for choice in choices if choice in wanted]
     if not increasing or increasing != wanted:
-        fix = f"give increasing numbers out of {shown}, or {DELETE_HINT}"
+        fix = f"choose from {shown} in increasing order, or give {DELETE_HINT}"
         raise ValueError(f"{name}={values!r}: {fix}")
     return tuple(increasing)
 
@@ -164,7 +164,7 @@ class Backbone(BaseModule):
         if self._valid is None:
             return None
         if torch.is_grad_enabled():
-            raise RuntimeError("pixels are left out in inference only: call under torch.no_grad()")
+            raise RuntimeError("masks work in inference only: call the model under torch.no_grad()")
         batch, _, height, width = x.shape
         shapes = [tuple(mask.shape) for mask in self._valid]
         if len(shapes) != batch or any(h > height or w > width for h, w in shapes):

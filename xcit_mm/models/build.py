@@ -76,13 +76,14 @@ def backbone(
 
 
 def load_model(cfg: Config, checkpoint: str | Path) -> nn.Module:
-    """Build the detector, segmentor or classifier of a config with its weights, on the CPU in eval
-    mode.
+    """Build the detector, segmentor or classifier of a config, with weights, in eval mode.
+
+    It is on the CPU.
 
     Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If the model cannot be built, or the checkpoint does not fill it or has learned
-            other classes than those that the config tests.
+        FileNotFoundError: If the checkpoint does not exist.
+        ValueError: If the model cannot be built, the checkpoint does not have all of its weights,
+            or it was trained on other classes than the config's test data have.
     """
     model = _build_part(cfg, _without_init_cfg(cfg))
     saved = load_checkpoint(checkpoint)

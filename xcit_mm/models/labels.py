@@ -15,7 +15,7 @@ LOGITS = 2**24
 
 
 def has_plain_labels(model: Any) -> bool:
-    """Return whether labels are the classes of the largest logits, as mmseg computes them."""
+    """Return whether a model labels each pixel by its largest logit, as EncoderDecoder does."""
     if not hasattr(model, "decode_head"):  # a detector does not need to import mmseg
         return False
     try:

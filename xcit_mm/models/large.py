@@ -170,8 +170,10 @@ def check_trunk(trunk: Any, is_training: bool = False) -> None:
         problem = f"{network} is no class of XCiT's own, and sees only whole images"
         raise ValueError(f"{problem}: {otherwise}")
     layers = dict(trunk.named_modules())
-    for name, new in _build_again(trunk).named_modules():
+    papers = dict(_build_again(trunk).named_modules())
+    for name in {**papers, **layers}:  # also layers that were added
         own: Any = layers.get(name)
+        new = papers.get(name)
         is_same = _form(own) == _form(new) and not is_hooked(own, (refuse_training,))
         if not is_same or (type(own) is XCA and not fast.is_unmodified(own)):
             problem = f"{name or network} has hooks, adapters or layers other than the paper's"

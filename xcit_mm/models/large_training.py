@@ -90,10 +90,16 @@ def check_training(trunk: Any) -> None:
 
 
 def storage(x: Tensor, blocks: int) -> Any:
-    """Return a context that stores the tokens before each block where all fit, or raise OSError.
+    """Return a context that keeps the input tokens of each block where those of all blocks fit.
+
+    They stay on the device, or move to main memory or to temporary files.
 
     Args:
-        x: Tokens (B, h, w, C) before a block.
+        x: Input tokens (B, h, w, C) of a block.
+        blocks: Number of blocks.
+
+    Raises:
+        OSError: If the disk is too small for the temporary files.
     """
     device = x.device
     size = x.nbytes * blocks

@@ -491,7 +491,7 @@ def taps_and_strides(
 # torch.compile (2.1).
 @torch.jit.script_if_tracing
 def pad_small_sides(x: Tensor, least: int) -> Tensor:
-    """Pad images (B, C, H, W) with zeros at right and bottom to sides of `least` pixels."""
+    """Pad images (B, C, H, W) with zeros, right and bottom, to at least `least` pixels a side."""
     height, width = x.shape[2], x.shape[3]
     if height >= least and width >= least:
         return x[:]  # a trace tells the padded image from `x` only if it is another tensor
@@ -585,7 +585,7 @@ def _apply_level(level: nn.Sequential, tap: Tensor, valid: Tensor | None) -> Ten
     x = level(tap)
     scale = x.shape[-1] // tap.shape[-1]
     if scale == 0:
-        fix = "with masks, only nn.MaxPool2d leaves pixels out"
+        fix = "use nn.MaxPool2d, or predict without masks"
         raise ValueError(f"the pyramid pools by {type(level[0]).__name__}: {fix}")
     return keep_valid(x, valid.repeat_interleave(scale, 2).repeat_interleave(scale, 3))
 

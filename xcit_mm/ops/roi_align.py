@@ -91,7 +91,8 @@ def _check_rois(rois: Tensor, images: int, aligned: bool) -> None:
     if not valid.all():
         roi = f"RoI {rois[~valid][0].tolist()} (image, x1, y1, x2, y2)"
         order = ", with x1 <= x2 and y1 <= y2" if aligned else ""
-        raise ValueError(f"{roi}: must be finite and of one of {images} images{order}")
+        rule = f"values must be finite, and the image from 0 to {images - 1}{order}"
+        raise ValueError(f"{roi} is invalid: {rule}")
 
 
 def _iter_windows(

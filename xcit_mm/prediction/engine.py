@@ -133,10 +133,10 @@ class Engine:
         return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
 
     def _check_health(self, failure: str) -> None:
-        """Raise RuntimeError if a failure is not that of an image: this process must end.
+        """Raise RuntimeError if an image did not cause a failure, so that this process must end.
 
-        A process that reads has died: torch raises wherever this process is. Or the GPU is unusable
-        for this process, as after an illegal memory access.
+        Either a process that reads images has died, which torch reports at any point, or the GPU is
+        unusable for this process, as after an illegal memory access.
         """
         fix = "the next call predicts the images in flight last, alone"
         if not all(reader.is_alive() for reader in self._readers):

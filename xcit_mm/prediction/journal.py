@@ -106,7 +106,10 @@ def list_pending(
 
 
 def _check_names(items: Sequence[Item], records: Mapping[str, dict[str, Any]]) -> None:
-    """Raise ArgumentError unless names and ids mean the images that they mean in records."""
+    """Raise ArgumentError if a name or id belongs to another image in the records.
+
+    So it does if the id of an image has changed.
+    """
     path_of_name = {record["name"]: path for path, record in records.items()}
     path_of_id = {record["id"]: path for path, record in records.items()}
     for item in items:

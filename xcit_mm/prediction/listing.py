@@ -30,7 +30,7 @@ class Item(NamedTuple):
 
     @property
     def checksum(self) -> int:
-        """A number of the path, as processes of any run compute it."""
+        """CRC-32 of the path, the same in every process and every run."""
         return crc32(os.fsencode(self.path))
 
 

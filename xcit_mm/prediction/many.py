@@ -160,7 +160,10 @@ def _predict_pending(
 
 
 def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[int]:
-    """Return the ids of the classes in COCO files: by name in a json's categories, or from 1 on."""
+    """Return the category id of each class for COCO files.
+
+    Ids are looked up by name in `categories`. If there are none, classes are numbered from 1.
+    """
     names = predictor.names
     if not predictor.is_detector:
         return list(range(len(names)))  # the values of the maps

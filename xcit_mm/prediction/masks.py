@@ -29,7 +29,7 @@ class Crop(NamedTuple):
 
 
 def crop_of(masks: np.ndarray | sv.CompactMask, number: int) -> Crop:
-    """Return a mask of an array (n, H, W), whole, or of compact masks, in its box."""
+    """Return mask `number`: from an array (n, H, W) in full size, or if compact in its box."""
     if isinstance(masks, np.ndarray):
         return Crop(0, 0, masks[number])
     left, top = masks.offsets[number].tolist()

@@ -252,7 +252,7 @@ class Predictor:
 
     @cached_property
     def _whole_view(self) -> View:
-        """How a predictor of photos sees a large image."""
+        """The view in which a model for photos predicts a large image whole."""
         check_whole(self.model)
         view = choose_view(self.cfg, self.model, self.preprocess, whole=True)
         say(str(view))
@@ -314,7 +314,7 @@ def as_predictor(
         return Predictor.from_pretrained(model, checkpoint, device)
     for name, value in dict(checkpoint=checkpoint, device=device).items():
         if value is not None:
-            raise ArgumentError(name, "is for the name of a model: a Predictor has its own")
+            raise ArgumentError(name, "a Predictor has its own: leave it out")
     return model
 
 

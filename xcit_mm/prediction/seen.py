@@ -93,9 +93,9 @@ class Seen(ABC):
         return self._spread(length, span or slice(0, length))
 
     def parts(self, places: Places, mask: Mask | None = None) -> Iterator[Part]:
-        """Predict the windows at places that have data which is asked for, by default all data."""
+        """Predict the windows at places that have data inside the mask, by default any data."""
         if not self._is_open:
-            raise ValueError("the image is not seen: predict inside of `with ... as seen:`")
+            raise ValueError("the image is closed: predict inside the block `with ... as seen:`")
         return self._predict_windows(places, mask)
 
     def _read(

@@ -28,13 +28,17 @@ class LoadRasterFromFile:
         """Add `img` (H, W, bands), `img_shape` and `ori_shape` to a dictionary with `img_path`.
 
         Raises:
-            OSError: If GDAL cannot read the file, or it has no such band.
-            ValueError: If the file holds several rasters, such as the pages of a TIFF.
+            OSError: If GDAL cannot read the file.
+            ValueError: If the file does not have one of `bands`, or holds several rasters, such as
+                the pages of a TIFF.
         """
         from .gdal import gdal, open_raster  # which `import xcit_mm` does not need
 
         path = results["img_path"]
         with gdal(path), open_raster(path) as file:
+            missing = set(self.bands or ()).difference(file.indexes)
+            if missing:
+                raise ValueError(f"{path} has {file.count} bands: it has no {sorted(missing)}")
             image = np.ascontiguousarray(file.read(self.bands).transpose(1, 2, 0))
         if self.to_float32:
             image = image.astype(np.float32)

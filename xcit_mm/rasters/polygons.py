@@ -50,7 +50,8 @@ def read_polygons(source: Polygons, crs: Any, layer: str | None = None) -> Any:
     polygons = placed[placed.geom_type.isin(["Polygon", "MultiPolygon"])]
     if len(polygons) < len(table):
         count = f"{len(table) - len(polygons)} of {len(table)} shapes"
-        say(f"{name_of(source)}: {count} are left out: no polygons, or not on the raster's map")
+        why = "they are no polygons, are empty, or do not fit the raster's coordinate system"
+        say(f"{name_of(source)}: {count} are left out, because {why}")
     return polygons
 
 
@@ -60,9 +61,10 @@ def _read_file(path: str | Path, layer: str | None) -> Any:
 
     layers = geopandas.list_layers(path)
     names = layers["name"][layers["geometry_type"].notna()].tolist()
-    if layer is None and len(names) != 1:
-        shown = ", ".join(names) or "no shapes"
-        raise ArgumentError("layer", f"{path} has the layers {shown}: name one of them")
+    if not names:
+        raise ValueError(f"{path} has no layer with shapes: give a file with polygons")
+    if layer is None and len(names) > 1:
+        raise ArgumentError("layer", f"{path} has several layers: name one of {', '.join(names)}")
     return geopandas.read_file(path, layer=layer or names[0])
 
 

@@ -241,7 +241,7 @@ class _Run:
         return self._seen_area.intersects(box_of(row, column))
 
     def _predict_row(self, row: Window, columns: list[Window]) -> bytes:
-        """Return the content of a row's file: objects or classes."""
+        """Predict the windows of a row, and return the content of its file: objects or classes."""
         places = ((row, column) for column in columns)
         parts = self._seen.parts(places, lambda *place: covers(self._seen_area, *place))
         scale = self._seen.scale
@@ -258,7 +258,7 @@ class _Run:
         return maps.encode_labels(interiors)
 
     def join(self) -> None:
-        """Join the files of all rows to the result, in the first process."""
+        """Join the files of all rows into the result. Only the first process does this."""
         if not is_first():
             return
         result = self._out, self._files, self._raster, self._made_from

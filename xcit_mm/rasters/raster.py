@@ -119,10 +119,10 @@ class Raster:
         raise ValueError(f"{self.path} {problem}: convert it by `{command} OUT.tif`")
 
     def _is_mask(self, band: int) -> bool:
-        """Return whether at least half of a band's values other than 0 are the same, in a sample.
+        """Return whether a band is a mask: at least half of its sampled nonzero values are equal.
 
-        A mask may have soft edges. An infrared band has many values, and some programs mark it as
-        alpha.
+        A mask may have soft edges, so not all values need to be equal. An infrared band, which some
+        programs mark as alpha, has many different values.
         """
         values = np.array([self._file.read(band, window=square) for square in self._squares()])
         _, counts = np.unique(values[values != 0], return_counts=True)
@@ -142,7 +142,11 @@ class Raster:
         return chosen
 
     def _check_nodata(self, nodata: float) -> None:
-        """Print a line if no pixel of a sample has the value, and the file does not declare it."""
+        """Say a line if no pixel in a sample has the value, and the file does not declare it."""
+        if not np.isfinite(nodata):
+            raise ArgumentError(
+                "nodata", f"{nodata}: such pixels have no data anyway: leave it out"
+            )
         sample = self.sample
         is_found = (sample == nodata).all(axis=0).any() or nodata in self._file.nodatavals
         if sample.size and not is_found:

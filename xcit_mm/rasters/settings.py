@@ -46,7 +46,8 @@ def resolve_settings(
     unknown = settings.keys() - {*READING}
     if unknown:
         known = ", ".join(READING)
-        raise ValueError(f"raster = dict({preview(unknown)}=...) in the config: give {known}")
+        problem = f"raster in the config has the unknown options {preview(unknown)}"
+        raise ValueError(f"{problem}: choose from {known}")
     if trains and "tile" not in settings:
         fix = "give the size of the images that the model was trained on, in pixels"
         raise ArgumentError("tile", f"the config has no raster = dict(tile=...): {fix}")

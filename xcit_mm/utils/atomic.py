@@ -85,7 +85,7 @@ def restored_on_error(paths: Iterable[Path]) -> Iterator[None]:
             if kept.exists():
                 kept.rename(path)
         for folder in new_folders:
-            with suppress(OSError):  # it has files of others
+            with suppress(OSError):  # not empty: another program wrote files there
                 folder.rmdir()
         raise
     for kept in former.values():

@@ -36,7 +36,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def score(text: str) -> float:
-    """Parse a score, as the type of an option."""
+    """Parse an option that must be a score from 0 to 1."""
     value = float(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not a score from 0 to 1")

@@ -59,7 +59,7 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
 
 
 def check_keys(options: Iterable[str]) -> None:
-    """Raise ArgumentError if no part of a run has the name of an option, a dotted key."""
+    """Raise ArgumentError if no part of a run has the first name of an option, a dotted key."""
     for key in options:
         # It is mistyped, or it is a variable whose value other parts of the config have copied.
         if key.partition(".")[0] not in _READ_KEYS:

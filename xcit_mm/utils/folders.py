@@ -50,7 +50,7 @@ def open_folder(
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove all that a folder holds, except for its lock."""
+    """Remove everything in a folder except its lock."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

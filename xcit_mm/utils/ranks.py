@@ -102,14 +102,16 @@ class Ranks:
         return self.gather(result)[0]
 
     def exchange(self, before: Tensor, after: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Give a tensor to the process before this one and one to that after it, for theirs.
+        """Exchange tensors with the previous and the next process.
 
         Args:
-            count: How many processes take part, from the first on. The others call it too.
+            before: Tensor for the previous process.
+            after: Tensor for the next process.
+            count: Number of processes that take part, from the first on. The others call it too.
 
         Returns:
-            The tensors of the process before and of that after, which have the same shape. If there
-            is none, they have no rows.
+            The tensors from the previous and the next process. They have the shapes of `before` and
+            `after`, or no rows if there is no such process.
         """
         device = torch.device("cpu")
         if self.size > 1 and dist.get_backend(self._group) == "nccl":
