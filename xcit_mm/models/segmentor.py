@@ -26,7 +26,7 @@ class WholeImageEncoderDecoder(EncoderDecoder):
 
     The trunk passes over an image in bands of rows, and pyramid, neck and heads over windows of its
     maps. Losses and gradients are those of `EncoderDecoder`, to rounding. It has the same weights,
-    and predicts the same.
+    and predicts the same. In a config::
 
         model = dict(
             type="xcit_mm.WholeImageEncoderDecoder",
