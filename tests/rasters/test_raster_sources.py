@@ -1,57 +1,31 @@
 """A raster at a URL, and two commands that write one result at once."""
 
-import functools
-import http.server
-import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import range_server
 from helpers.raster_files import UTM, noise, read_map, save
 
 from xcit_mm import predict_raster
 
 
-class RangeHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves parts of files, as GDAL asks for them."""
-
-    def do_GET(self) -> None:
-        requested = self.headers.get("Range")
-        if requested is None:
-            super().do_GET()
-            return
-        content = Path(self.translate_path(self.path)).read_bytes()
-        first, _, last = requested.removeprefix("bytes=").partition("-")
-        part = content[int(first) : int(last or len(content)) + 1]
-        self.send_response(206)
-        span = f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}"
-        self.send_header("Content-Range", span)
-        self.send_header("Content-Length", str(len(part)))
-        self.end_headers()
-        self.wfile.write(part)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
-def server(tmp_path) -> Iterator[str]:
+def server(tmp_path, monkeypatch) -> Iterator[str]:
     """Address of a server of the folder of a test, in a process of its own."""
-    handler = functools.partial(RangeHandler, directory=tmp_path)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        context = multiprocessing.get_context("fork")
-        process = context.Process(target=running.serve_forever, daemon=True)
-        process.start()
-        yield f"http://127.0.0.1:{running.server_port}"
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("GDAL_HTTP_TIMEOUT", "30")
+    command = [sys.executable, "-u", range_server.__file__, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
         process.kill()
 
 
-def test_a_raster_at_a_url_has_the_map_of_the_file(models, server, tmp_path, monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_a_raster_at_a_url_has_the_map_of_the_file(models, server, tmp_path):
     raster = save(tmp_path / "a.tif", noise(3, 96, 130), **UTM)
     config, checkpoint = models["seg"]
     options = dict(checkpoint=checkpoint, device="cpu", tile=96)
