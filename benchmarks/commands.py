@@ -12,7 +12,6 @@ which the rows of other models, sizes and modes stay.
 """
 
 import argparse
-import csv
 import os
 import shutil
 import subprocess
@@ -26,8 +25,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from csv_rows import write_row
 
 ROOT = Path(__file__).parents[1]
+CASE = ("model", "size", "mode")
+COSTS = ("seconds", "cpu_seconds", "memory_gb", "files_gb")
 CONFIGS = {
     "semantic_fpn": "semantic_fpn/fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py",
     "upernet": "upernet/upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512.py",
@@ -154,20 +156,6 @@ def measure(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
                 yield dict(model=name, size=side, mode=mode) | measured
 
 
-def write_row(path: Path, row: dict[str, Any]) -> None:
-    """Add a row to a csv in place of that of the same model, size and mode."""
-    rows = []
-    if path.exists():
-        with path.open() as file:
-            rows = list(csv.DictReader(file))
-    keys = ("model", "size", "mode")
-    others = [old for old in rows if any(old[key] != str(row[key]) for key in keys)]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(row))
-        writer.writeheader()
-        writer.writerows([*others, row])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -183,7 +171,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for row in measure(args, Path(folder)):
             print(row, flush=True)
-            write_row(Path(f"{args.out}.csv"), row)
+            write_row(Path(f"{args.out}.csv"), row, CASE, COSTS)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ neither. Writes OUT.csv, in which the rows of other cases stay.
 """
 
 import argparse
-import csv
 import itertools
 import json
 import resource
@@ -24,12 +23,14 @@ from typing import Any
 
 import torch
 from benchmark import _memory
+from csv_rows import write_row
 from torch import Tensor, nn
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "configs" / "semantic_fpn" / "fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py"
 MODES = {"False": False, "True": True, "bands": "bands", "windows": "bands"}
 KEYS = ("model", "arch", "patch_size", "size", "with_cp")
+COSTS = ("cpu_seconds", "memory_gb")
 
 
 def build(case: dict[str, Any]) -> Any:
@@ -112,19 +113,6 @@ def run(case: dict[str, Any]) -> dict[str, float]:
     return json.loads(process.stdout.splitlines()[-1])
 
 
-def write_row(path: Path, row: dict[str, Any]) -> None:
-    """Add a row to a csv in place of that of the same case."""
-    rows = []
-    if path.exists():
-        with path.open() as file:
-            rows = list(csv.DictReader(file))
-    others = [old for old in rows if any(old[key] != str(row[key]) for key in KEYS)]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*KEYS, "cpu_seconds", "memory_gb"])
-        writer.writeheader()
-        writer.writerows([*others, row])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -149,7 +137,7 @@ def main() -> None:
         case = dict(zip(KEYS, values, strict=True))
         row = case | run(case | dict(memory=args.memory))
         print(row, flush=True)
-        write_row(Path(f"{args.out}.csv"), row)
+        write_row(Path(f"{args.out}.csv"), row, KEYS, COSTS)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ mIoU of the 12 classes, IoU of the class that depends on the whole, and accuracy
 """
 
 import argparse
-import csv
 import time
 from collections.abc import Iterator
 from itertools import product
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import torch
+from csv_rows import write_row
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 from torch import Tensor
@@ -41,6 +41,7 @@ CROP = 256
 CROPS = 6  # have the pixels of a mosaic
 OVERLAP = 64  # of tiles
 KEYS = ("seed", "trained", "predicted")
+COSTS = ("miou", "darker_iou", "accuracy", "cpu_seconds")
 
 
 class Photo(NamedTuple):
@@ -203,19 +204,6 @@ def run(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield names | score(model, mosaics, predicted) | dict(cpu_seconds=seconds)
 
 
-def write_row(path: Path, row: dict[str, Any]) -> None:
-    """Add a row to a csv in place of that of the same case."""
-    rows = []
-    if path.exists():
-        with path.open() as file:
-            rows = list(csv.DictReader(file))
-    others = [old for old in rows if any(old[key] != str(row[key]) for key in KEYS)]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(row))
-        writer.writeheader()
-        writer.writerows([*others, row])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -231,7 +219,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for row in run(args):
         print(row, flush=True)
-        write_row(Path(f"{args.out}.csv"), row)
+        write_row(Path(f"{args.out}.csv"), row, KEYS, COSTS)
 
 
 if __name__ == "__main__":
