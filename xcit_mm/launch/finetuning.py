@@ -4,11 +4,11 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from mmengine.config import Config
 
-from ..datasets import Source, arguments_of, read_dataset, suggest_files, write_dataset
+from ..datasets import Dataset, Source, arguments_of, read_dataset, suggest_files, write_dataset
 from ..datasets.dataset import PAGE
 from ..utils.atomic import restored_on_error
 from ..utils.configs import check_keys
@@ -23,6 +23,10 @@ from .resume_point import check_is_new
 from .runner import build_runner, read_run
 from .training import check_half_precision, prepare, run
 from .whole_images import adapt_to_whole, check_whole_training
+
+# The data set of a fine-tuning, the arguments with which the library reads it, and the values that
+# the config gets.
+_Adapted: TypeAlias = tuple[Dataset, dict[str, dict[str, Any]], dict[str, Any]]
 
 
 def finetune(
@@ -116,8 +120,10 @@ def finetune(
     if labels is not None:
         raster = LabelledRaster(data, labels, label_options, reading, aoi, hold_out, whole)
     else:
-        changed = dict(aoi=aoi, hold_out=None if hold_out else False)
-        _refuse_raster_options(label_options | reading | changed)
+        given = label_options | reading | dict(aoi=aoi)
+        if not hold_out:
+            given["hold_out"] = hold_out
+        _refuse_raster_options(given)
     path = _choose_config(Path(data), config, overwrite)
     source = _as_source(data=data, val=val, images=images, val_images=val_images)
     cfg = read_model(model, checkpoint)
@@ -141,9 +147,13 @@ def finetune(
         check_is_new(folder)
         with restored_on_error(written):
             if raster is None:
-                _write_for_photos(path, cfg, source, objects, boxes, whole)
+                dataset, arguments, values = _adapt_to_photos(cfg, source, objects, boxes)
             else:
-                _write_for_raster(path, cfg, raster, tiles, boxes)
+                dataset, arguments, values = _adapt_to_raster(cfg, raster, tiles, boxes)
+            if whole:
+                adapt_to_whole(values)
+            write_config(path, cfg, dataset, arguments, values)
+            say(f"{path.stem}: {dataset.describe()}")
             with quiet():
                 run_cfg = read_run(path, folder, cfg_options)
                 prepare(run_cfg, None, amp, auto_scale_lr, skip_checks)
@@ -185,10 +195,8 @@ def _as_source(**paths: str | Path | None) -> Source:
     return Source(**absolute)
 
 
-def _write_for_photos(
-    config: Path, cfg: Config, source: Source, objects: Path, boxes: bool, whole: bool
-) -> None:
-    """Write the config of a fine-tuning on photos, and their objects to a folder."""
+def _adapt_to_photos(cfg: Config, source: Source, objects: Path, boxes: bool) -> _Adapted:
+    """Write the objects of photos to a folder, and adapt the config of a model to the photos."""
     is_detector = cfg.default_scope == "mmdet"
     if is_detector and source.data.is_dir():
         problem = f"{source.data} is a folder, and a detector takes a COCO json or a data.yaml"
@@ -199,25 +207,16 @@ def _write_for_photos(
     dataset = read_dataset(source, is_detector, configured_classes(cfg) or ())
     values = adapt(cfg, dataset, boxes)
     values["large"] = scale_of_photos(cfg, dataset)
-    if whole:
-        adapt_to_whole(values)
     # With all keys, since mmengine keeps those of the base.
     files = {name: file and str(file) for name, file in vars(source).items()}
     values["source"] = dict(files, folder=str(objects))
-    write_config(config, cfg, dataset, write_dataset(dataset, objects), values)
-    say(f"{config.stem}: {dataset.describe()}")
+    return dataset, write_dataset(dataset, objects), values
 
 
-def _write_for_raster(
-    config: Path, cfg: Config, raster: LabelledRaster, folder: Path, boxes: bool
-) -> None:
-    """Cut a labelled raster into a folder of tiles, and write the config for them."""
+def _adapt_to_raster(cfg: Config, raster: LabelledRaster, folder: Path, boxes: bool) -> _Adapted:
+    """Cut a labelled raster into a folder of tiles, and adapt the config of a model to them."""
     tiles = raster.cut(folder, cfg)
-    dataset = tiles.dataset
-    values = adapt(cfg, dataset, boxes)
+    values = adapt(cfg, tiles.dataset, boxes)
     adapt_to_tiles(values, cfg, tiles)
-    if raster.whole:
-        adapt_to_whole(values)
     values["source"] = dict(raster=str(raster.path))
-    write_config(config, cfg, dataset, arguments_of(dataset, folder), values)
-    say(f"{config.stem}: {dataset.describe()}")
+    return tiles.dataset, arguments_of(tiles.dataset, folder), values

@@ -96,7 +96,7 @@ def prepare(
     checked = copy.deepcopy(cfg)
     if checkpoint:
         cfg.load_from = checkpoint
-        checked.load_from = None  # the run does not read it
+        checked.load_from = None  # a resumed run does not read the config's own
     start = cfg.get("load_from") or "the config's initial weights"
     say(f"{type_name(cfg.model)} from {start}, in {cfg.work_dir}")
     if not skip_checks:
