@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..utils.compat import autocast_dtype
 from ..utils.memory import return_freed_memory
+from .precision import current_autocast
 from .xcit import STRIDES
 
 MARGIN = 128
@@ -124,7 +124,7 @@ class _Head:
         self.names = [f"{prefix}.{loss.loss_name}" for loss in self._losses]
         self._ignored = module.ignore_index
         labels = torch.arange(len(counts), device=counts.device)
-        kept = counts * (labels != self._ignored)
+        kept = counts.masked_fill(labels == self._ignored, 0)
         self.pixels = kept.sum()
         self._divisors = []
         for loss in self._losses:
@@ -189,11 +189,7 @@ class _Losses:
             parts.append(model.neck)
         self.weights = [w for part in parts for w in part.parameters() if w.requires_grad]
         device = self._labels[0].device
-        dtype = autocast_dtype(device.type)
-        # Its cache would give weights that were cast without gradients to calls that need these.
-        self._autocast = torch.autocast(
-            device.type, dtype, enabled=dtype is not None, cache_enabled=False
-        )
+        self._autocast = current_autocast(device.type)
         self.gpus = [] if device.type == "cpu" else [device]
         self._random = torch.get_rng_state(), [torch.cuda.get_rng_state(gpu) for gpu in self.gpus]
 
@@ -291,8 +287,9 @@ class _Losses:
 
 
 def _cells_of(pixels: slice, origin: int, stride: int, count: int) -> tuple[slice, slice]:
-    """Return the cells along an axis of a map that pixels are interpolated from, and the place of
-    the pixels in what these are enlarged to.
+    """Return the cells along an axis of a map that pixels are interpolated from.
+
+    Returned as well is the place of the pixels in what these cells are enlarged to.
 
     Args:
         origin: The first pixel of the map.
@@ -304,6 +301,13 @@ def _cells_of(pixels: slice, origin: int, stride: int, count: int) -> tuple[slic
     first = max(start // stride - 1, 0)
     last = min(stop // stride + 1, count)
     return slice(first, last), slice(start - first * stride, stop - first * stride)
+
+
+def _add(total: Tensor | None, gradient: Tensor | None) -> Tensor | None:
+    """Add a gradient to a sum. Either may be None, which is 0."""
+    if total is None or gradient is None:
+        return gradient if total is None else total
+    return total + gradient
 
 
 class _ByWindows(torch.autograd.Function):
@@ -338,17 +342,14 @@ class _ByWindows(torch.autograd.Function):
         taps = ctx.saved_tensors
         of_taps: list[Any] = [torch.zeros_like(tap) if tap.requires_grad else None for tap in taps]
         of_weights: list[Tensor | None] = [None] * len(losses.weights)
-        with torch.random.fork_rng(losses.gpus):
+        with torch.random.fork_rng(losses.gpus):  # windows draw the numbers of the forward pass
             for window in losses.windows:
                 return_freed_memory()
                 place = losses.tokens_in(window)
                 parts = [tap[place].detach().requires_grad_(tap.requires_grad) for tap in taps]
                 gradients = losses.gradients(window, parts, of_values)
-                for of_tap, gradient in zip(of_taps, gradients, strict=False):
+                for of_tap, gradient in zip(of_taps, gradients[: len(taps)], strict=True):
                     if gradient is not None:
                         of_tap[place] += gradient
-                for number, gradient in enumerate(gradients[len(taps) :]):
-                    if gradient is not None:
-                        former = of_weights[number]
-                        of_weights[number] = gradient if former is None else former + gradient
+                of_weights = list(map(_add, of_weights, gradients[len(taps) :]))
         return None, None, *of_taps, *of_weights

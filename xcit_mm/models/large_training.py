@@ -16,6 +16,7 @@ or in temporary files. They are in float32, and m, S, M, o and their gradients i
 under autocast.
 """
 
+import math
 from contextlib import nullcontext
 from tempfile import TemporaryFile, gettempdir
 from typing import IO, Any
@@ -26,10 +27,12 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from ..utils.compat import BatchNorm, autocast_dtype, is_in_backward
+from ..utils.compat import BatchNorm, is_in_backward
 from . import fast, large
+from .precision import current_autocast
 from .products import is_traced, linear_by_image, product_dtype
 from .tokens import check_disk
+from .trunk_check import check_trunk
 
 # Tokens of a band.
 CPU_TOKENS = 2048
@@ -60,10 +63,7 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
         OSError: If the disk of the temporary files lacks space.
     """
     check_training(trunk)
-    device = images.device.type
-    dtype = autocast_dtype(device)
-    # Its cache would give weights that were cast without gradients to calls that need these.
-    autocast = torch.autocast(device, dtype, enabled=dtype is not None, cache_enabled=False)
+    autocast = current_autocast(images.device.type)
     x = embed(trunk, images, autocast)
     maps = []
     with storage(x, len(trunk.blocks)):
@@ -79,7 +79,7 @@ def check_training(trunk: Any) -> None:
     if is_traced() or is_in_backward():
         around = "torch.compile or trace" if is_traced() else "torch.utils.checkpoint"
         raise RuntimeError(f"{OPTION} in {around}: set with_cp=True")
-    large.check_trunk(trunk, is_training=True)
+    check_trunk(trunk, is_training=True)
     for name, layer in trunk.named_modules():
         if layer.training and (isinstance(layer, BatchNorm) or getattr(layer, "p", 0)):
             raise ValueError(f"{OPTION} with active {name}: set norm_eval=True and no dropout")
@@ -136,17 +136,18 @@ def to_file(x: Tensor) -> IO:
 def embed(trunk: Any, images: Tensor, autocast: torch.autocast) -> Tensor:
     """Compute the tokens (B, h, w, C) of images, by stem and positional encoding."""
     scale = trunk.patch_size
-    height, width = (-(-side // scale) for side in images.shape[2:])
+    height, width = (math.ceil(side / scale) for side in images.shape[2:])
 
-    def embed_rows(pixels: Tensor, rows: slice) -> Tensor:
+    def embed_band(pixels: Tensor, rows: slice) -> Tensor:
         with autocast:
             x = large.embed_rows(trunk, pixels.transpose(1, 2), rows, (height, width))
         return x.unflatten(1, (-1, width))
 
     weights = [weight for part in trunk.stages()[0] for weight in part.parameters()]
     x = images.transpose(1, 2)  # rows first
+    # The stem reads up to 15 pixels above a token, and none below.
     bands = split(x, height, width, above=1, scale=scale)
-    return _ByBands.apply(embed_rows, bands, weights, x, *weights)
+    return _ByBands.apply(embed_band, bands, weights, x, *weights)
 
 
 def run_block(block: Any, x: Tensor, autocast: torch.autocast) -> Tensor:
@@ -237,7 +238,9 @@ class _ByBands(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, function: Any, bands: Any, leaves: Any, x: Tensor, *_: Tensor) -> Any:
         ctx.save_for_backward(x)
-        ctx.function, ctx.bands, ctx.leaves = function, bands, leaves
+        ctx.function = function
+        ctx.bands = bands
+        ctx.leaves = leaves
         out: Any = 0
         for rows, read in bands:
             band = function(x[:, read], rows)

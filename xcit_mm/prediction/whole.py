@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from ..models.labels import has_plain_labels, predict_labels
-from ..models.large import Taps, check_trunk, large_taps
+from ..models.large import Taps, large_taps
 from ..models.large_heads import LargeHeads
 from ..models.locality import parts_that_see_windows
+from ..models.trunk_check import check_trunk
 from ..models.xcit import STRIDES
 from ..utils.errors import ArgumentError
 from ..utils.folders import open_folder
