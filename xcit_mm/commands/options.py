@@ -71,7 +71,7 @@ def add_launcher(parser: argparse.ArgumentParser) -> None:
 
 
 def add_predictor_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a `Predictor`."""
+    """Add the options of a `Predictor`, and `--verbose`."""
     add = parser.add_argument_group("model").add_argument
     add("--device", help="cpu, cuda:1 ... (default: a GPU if there is one)")
     dtypes = (*DTYPES, "auto")

@@ -1,7 +1,7 @@
-"""Networks: `xcit` is the paper, `fast` the same in less time, `large` for images of any size,
-`large_training` and `large_losses` for their gradients.
+"""Networks.
 
-A classifier, plain vision transformers under the pyramid of XCiT, built and prepared models.
+`xcit` is the paper, `fast` the same in less time, and `large` the same for images of any size.
+`large_training` and `large_losses` compute the gradients of large images.
 """
 
 from mmengine.registry import MODELS, Registry

@@ -49,8 +49,9 @@ def keep_valid(x: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def mask_option(valid: Tensor | None) -> dict[str, Tensor]:
-    """Return a mask as a keyword argument of a layer, or none without one: a user's own layer in
-    place of a layer of the paper takes no mask.
+    """Return a mask as a keyword argument of a layer, or no argument without a mask.
+
+    A user's own layer in place of one of the paper's need not take a mask.
     """
     return {} if valid is None else dict(valid=valid)
 
@@ -106,8 +107,12 @@ class Backbone(BaseModule):
         frozen_stages: int,
         drop_path_rate: float,
     ) -> None:
-        """Check arguments of a trunk of `depth` blocks, and set `in_channels`, `out_indices` and
-        `frozen_stages`, or raise ValueError.
+        """Check the arguments of a trunk of `depth` blocks, and set the attributes that they give.
+
+        These are `in_channels`, `out_indices` and `frozen_stages`.
+
+        Raises:
+            ValueError: If an argument is out of its range.
         """
         if in_channels < 1:
             raise ValueError(f"{in_channels=}: must be the number of an image's channels")
@@ -158,8 +163,9 @@ class Backbone(BaseModule):
             self._valid = former
 
     def valid_cells(self, x: Tensor, size: int) -> Tensor | None:
-        """Return which cells of `size` pixels of images have data, as `cells_with_data` does, or
-        None if all pixels have. Raise as a call in the block of `valid` does.
+        """Return which cells of `size` pixels of images have data, or None if all pixels have.
+
+        The cells are those of `cells_with_data`. It raises what `valid` says of its block.
         """
         if self._valid is None:
             return None
@@ -195,8 +201,14 @@ class Backbone(BaseModule):
     def match_weights(
         self, weights: Weights, strict_heads: bool = True, fill_stem: bool = False
     ) -> dict[str, Tensor]:
-        """Return the tensors of a checkpoint that fill the backbone, or raise ValueError. If not
-        `strict_heads`, another head is left out. `fill_stem` converts a stem for RGB.
+        """Return the tensors of a checkpoint that fill the backbone.
+
+        Args:
+            strict_heads: False leaves another head out.
+            fill_stem: Whether to convert a stem for RGB.
+
+        Raises:
+            ValueError: If they do not fill it.
         """
         return match_trunk(self, weights, strict_heads, fill_stem)
 
@@ -236,8 +248,10 @@ class Backbone(BaseModule):
             self.init_cfg = init_cfg
 
     def _split_init_cfg(self) -> tuple[list[dict], list[dict]]:
-        """Split `init_cfg` into configs for mmengine and options of `load_pretrained`, or raise
-        ValueError.
+        """Split `init_cfg` into configs for mmengine and options of `load_pretrained`.
+
+        Raises:
+            ValueError: If a config has no type, or wrong options.
         """
         cfgs: Any = self.init_cfg or []
         by_mmengine = []

@@ -166,8 +166,10 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
 
 
 def _taps_of_training(checkpoint: Any) -> dict[str, Any] | None:
-    """Return `out_indices` and `strides` of the backbone in the text of a config, as far as it
-    gives them, or None if a checkpoint has no such text, or if they are not literals.
+    """Return `out_indices` and `strides` of the backbone in the text of a config.
+
+    It returns what the text gives of both, or None if a checkpoint has no such text, or if they
+    are not literals.
     """
     meta = meta_of(checkpoint)
     try:

@@ -37,8 +37,9 @@ def has_plain_labels(model: Any) -> bool:
 def predict_labels(
     model: Any, images: Tensor, samples: Sequence[Any], valid: Tensor | None = None
 ) -> list[Tensor]:
-    """Predict the class of each pixel of each image, as `model.predict` does, without the logits of
-    all classes at full size.
+    """Predict the class of each pixel of each image, as `model.predict` does.
+
+    The logits of all classes are never there at full size.
 
     Args:
         model: One of `has_plain_labels`.

@@ -207,8 +207,9 @@ def pooled_map(head: Any, features: Sequence[Tensor]) -> Tensor:
 
 
 def cells_of(valid: Tensor, x: Tensor) -> Tensor:
-    """Return which cells of a map x (B, C, h, w) have data, (B, 1, h, w), of a mask (B, 1, H, W) at
-    another scale.
+    """Return which cells of a map x (B, C, h, w) have data: (B, 1, h, w).
+
+    The mask (B, 1, H, W) has another scale.
     """
     return F.adaptive_max_pool2d(valid.float(), x.shape[2:]) > 0
 

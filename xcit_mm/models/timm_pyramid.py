@@ -138,8 +138,9 @@ class TimmPyramid(Pyramid):
         return self.apply_levels(taps, images=x)
 
     def stages(self) -> list[list[nn.Module]]:
-        """Return the modules before the blocks, tokens included, then those of each block. The last
-        block has the final norm.
+        """Return the modules before the blocks, tokens included, then those of each block.
+
+        The last block has the final norm.
         """
         parts: dict[str, Any] = dict(self.timm_model.named_children())
         blocks = [[block] for block in parts.pop("blocks")]

@@ -145,7 +145,7 @@ class Predictor:
             ArgumentError: If an option does not fit the model.
             ValueError: If the name is unknown, or weights are missing.
         """
-        config, weights = find_model(str(model), None if checkpoint is None else str(checkpoint))
+        config, weights = find_model(model, checkpoint)
         # Tasks of Ray have another current folder.
         config = os.path.abspath(config)
         if "://" not in weights:

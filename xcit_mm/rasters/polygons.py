@@ -95,7 +95,8 @@ def to_map(shapes: Any, raster: Any) -> Any:
 
 def area_in_pixels(aoi: Polygons | None, raster: Any) -> Any:
     """Return the union of polygons within a raster, or an open file of rasterio, in pixels.
-    Without polygons, return all of the raster.
+
+    Without polygons it is all of the raster.
 
     Raises:
         ArgumentError: If the area covers no pixel.

@@ -219,7 +219,8 @@ class _Run:
         """Predict the rows of this process that are not done, where they touch the area."""
         say(str(self._view))
         _note_differences(self._predictor.cfg, self._raster, self._view)
-        rank, size = self.ranks.rank, self.ranks.size
+        rank = self.ranks.rank
+        size = self.ranks.size
         rows = list(zip(self._rows, self._files, strict=True))[rank::size]
         pending = [
             (row, [column for column in self._columns if self._is_wanted(row, column)], path)

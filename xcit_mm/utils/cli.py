@@ -13,8 +13,9 @@ from .errors import ArgumentError, reason
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of a command of `xcit-mm`, whose help begins with its commonest calls, or of a
-    part of it, without them.
+    """The parser of a command of `xcit-mm`.
+
+    The help of a command begins with its commonest calls. A part of a command has none.
     """
 
     def __init__(self, command: str = "", calls: str = "", **options: Any) -> None:

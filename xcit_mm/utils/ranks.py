@@ -18,8 +18,8 @@ def rank_and_size() -> tuple[int, int]:
 
     Before torch.distributed is initialised, they are those that torchrun says; without it 0 and 1.
     """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
     return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
