@@ -88,7 +88,7 @@ docs: $(SITE)/.ready
 
 # In an environment with timm too: make bench BENCH_PYTHON=python. Some measurements: make bench ONLY=4-resolution.
 bench: $(READY)
-	BENCH_PYTHON=$(or $(BENCH_PYTHON),$(BIN)/python) bash benchmarks/run.sh $(ONLY)
+	DEVICE=$(or $(DEVICE),cpu) BENCH_PYTHON=$(or $(BENCH_PYTHON),$(BIN)/python) bash benchmarks/run.sh $(ONLY)
 
 clean:
 	rm -rf $(VENV) $(SITE) $(if $(SUFFIX),,$(COMPILED))

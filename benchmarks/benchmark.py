@@ -6,33 +6,34 @@ Runs of the models alternate, so that a machine that slows down slows all models
 excludes model and image. On a GPU it is the peak that torch allocated, on a CPU the peak of a fresh
 process. `saved` is the memory that the forward pass keeps for backward. A run of more than half a
 minute is not repeated, one above the limit is stated, and larger images of that model are not run.
-Writes OUT.csv.
+Writes OUT.csv, in
+which rows of other models, sizes and batches stay. `ratio` is that of the least times.
 """
 
 import argparse
-import csv
 import functools
 import multiprocessing
-import platform
-import re
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
-from benchmark_models import BUILDERS
+from benchmark_models import BUILDERS, TIMM
+from csv_rows import ORIGIN, origin, write_row
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 from tqdm import tqdm
 
-Result = dict[str, str | float]
+Result = dict[str, Any]
 """Model, image size and measurements, or the limit that a run exceeded."""
 
 REPEATED_SECONDS = 30
+KEYS = ("model", "size", "batch")
+COSTS = ("min_ms", "median_ms", "max_ms", "ratio", "saved_mb", "peak_mb", "limit", *ORIGIN)
 
 
 class Case:
@@ -133,10 +134,10 @@ def measure(size: tuple[int, int], args: argparse.Namespace, slow: set[str]) -> 
             times[name].append(cases[name].time())
     rows: list[Result] = []
     for name in times:
-        median = statistics.median(times[name])
-        ratio = median / statistics.median(next(iter(times.values())))
-        row: Result = dict(model=name, size=name_of(size), median_ms=median)
-        row |= dict(min_ms=min(times[name]), max_ms=max(times[name]), ratio=ratio)
+        least = min(times[name])
+        row: Result = dict(model=name, size=name_of(size), batch=args.batch, min_ms=least)
+        row |= dict(median_ms=statistics.median(times[name]), max_ms=max(times[name]))
+        row["ratio"] = least / min(next(iter(times.values())))
         if args.mode == "train":
             forward = functools.partial(cases[name].model, cases[name].image)
             row["saved_mb"] = saved_bytes(cases[name].model, forward) / 2**20
@@ -146,34 +147,13 @@ def measure(size: tuple[int, int], args: argparse.Namespace, slow: set[str]) -> 
         for row in rows:
             row["peak_mb"] = peak_bytes(str(row["model"]), size, args) / 2**20
     for name in slow:
-        rows.append(dict(model=name, size=name_of(size), limit=f"over {args.limit} s"))
+        limit = f"over {args.limit} s"
+        rows.append(dict(model=name, size=name_of(size), batch=args.batch, limit=limit))
     return rows
 
 
 def name_of(size: tuple[int, int]) -> str:
     return f"{size[0]}x{size[1]}"
-
-
-def machine(device: str) -> str:
-    """Return the name of the GPU, or of the processor where Linux tells it."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    processor = platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        named = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE)
-        processor = named.group(1) if named else processor
-    return f"{processor}, {torch.get_num_threads()} thread(s)"
-
-
-def write(rows: list[Result], args: argparse.Namespace) -> None:
-    """Write OUT.csv."""
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{args.out}.csv", "w", newline="") as file:
-        columns = dict.fromkeys(column for row in rows for column in row)
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def parse_size(size: str) -> tuple[int, int]:
@@ -209,20 +189,22 @@ def main() -> None:
     args = parse_args()
     problems = []
     for name in args.models:
-        library = "timm" if name in ("timm-xcit", "convnext-t", "vit-s16") else "mmdet"
+        library = "timm" if name in TIMM else "mmdet"
         if not name.startswith("xcit") and not find_spec(library):
             problems.append(f"{name} needs {library}: pip install {library}")
     if problems:
         sys.exit("; ".join(problems))
-    rows: list[Result] = []
     slow: set[str] = set()
     for size in args.sizes:
-        rows += measure(size, args, slow)
-        if args.out:  # after every size, so that an interrupted run keeps its results
-            write(rows, args)
-    for row in rows:
-        print(row)
-    print(f"{date.today()}, {machine(args.device)}, torch {torch.__version__}")
+        for row in measure(size, args, slow):
+            rounded = {
+                key: round(value, 3) if isinstance(value, float) else value
+                for key, value in row.items()
+            }
+            rounded |= origin(args.device)
+            print(rounded, flush=True)
+            if args.out:
+                write_row(Path(f"{args.out}.csv"), rounded, KEYS, COSTS)
 
 
 if __name__ == "__main__":

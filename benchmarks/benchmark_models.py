@@ -13,7 +13,7 @@ from xcit_mm.models.fast import IMPLEMENTATIONS
 from xcit_mm.models.large import large_taps
 from xcit_mm.prediction.windows import tiles_along
 
-__all__ = ["BUILDERS"]
+__all__ = ["BUILDERS", "TIMM"]
 
 # Sizes in the names of timm's XCiT, by the first letter of an architecture.
 SIZES = dict(n="nano", t="tiny", s="small", m="medium", l="large")
@@ -106,5 +106,9 @@ BUILDERS: dict[str, Builder] = {
     "timm-xcit": timm_trunk("xcit_{size}_{depth}_p{patch_size}_224"),
     "swin-t": mmdet_backbone(type="mmdet.SwinTransformer"),
     "convnext-t": timm_trunk("convnext_tiny"),
+    "efficientvit-b3": timm_trunk("efficientvit_b3"),
+    "efficientvit-l1": timm_trunk("efficientvit_l1"),
     "resnet-50": mmdet_backbone(type="mmdet.ResNet", depth=50),
 }
+TIMM = ("timm-xcit", "convnext-t", "efficientvit-b3", "efficientvit-l1", "vit-s16")
+"""The models that need timm."""

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from csv_rows import write_row
+from csv_rows import ORIGIN, origin, write_row
 
 ROOT = Path(__file__).parents[1]
 CASE = ("model", "size", "mode")
-COSTS = ("seconds", "cpu_seconds", "memory_gb", "files_gb")
+COSTS = ("seconds", "cpu_seconds", "memory_gb", "files_gb", *ORIGIN)
 CONFIGS = {
     "semantic_fpn": "semantic_fpn/fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py",
     "upernet": "upernet/upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512.py",
@@ -149,7 +149,7 @@ def measure(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
                 command = (sys.executable, "-c", IN_MEMORY, raster, config, checkpoint, result)
                 if mode != "memory":
                     files = (config, raster, "--checkpoint", checkpoint, "--out", result)
-                    options = (*MODES[mode], *args.options)
+                    options = (*MODES[mode], "--device", args.device, *args.options)
                     command = (sys.executable, "-m", "xcit_mm", "raster", *files, *options)
                 measured = run(command, out, args.limit)
                 shutil.rmtree(out)
@@ -165,13 +165,14 @@ def main() -> None:
     modes = (*MODES, "memory")
     parser.add_argument("--modes", nargs="+", choices=modes, default=modes)
     parser.add_argument("--options", nargs="*", default=[])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--limit", type=float, default=7200, help="seconds of one run")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for row in measure(args, Path(folder)):
             print(row, flush=True)
-            write_row(Path(f"{args.out}.csv"), row, CASE, COSTS)
+            write_row(Path(f"{args.out}.csv"), row | origin(args.device), CASE, COSTS)
 
 
 if __name__ == "__main__":

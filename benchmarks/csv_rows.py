@@ -1,9 +1,42 @@
 """A csv of measurements, in which a new row replaces that of the same case."""
 
 import csv
+import platform
+import re
+import subprocess
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
+
+import torch
+
+ORIGIN = ("date", "commit", "processor")
+"""Columns of every csv of measurements."""
+
+
+def origin(device: str = "cpu") -> dict[str, str]:
+    """Return the day, the commit and the processor of a measurement."""
+    return dict(zip(ORIGIN, (date.today().isoformat(), commit(), processor(device)), strict=True))
+
+
+def commit() -> str:
+    """Return the commit of the code, which ends in -dirty if tracked files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    described = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return described.stdout.strip() or "unknown"
+
+
+def processor(device: str) -> str:
+    """Return the name of the GPU, or of the processor where Linux says it."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    name = platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        named = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE)
+        name = named.group(1) if named else name
+    return f"{name}, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
 
 
 def write_row(path: Path, row: dict[str, Any], case: Sequence[str], costs: Sequence[str]) -> None:
@@ -18,6 +51,7 @@ def write_row(path: Path, row: dict[str, Any], case: Sequence[str], costs: Seque
         with path.open() as file:
             rows = list(csv.DictReader(file))
     others = [old for old in rows if any(old[key] != str(row[key]) for key in case)]
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [*case, *costs])
         writer.writeheader()

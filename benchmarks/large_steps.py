@@ -23,14 +23,14 @@ from typing import Any
 
 import torch
 from benchmark import _memory
-from csv_rows import write_row
+from csv_rows import ORIGIN, origin, write_row
 from torch import Tensor, nn
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "configs" / "semantic_fpn" / "fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py"
 MODES = {"False": False, "True": True, "bands": "bands", "windows": "bands"}
 KEYS = ("model", "arch", "patch_size", "size", "with_cp")
-COSTS = ("cpu_seconds", "memory_gb")
+COSTS = ("cpu_seconds", "memory_gb", *ORIGIN)
 
 
 def build(case: dict[str, Any]) -> Any:
@@ -86,7 +86,6 @@ def backward(model: Any, images: Tensor, *samples: Any) -> None:
 
 def measure(case: dict[str, Any]) -> dict[str, float]:
     """Run a step, and return its seconds of the processor and its peak memory in GB."""
-    torch.set_num_threads(1)
     if case["memory"]:
         bound = int(case["memory"] * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
@@ -127,6 +126,7 @@ def main() -> None:
     add("--case", type=json.loads, help=argparse.SUPPRESS)
     add("--out")
     args = parser.parse_args()
+    torch.set_num_threads(1)  # which the csv states
     if args.case:
         print(json.dumps(measure(args.case)))
         return
@@ -135,7 +135,7 @@ def main() -> None:
     cases = itertools.product(args.models, args.archs, args.patch_sizes, args.sizes, args.modes)
     for values in cases:
         case = dict(zip(KEYS, values, strict=True))
-        row = case | run(case | dict(memory=args.memory))
+        row = case | run(case | dict(memory=args.memory)) | origin()
         print(row, flush=True)
         write_row(Path(f"{args.out}.csv"), row, KEYS, COSTS)
 

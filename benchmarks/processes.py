@@ -11,7 +11,6 @@ reported. `ratio` is to the first number of processes. Writes OUT.csv.
 """
 
 import argparse
-import csv
 import tempfile
 import time
 from datetime import timedelta
@@ -21,10 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from csv_rows import ORIGIN, origin, write_row
 from torch.multiprocessing import start_processes
 
 CONFIG = "semantic_fpn/fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py"
 CONFIGS = Path(__file__).parents[1] / "configs"
+KEYS = ("size", "processes")
+COSTS = ("trunk_seconds", "seconds", "cpu_seconds", "ratio", *ORIGIN)
 
 
 def build() -> Any:
@@ -100,7 +102,7 @@ def main() -> None:
     add("--repeats", type=int, default=3)
     add("--out", required=True)
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    torch.set_num_threads(1)  # which the csv states
     for side in args.sizes:
         times: dict[int, list[list[float]]] = {count: [] for count in args.processes}
         for _ in range(args.repeats):
@@ -111,12 +113,9 @@ def main() -> None:
             names = ("trunk_seconds", "seconds", "cpu_seconds")
             seconds = {name: round(x, 1) for name, x in zip(names, measured, strict=True)}
             ratio = round(measured[1] / least[args.processes[0]][1], 3)
-            rows.append(dict(size=side, processes=count) | seconds | dict(ratio=ratio))
-            print(rows[-1], flush=True)
-    with Path(f"{args.out}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+            row = dict(size=side, processes=count) | seconds | dict(ratio=ratio) | origin()
+            print(row, flush=True)
+            write_row(Path(f"{args.out}.csv"), row, KEYS, COSTS)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Train a segmentor in crops and on whole images, where a class depends on the whole image.
 
-    python benchmarks/whole_training.py --data data/camvid --out docs/benchmark/13-whole-training
+    python benchmarks/whole_training.py --data data/camvid --out docs/benchmark/14-whole-training
 
 An image is a mosaic of nine photos of CamVid at 240x180, drawn by chance, and made darker as a
 whole by a random factor. In photos that are darker than the median of their mosaic, all pixels are
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import torch
-from csv_rows import write_row
+from csv_rows import ORIGIN, origin, write_row
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 from torch import Tensor
@@ -41,7 +41,7 @@ CROP = 256
 CROPS = 6  # have the pixels of a mosaic
 OVERLAP = 64  # of tiles
 KEYS = ("seed", "trained", "predicted")
-COSTS = ("miou", "darker_iou", "accuracy", "cpu_seconds")
+COSTS = ("miou", "darker_iou", "accuracy", "cpu_seconds", *ORIGIN)
 
 
 class Photo(NamedTuple):
@@ -219,7 +219,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for row in run(args):
         print(row, flush=True)
-        write_row(Path(f"{args.out}.csv"), row, KEYS, COSTS)
+        write_row(Path(f"{args.out}.csv"), row | origin(), KEYS, COSTS)
 
 
 if __name__ == "__main__":
