@@ -21,10 +21,18 @@ def origin(device: str = "cpu") -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit of the code, which ends in -dirty if tracked files differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    described = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    return described.stdout.strip() or "unknown"
+    """Return the commit of the code, which ends in -dirty if the package differs from it."""
+    named = git("rev-parse", "--short", "HEAD")
+    if not named:
+        return "unknown"
+    return f"{named}-dirty" if git("status", "--porcelain", "--", "xcit_mm") else named
+
+
+def git(*arguments: str) -> str:
+    """Return what git says in this repository, or nothing if it fails."""
+    command = ["git", *arguments]
+    root = Path(__file__).parents[1]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip()
 
 
 def processor(device: str) -> str:

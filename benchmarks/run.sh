@@ -37,7 +37,7 @@ measure_on_cpu() {
     measure 1d-compiled-bfloat16 benchmark "${compared[@]}" --compile --dtype bfloat16
     measure 2-forward-p8 benchmark --models xcit-auto xcit-plain --patch-size 8 --repeats 3
     measure 3-train benchmark --models xcit-auto xcit-plain xcit-auto-cp timm-xcit swin-t --mode train --batch 2 --repeats 3
-    measure 4-resolution benchmark --models xcit-auto xcit-p8 xcit-plain vit-s16 timm-xcit efficientvit-b3 efficientvit-l1 swin-t resnet-50 --sizes 224 384 512 1024 1536 2048 3072 --repeats 3 --memory
+    measure 4-resolution benchmark --models xcit-auto xcit-p8 vit-s16 timm-xcit efficientvit-b3 efficientvit-l1 swin-t resnet-50 --sizes 224 512 1024 2048 --repeats 3 --memory
     measure 5-huge benchmark --models xcit-auto --sizes 4000x6000 --repeats 3 --memory
     measure 6-train-sizes benchmark --models xcit-auto xcit-p8 vit-s16 swin-t --mode train --sizes 512 1024 --repeats 3 --memory
     measure 7-whole benchmark --models xcit-bands xcit-trunk xcit-tiles swin-t --sizes 1024 2048 4096 --repeats 3 --memory
@@ -53,6 +53,7 @@ measure_on_cpu() {
     measure 12-large-steps large_steps --models semantic_fpn --archs n12 s12 --sizes 2048 4096 --modes windows --memory 12
     measure 13-processes processes --processes 1 2 --sizes 4096 --repeats 3
     measure 14-whole-training whole_training
+    measure 15-busy busy
 }
 
 if [[ $device == cuda ]]; then

@@ -16,6 +16,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
+from csv_rows import ORIGIN, origin
+
 from xcit_mm.utils.cli import cli_main, parse_cfg_options
 from xcit_mm.utils.configs import read_config
 
@@ -94,14 +96,15 @@ def run_all(args: argparse.Namespace) -> None:
     check_settings(config.pretty_text, args.work_dir)
     scores = defaultdict(list)
     peaks = []
-    rows = [["config", "seed", "metric", "score"]]
+    rows = [["config", "seed", "metric", "score", *ORIGIN]]
     for seed in args.seeds:
         folder = args.work_dir / f"seed{seed}"
         options = [*args.cfg_options, f"randomness.seed={seed}"]
         checkpoint = train(args.config, folder, options)
         for metric, score in test(args.config, checkpoint, folder / "test", options).items():
             scores[metric].append(score)
-            rows.append([args.config.stem, str(seed), metric, f"{score:.2f}"])
+            row = [args.config.stem, str(seed), metric, f"{score:.2f}"]
+            rows.append([*row, *origin().values()])
         peaks.append(float((folder / "peak").read_text()))
     with (args.work_dir / "scores.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)

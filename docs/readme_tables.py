@@ -31,6 +31,14 @@ WHOLE = {
     "swin-t": "Swin-T",
 }
 """Titles of the models of benchmarks/benchmark.py that see large images."""
+BY_SIZE = {
+    "xcit-auto": "XCiT-S12/16",
+    "vit-s16": "ViT-S/16",
+    "swin-t": "Swin-T",
+    "efficientvit-b3": "EfficientViT-B3",
+    "efficientvit-l1": "EfficientViT-L1",
+}
+"""Titles of the models in the table of time and memory by size."""
 COMMANDS = {
     "semantic_fpn": "Semantic FPN",
     "mask_rcnn": "Mask R-CNN",
@@ -42,7 +50,9 @@ STEPS = {"trunk": "trunk", "semantic_fpn": "Semantic FPN"}
 RECOMPUTATIONS = {"False": "`with_cp=False`", "True": "`True`", "bands": '`"bands"`'}
 RECOMPUTATIONS["windows"] = "and loss by windows"
 """Titles of the models and modes of benchmarks/large_steps.py."""
-SIZES = ("224x224", "512x512", "1024x1024", "2048x2048", "3072x3072")
+ORIGIN = ("date", "commit", "processor")
+"""Columns of every csv file, as in benchmarks/csv_rows.py."""
+SIZES = ("224x224", "512x512", "1024x1024", "2048x2048")
 """Rows of the table of time and memory by size."""
 
 Model = dict[str, Any]
@@ -118,18 +128,21 @@ def models_of_readme(zoo: dict[str, list[Model]]) -> str:
 
 
 def speed() -> str:
-    """Return a table of the time of backbones at 800x1344: the median and the fastest run."""
+    """Return a table of the time of backbones at 800x1344: the least of the runs, and the most."""
     titles = {
         "xcit-auto": "XCiT-S12/16, with its pyramid",
         "resnet-50": "ResNet-50 of mmdet",
         "swin-t": "Swin-T of mmdet",
     }
-    times = {row["model"]: row for row in read_csv("1-forward")}
-    rows = [
-        [title, *(f"{float(times[model][key]):,.0f}" for key in ("median_ms", "min_ms"))]
-        for model, title in titles.items()
-    ]
-    return table(["backbone", "median, ms", "fastest run, ms"], rows)
+    times = {row["model"]: format_range(row) for row in read_csv("1-forward")}
+    rows = [[title, times[model]] for model, title in titles.items()]
+    return table(["backbone", "ms, least (most) of the runs"], rows)
+
+
+def format_range(row: dict[str, str]) -> str:
+    """Return the least milliseconds of the runs of a model, and the most."""
+    least, most = float(row["min_ms"]), float(row["max_ms"])
+    return f"{least:,.0f} ({most:,.0f})"
 
 
 def raster_cost() -> str:
@@ -156,25 +169,22 @@ def read_csv(name: str) -> list[dict[str, str]]:
 
 def compare_sizes() -> str:
     """Return a table of time and peak memory by size, in inference and in a training step."""
-    models = ("xcit-auto", "vit-s16", "swin-t")
     rows = []
     for name, run in (("4-resolution", "inference"), ("6-train-sizes", "training step")):
         records = read_csv(name)
         for size in dict.fromkeys(record["size"] for record in records):
             if size not in SIZES:
                 continue
-            measured_models = {
-                record["model"]: format_cost(record) for record in records if record["size"] == size
-            }
-            rows.append([f"{run}, {size}", *(measured_models[model] for model in models)])
-    return table(["seconds, GiB", "XCiT-S12/16", "ViT-S/16", "Swin-T, no pyramid"], rows)
+            costs = {row["model"]: format_cost(row) for row in records if row["size"] == size}
+            rows.append([f"{run}, {size}", *(costs.get(model, "") for model in BY_SIZE)])
+    return table(["seconds, GiB", *BY_SIZE.values()], rows)
 
 
 def format_cost(record: dict[str, str]) -> str:
     """Return seconds per image and peak memory in GiB, or the limit that the run exceeded."""
     if record.get("limit"):
         return record["limit"]
-    return f"{float(record['median_ms']) / 1e3:.2f}, {float(record['peak_mb']) / 1024:.2f}"
+    return f"{float(record['min_ms']) / 1e3:.2f}, {float(record['peak_mb']) / 1024:.2f}"
 
 
 def compare_backbones() -> str:
@@ -185,10 +195,7 @@ def compare_backbones() -> str:
         "1c-compiled": "compiled, float32",
         "1d-compiled-bfloat16": "compiled, bfloat16",
     }
-    times = {
-        name: {row["model"]: f"{float(row['median_ms']):,.0f}" for row in read_csv(name)}
-        for name in columns
-    }
+    times = {name: {row["model"]: format_range(row) for row in read_csv(name)} for name in columns}
     rows = [
         [f"`{model}`", *(times[name].get(model, "") for name in columns)]
         for model in times["1-forward"]
@@ -199,7 +206,7 @@ def compare_backbones() -> str:
 def compare_training() -> str:
     """Return a table of a training step of two images of 800x1344."""
     rows = [
-        [f"`{row['model']}`", f"{float(row['median_ms']):,.0f}", f"{float(row['saved_mb']):,.0f}"]
+        [f"`{row['model']}`", format_range(row), f"{float(row['saved_mb']):,.0f}"]
         for row in read_csv("3-train")
     ]
     return table(["model", "ms", "MB kept for the backward pass"], rows)
@@ -269,7 +276,7 @@ def draw_whole(path: Path) -> None:
     for model, title in WHOLE.items():
         rows = [row for row in read_whole() if row["model"] == model and not row.get("limit")]
         sides = [int(row["size"].partition("x")[0]) for row in rows]
-        milliseconds = [float(row["median_ms"]) for row in rows]
+        milliseconds = [float(row["min_ms"]) for row in rows]
         costs = [1e3 * ms / side**2 for ms, side in zip(milliseconds, sides, strict=True)]
         is_near = model in ("xcit-trunk", "xcit-tiles")  # whose titles would cover each other
         draw_line(time, sides, costs, "" if is_near else title)
@@ -296,6 +303,79 @@ def draw_line(axis: Any, sides: list[int], values: list[float], title: str) -> N
     axis.annotate(title, end, **place, color=line.get_color(), fontsize=9, weight=weight)
 
 
+def compare_scores() -> str:
+    """Return a table of CamVid's mIoU on whole images and in tiles: the mean of the seeds."""
+    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in read_csv("17-whole-scores"):
+        scores[row["images"]][row["predicted"]].append(float(row["miou"]))
+    columns = list(dict.fromkeys(mode for modes in scores.values() for mode in modes))
+    rows = [
+        [images, *(mean_range(modes.get(m, [])) for m in columns)]
+        for images, modes in scores.items()
+    ]
+    return table(["mIoU", *columns], rows)
+
+
+def compare_trained() -> str:
+    """Return a table of the scores of models trained in crops and whole: the mean of the seeds."""
+    scores: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    names = {"miou": "mIoU", "darker_iou": "IoU of the darker photos", "accuracy": "accuracy"}
+    for row in read_csv("14-whole-training"):
+        for key in names:
+            scores[row["trained"], row["predicted"]][key].append(float(row[key]))
+    rows = [
+        [f"trained in {trained}" if trained == "crops" else f"trained {trained}", predicted]
+        + [mean_range(values[key]) for key in names]
+        for (trained, predicted), values in scores.items()
+    ]
+    return table(["", "predicted", *names.values()], rows)
+
+
+def mean_range(scores: Sequence[float]) -> str:
+    """Return the mean of scores, and the lowest and the highest."""
+    if not scores:
+        return ""
+    return f"{sum(scores) / len(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
+
+
+def compare_busy() -> str:
+    """Return a table of a forward pass and a training step beside other processes."""
+    cells: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in read_csv("15-busy"):
+        times = f"{float(row['forward_ms']):,.0f}, {float(row['step_ms']):,.0f}"
+        cells[row["beside"]][row["environment"]] = times
+    columns = list(dict.fromkeys(name for times in cells.values() for name in times))
+    rows = [[beside, *times.values()] for beside, times in cells.items()]
+    return table(["ms: forward, step", *(f"`{c}`" if "=" in c else c for c in columns)], rows)
+
+
+def compare_padding() -> str:
+    """Return a table of the demo's mIoU on images of several sizes, padded and not."""
+    cells: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in read_csv("16-padding"):
+        cells[row["padded"]][row["size"]] = f"{float(row['miou']):.1f}"
+    sizes = list(dict.fromkeys(size for scores in cells.values() for size in scores))
+    rows = [[padded, *(scores.get(size, "") for size in sizes)] for padded, scores in cells.items()]
+    return table(["mIoU", *sizes], rows)
+
+
+def origins() -> str:
+    """Return a table of the days, commits and processors of the csv files."""
+    rows = []
+    for path in sorted(MEASURED.glob("*.csv"), key=lambda path: natural_key(path.stem)):
+        records = read_csv(path.stem)
+        cells = (", ".join(dict.fromkeys(row[key] for row in records)) for key in ORIGIN)
+        rows.append([f"[{path.stem}](benchmark/{path.name})", *cells])
+    return table(["csv", *ORIGIN], rows)
+
+
+def natural_key(name: str) -> tuple[int, str]:
+    """Return the number that a name begins with, and the rest."""
+    number, _, rest = name.partition("-")
+    digits = number.rstrip("abcd")
+    return (int(digits) if digits.isdigit() else 1000), number + rest
+
+
 def with_block(page: str, name: str, block: str) -> str:
     """Return the text of a page with `block` between the two comments of that name.
 
@@ -311,33 +391,49 @@ def with_block(page: str, name: str, block: str) -> str:
     return above + begin + block + end + below
 
 
-def with_commands(path: Path, models: Sequence[str]) -> str:
-    return with_block(path.read_text(), "command", compare_commands(models))
+def fill(path: Path, **blocks: str) -> str:
+    """Return the text of a page with its blocks, by name."""
+    text = path.read_text()
+    for name, block in blocks.items():
+        text = with_block(text, name, block)
+    return text
 
 
 def render() -> dict[Path, str]:
     """Return README.md and the pages of docs/ with current blocks."""
     zoo = read_metafiles(ROOT)
     readme = ROOT / "README.md"
-    model_zoo = ROOT / "docs" / "model-zoo.md"
-    plain = ROOT / "docs" / "plain-transformers.md"
-    benchmark = ROOT / "docs" / "benchmark.md"
-    index = ROOT / "docs" / "index.md"
-    large = ROOT / "docs" / "large-images.md"
-    training = ROOT / "docs" / "advanced-training.md"
-    with_training = with_block(benchmark.read_text(), "training", compare_training())
-    with_backbones = with_block(with_training, "backbones", compare_backbones())
-    with_published = with_block(model_zoo.read_text(), "published", published_table(zoo))
-    with_raster = with_block(readme.read_text(), "raster", raster_cost())
-    with_models = with_block(with_raster, "models", models_of_readme(zoo))
+    model_zoo, plain, benchmark, index, large, training = (
+        ROOT / "docs" / f"{name}.md"
+        for name in (
+            "model-zoo",
+            "plain-transformers",
+            "benchmark",
+            "index",
+            "large-images",
+            "advanced-training",
+        )
+    )
     return {
-        readme: with_block(with_models, "speed", speed()),
-        index: with_commands(index, ["semantic_fpn"]),
-        large: with_commands(large, list(COMMANDS)),
-        training: with_block(training.read_text(), "steps", compare_steps()),
-        model_zoo: with_block(with_published, "measured", measured_table(zoo["demo"])),
-        plain: with_block(plain.read_text(), "sizes", compare_sizes()),
-        benchmark: with_block(with_backbones, "whole", compare_whole()),
+        readme: fill(readme, raster=raster_cost(), models=models_of_readme(zoo), speed=speed()),
+        index: fill(index, command=compare_commands(["semantic_fpn"])),
+        large: fill(large, command=compare_commands(list(COMMANDS))),
+        training: fill(training, steps=compare_steps()),
+        model_zoo: fill(
+            model_zoo, published=published_table(zoo), measured=measured_table(zoo["demo"])
+        ),
+        plain: fill(plain, sizes=compare_sizes()),
+        benchmark: fill(
+            benchmark,
+            origins=origins(),
+            backbones=compare_backbones(),
+            training=compare_training(),
+            whole=compare_whole(),
+            scores=compare_scores(),
+            trained=compare_trained(),
+            padding=compare_padding(),
+            busy=compare_busy(),
+        ),
     }
 
 
