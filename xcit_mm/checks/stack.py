@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import packages_distributions
 
@@ -23,10 +22,8 @@ FIX = "install one stack in an environment of its own, see docs/install.md"
 
 def check_stack() -> Findings:
     """Check each library, and the device of trainings."""
-    parts: list[Callable[[], str]] = [describe_distributions]
-    parts += [partial(describe_version, name) for name in NEEDED]
-    parts += [describe_package, describe_device]
-    for describe in parts:
+    versions = [partial(describe_version, name) for name in NEEDED]
+    for describe in (describe_distributions, *versions, describe_package, describe_device):
         try:
             yield ok(describe())
         except Exception as error:  # the doctor reports every failure

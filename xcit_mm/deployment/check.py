@@ -1,15 +1,15 @@
 """Comparison of an exported file with what mmdet or mmseg predict."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from mmengine.structures import InstanceData
 from torch import Tensor
 
+from .detectors import test_cfg_of
 from .run import paste_mask
 
 SHAPES = ((1, 203, 330), (3, 256, 128))  # batch, height, width: other sizes than the traced one
@@ -20,16 +20,14 @@ MAX_OTHER_PIXELS = 1e-3  # share of the masks' pixels, since rounding decides at
 Arrays = dict[str, np.ndarray]
 
 
-def compare(path: Path, model: Any, outputs: list[str], channels: int) -> float:
+def compare(path: Path, model: Any) -> float:
     """Compare a file with its model on noise.
 
     The objects of a detector are compared with mmdet's `predict` at any score, the logits of a
     segmentor with mmseg's logits of whole images.
 
     Args:
-        model: The model of mmdet or mmseg.
-        outputs: Names of the file's outputs.
-        channels: Channels of its input.
+        model: The model of mmdet or mmseg. A detector predicts objects of any score from now on.
 
     Returns:
         The largest deviation, in units of an output's largest value.
@@ -39,12 +37,15 @@ def compare(path: Path, model: Any, outputs: list[str], channels: int) -> float:
     """
     from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
-    is_detector = "boxes" in outputs
+    is_detector = not hasattr(model, "encode_decode")
     options = SessionOptions()
     if is_detector:
+        test_cfg_of(model).score_thr = 0.0
         threshold = OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.float32))
         options.add_initializer("score_thr", threshold)
     session = InferenceSession(path, options)
+    channels = session.get_inputs()[0].shape[1]
+    outputs = [output.name for output in session.get_outputs()]
     generator = torch.Generator().manual_seed(0)
     deviations = []
     for batch, height, width in SHAPES:
@@ -63,23 +64,6 @@ def compare(path: Path, model: Any, outputs: list[str], channels: int) -> float:
     return largest
 
 
-def _test_cfg(model: Any) -> Any:
-    head = model.roi_head if hasattr(model, "roi_head") else model.bbox_head
-    return head.test_cfg
-
-
-@contextmanager
-def _at_any_score(model: Any) -> Iterator[None]:
-    """Let a detector report objects of any score in this block."""
-    test_cfg = _test_cfg(model)
-    threshold = test_cfg.get("score_thr", 0.0)
-    test_cfg.score_thr = 0.0
-    try:
-        yield
-    finally:
-        test_cfg.score_thr = threshold
-
-
 def _meta(image: Tensor) -> dict[str, Any]:
     """Return the metadata that mmdet and mmseg expect for images that were not resized."""
     size = tuple(image.shape[2:])
@@ -87,7 +71,7 @@ def _meta(image: Tensor) -> dict[str, Any]:
 
 
 def _detect(model: Any, image: Tensor) -> Arrays:
-    """Return mmdet's objects of any score in normalised images, with masks (n, H, W)."""
+    """Return mmdet's objects in normalised images, with masks (n, H, W)."""
     from mmdet.structures import DetDataSample
 
     height, width = image.shape[2:]
@@ -96,16 +80,11 @@ def _detect(model: Any, image: Tensor) -> Arrays:
     padded = F.pad(image, padding, value=float(model.data_preprocessor.pad_value))
     meta = dict(_meta(image), batch_input_shape=tuple(padded.shape[2:]))
     samples = [DetDataSample(metainfo=meta) for _ in image]
-    with _at_any_score(model):
-        samples = model.predict(padded, samples, rescale=False)
-    instances = [sample.pred_instances.numpy() for sample in samples]
-    objects = {
-        name: np.concatenate([found[name] for found in instances])
-        for name in ("bboxes", "scores", "labels", "masks")
-        if name in instances[0]
-    }
-    images = np.repeat(np.arange(len(instances)), [len(found) for found in instances])
-    return dict(objects, boxes=objects.pop("bboxes"), images=images)
+    samples = model.predict(padded, samples, rescale=False)
+    for number, sample in enumerate(samples):
+        sample.pred_instances.images = torch.full_like(sample.pred_instances.labels, number)
+    objects = InstanceData.cat([sample.pred_instances for sample in samples]).numpy()
+    return dict(objects.items(), boxes=objects.bboxes)
 
 
 def _compare_objects(actual: Arrays, expected: Arrays, model: Any) -> float:
@@ -124,7 +103,7 @@ def _compare_objects(actual: Arrays, expected: Arrays, model: Any) -> float:
     if unmatched > MAX_UNMATCHED * sum(distance.shape):
         raise RuntimeError(f"{unmatched} objects of file and mmdet have no match")
     if "masks" in expected:
-        threshold = _test_cfg(model).mask_thr_binary
+        threshold = test_cfg_of(model).mask_thr_binary
         other = 0
         for number in np.flatnonzero(is_matched):
             mask = expected["masks"][distance[number].argmin()]
