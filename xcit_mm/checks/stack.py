@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import packages_distributions
 
@@ -22,8 +23,13 @@ FIX = "install one stack in an environment of its own, see docs/install.md"
 
 def check_stack() -> Findings:
     """Check each library, and the device of trainings."""
-    versions = [partial(describe_version, name) for name in NEEDED]
-    for describe in (describe_distributions, *versions, describe_package, describe_device):
+    parts: list[Callable[[], str]] = [
+        describe_distributions,
+        *(partial(describe_version, name) for name in NEEDED),
+        describe_package,
+        describe_device,
+    ]
+    for describe in parts:
         try:
             yield ok(describe())
         except Exception as error:  # the doctor reports every failure

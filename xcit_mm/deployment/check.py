@@ -1,5 +1,6 @@
 """Comparison of an exported file with what mmdet or mmseg predict."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,47 +22,60 @@ Arrays = dict[str, np.ndarray]
 
 
 def compare(path: Path, model: Any) -> float:
-    """Compare a file with its model on noise.
+    """Compare a file with its model by `largest_deviation`."""
+    from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
-    The objects of a detector are compared with mmdet's `predict` at any score, the logits of a
-    segmentor with mmseg's logits of whole images.
+    options = SessionOptions()
+    if _is_detector(model):  # which compares objects of any score
+        threshold = OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.float32))
+        options.add_initializer("score_thr", threshold)
+    session = InferenceSession(path, options)
+    names = [output.name for output in session.get_outputs()]
+
+    def run(image: Tensor) -> Arrays:
+        return dict(zip(names, session.run(None, {"image": image.numpy()}), strict=True))
+
+    return largest_deviation(run, model, session.get_inputs()[0].shape[1])
+
+
+def largest_deviation(run: Callable[[Tensor], Arrays], model: Any, channels: int) -> float:
+    """Compare what a function returns for noise with what mmdet or mmseg predict.
+
+    The objects of a detector are compared at any score, the logits of a segmentor as those of whole
+    images.
 
     Args:
+        run: Returns the outputs of a file, by name, for normalised images (B, C, H, W).
         model: The model of mmdet or mmseg. A detector predicts objects of any score from now on.
+        channels: Number of channels of the images.
 
     Returns:
         The largest deviation, in units of an output's largest value.
 
     Raises:
-        RuntimeError: If the file deviates by more than the constants above allow.
+        RuntimeError: If the outputs deviate by more than the constants above allow.
     """
-    from onnxruntime import InferenceSession, OrtValue, SessionOptions
-
-    is_detector = not hasattr(model, "encode_decode")
-    options = SessionOptions()
-    if is_detector:
+    if _is_detector(model):
         test_cfg_of(model).score_thr = 0.0
-        threshold = OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.float32))
-        options.add_initializer("score_thr", threshold)
-    session = InferenceSession(path, options)
-    channels = session.get_inputs()[0].shape[1]
-    outputs = [output.name for output in session.get_outputs()]
     generator = torch.Generator().manual_seed(0)
     deviations = []
     for batch, height, width in SHAPES:
         coarse = torch.randn(batch, channels, height // 16, width // 16, generator=generator)
         image = F.interpolate(coarse, (height, width), mode="bilinear")
-        arrays = session.run(None, {"image": image.numpy()})
-        if is_detector:
-            actual = dict(zip(outputs, arrays, strict=True))
+        actual = run(image)
+        if _is_detector(model):
             deviations.append(_compare_objects(actual, _detect(model, image), model))
         else:
             logits = model.encode_decode(image, [_meta(image)]).numpy()
-            deviations.append(np.abs(arrays[0] - logits).max() / np.abs(logits).max())
+            deviations.append(np.abs(actual["logits"] - logits).max() / np.abs(logits).max())
     largest = float(np.max(deviations))
     if not largest <= TOLERANCE:  # or not a number
         raise RuntimeError(f"the file deviates by {largest:.1e} from torch")
     return largest
+
+
+def _is_detector(model: Any) -> bool:
+    return not hasattr(model, "encode_decode")
 
 
 def _meta(image: Tensor) -> dict[str, Any]:
