@@ -1,17 +1,15 @@
 """Checks of the classes of a run: their number and order in data and heads."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import zip_longest
-
-from torch import nn
 
 from ..utils.errors import counted, preview
 from .findings import Findings, fail
 from .run_config import ConfiguredSplit
 
 
-def check_classes(splits: Iterable[ConfiguredSplit], heads: Mapping[str, nn.Module]) -> Findings:
+def check_classes(splits: Sequence[ConfiguredSplit]) -> Findings:
     """Check the classes of the heads and of all data sets against those of the first data set."""
     split_of: dict[tuple[str, ...], str] = {}
     for split in splits:
@@ -22,7 +20,7 @@ def check_classes(splits: Iterable[ConfiguredSplit], heads: Mapping[str, nn.Modu
     if not split_of:
         return
     (classes, split_name), *others = split_of.items()
-    for name, head in heads.items():
+    for name, head in splits[0].heads.items():
         if head.num_classes != len(classes):
             named = f"{counted(len(classes), 'class')}, {preview(classes)}"
             problem = f"{name}.num_classes is {head.num_classes}, the {split_name} data set has"

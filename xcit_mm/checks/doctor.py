@@ -83,7 +83,7 @@ def _check_run(
     others = [split for split in checked if split.name != "train"]
     yield from collect(
         model.failures,
-        check_classes(checked, model.heads),
+        check_classes(checked),
         *start,
         check_sizes(cfg, model.module),
         check_feature_maps(model.module, must_train_all),
