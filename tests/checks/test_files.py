@@ -35,35 +35,49 @@ def write_pixels(path: Path, suffix: str, pixels: np.ndarray) -> None:
     path.write_bytes(cv2.imencode(suffix, pixels)[1].tobytes())
 
 
-PHOTOS = {
+MAP = MAPS / "0.png"
+# A config, how to break a correct file, and level, code and values of the finding.
+BREAKS = {
+    "written on Windows": (
+        MASK_RCNN,
+        lambda: edit_json(TRAIN_JSON, lambda coco: coco["images"][1].update(file_name="a\\1.jpg")),
+        *("FAIL", "D314", "train", "1 of 3", "a\\1.jpg"),
+    ),
     "four bands": (
+        MASK_RCNN,
         lambda: write_pixels(PHOTO, ".tif", np.full((HEIGHT, WIDTH, 4), 99, np.uint8)),
         *("FAIL", "", PHOTO, "4 bands"),
     ),
     "another size": (
+        MASK_RCNN,
         lambda: write_pixels(PHOTO, ".jpg", np.zeros((9, 7, 3), np.uint8)),
         *("FAIL", "D315", "train", PHOTO, f"{WIDTH} x {HEIGHT} in its labels, 7 x 9 loaded"),
     ),
     "16 bits": (
+        MASK_RCNN,
         lambda: write_pixels(PHOTO, ".png", np.full((HEIGHT, WIDTH, 3), 999, np.uint16)),
         *("note", "D315", "train", PHOTO, "8 bits"),
+    ),
+    "label of no class": (
+        SEMANTIC_FPN,
+        lambda: write_map(MAP, [1, 200]),
+        *("FAIL", "D506", "0 to 149", "decode_head", "ignore_index=255", "label 199 in 1 map", MAP),
+    ),
+    "colours": (SEMANTIC_FPN, lambda: write_image(MAP), "FAIL", "D505", MAP),
+    "cut off": (
+        SEMANTIC_FPN,
+        lambda: MAP.write_bytes(MAP.read_bytes()[:-40]),
+        *("FAIL", "", MAP, "cannot be read"),
     ),
 }
 
 
-def test_names_that_were_written_on_windows_are_missing_with_the_reason():
-    edit_json(TRAIN_JSON, lambda content: content["images"][1].update(file_name="a\\1.jpg"))
-    (failure,) = failures(MASK_RCNN)
-    assert_named([failure], [("D314", "train", "1 of 3", "a\\1.jpg")])
-    assert "Windows" in failure.fix
-
-
-@pytest.mark.parametrize("name", PHOTOS)
-def test_a_photo_that_does_not_load_as_labelled_is_named(name):
-    break_data, level, code, *values = PHOTOS[name]
-    break_data()
-    found = [finding for finding in findings(MASK_RCNN, level=level) if finding.code == code]
-    assert_named(found, [(code, *values)])
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_file_that_does_not_load_as_configured_is_the_only_finding(name):
+    config, break_file, level, *expected = BREAKS[name]
+    break_file()
+    found = findings(config, "auto_scale_lr.enable=True", level=level)
+    assert_named(found, [tuple(expected)])
 
 
 def turn_maps() -> None:
@@ -101,24 +115,6 @@ def test_labels_drawn_over_stored_photos_are_named_and_the_fix_works(
     assert failures(config, *[f"{step}.{option}" for step in loading]) == []
     turn_labels()
     assert failures(config) == []
-
-
-MAP = MAPS / "0.png"
-MAP_BREAKS = {
-    "label of no class": (
-        lambda: write_map(MAP, [1, 200]),
-        *("D506", "0 to 149", "decode_head", "ignore_index=255", "label 199 in 1 map", MAP),
-    ),
-    "colours": (lambda: write_image(MAP), "D505", MAP),
-    "cut off": (lambda: MAP.write_bytes(MAP.read_bytes()[:-40]), "", MAP, "cannot be read"),
-}
-
-
-@pytest.mark.parametrize("name", MAP_BREAKS)
-def test_wrong_segmentation_map_is_the_only_failure(name):
-    break_data, *expected = MAP_BREAKS[name]
-    break_data()
-    assert_named(failures(SEMANTIC_FPN), [tuple(expected)])
 
 
 def test_labels_from_0_with_reduce_zero_label_lack_the_last_class():

@@ -76,11 +76,6 @@ def test_a_wrong_name_is_rejected_with_similar_names(model, named):
         find_model(model)
 
 
-def test_a_wrong_name_of_weights_is_rejected_with_similar_names():
-    with pytest.raises(ValueError, match="try maskrcnn_xcit_small_12_p16"):
-        load_checkpoint("xcit://maskrcnn_xcit_smal_12_p16")
-
-
 def test_a_checkpoint_alone_finds_the_config_beside_it(work_dir):
     checkpoint = str(work_dir / "iter_1.pth")
     assert find_model(checkpoint) == (str(work_dir / "mine.py"), checkpoint)

@@ -10,11 +10,11 @@ from ..utils.configs import read_config
 from ..utils.errors import reason
 from ..utils.ranks import rank_and_size
 from ..weights.lookup import find_config
-from .classes import check_classes, check_learned_classes
+from .classes import check_classes
 from .data import check_data, check_overlap
-from .findings import Finding, collect, fail
+from .findings import Finding, Findings, collect, fail
 from .inputs import check_batch, check_files_of_weights, check_hook, check_pixels, check_sizes
-from .model import CheckedModel, check_maps
+from .model import CheckedModel, check_feature_maps
 from .run_config import ConfiguredSplit
 
 
@@ -54,37 +54,39 @@ def check_training(
     Nothing is downloaded.
 
     Args:
-        names: The splits. The first must be 'train'.
+        names: The splits.
         processes: Number of processes that train. Default: those of torchrun.
     """
-    model = CheckedModel(cfg)
-    splits = [ConfiguredSplit(cfg, name) for name in names]
     processes = processes or rank_and_size()[1]
-    may_leave_out = cfg.get("find_unused_parameters") or cfg.get("model_wrapper_cfg")
-    yield from collect(
-        model.failures,
-        check_classes(splits, model.heads),
+    start = [
         check_batch(cfg, processes),
         check_files_of_weights(cfg),
         check_pixels(cfg),
         check_hook(cfg),
-        check_sizes(cfg, model.module),
-        check_maps(model.module, must_train_all=processes > 1 and not may_leave_out),
-        *(check_data(split, model.heads) for split in splits),
-        *(check_overlap(splits[0], split) for split in splits[1:]),
-    )
+    ]
+    may_leave_out = cfg.get("find_unused_parameters") or cfg.get("model_wrapper_cfg")
+    return _check_run(cfg, names, start, must_train_all=processes > 1 and not may_leave_out)
 
 
-def check_test(cfg: Config, checkpoint: str | None = None) -> Iterator[Finding]:
-    """Check model and data of a test, and the classes of a checkpoint, a path, URL or name."""
+def check_test(cfg: Config) -> Iterator[Finding]:
+    """Check the model and the data of a test, and whether its checkpoint will be loaded whole."""
+    return _check_run(cfg, ["test"], [check_hook(cfg)])
+
+
+def _check_run(
+    cfg: Config, names: Sequence[str], start: Sequence[Findings], must_train_all: bool = False
+) -> Iterator[Finding]:
+    """Check a run: its model, how it starts, and the data of its splits."""
     model = CheckedModel(cfg)
-    test = ConfiguredSplit(cfg, "test")
+    splits = {name: ConfiguredSplit(cfg, name, model.heads) for name in ("train", *names)}
+    checked = [splits[name] for name in names]
+    others = [split for split in checked if split.name != "train"]
     yield from collect(
         model.failures,
-        check_classes([test], model.heads),
-        check_learned_classes(cfg, checkpoint),
+        check_classes(checked),
+        *start,
         check_sizes(cfg, model.module),
-        check_maps(model.module),
-        check_data(test, model.heads),
-        check_overlap(ConfiguredSplit(cfg, "train"), test),
+        check_feature_maps(model.module, must_train_all),
+        *(check_data(split) for split in checked),
+        *(check_overlap(splits["train"], split) for split in others),
     )

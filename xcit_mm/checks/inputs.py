@@ -46,16 +46,12 @@ def check_sizes(cfg: Config, model: Any) -> Findings:
     The coarsest map has a cell for each whole 32 pixels, and mmseg stretches the logits to the
     image. The rest of a side shifts them, and a training on such sides learns the shift.
     """
-    if hasattr(model, "decode_head") and isinstance(model.backbone, Pyramid):
-        yield from _check_padding(model)
-        yield from _check_crops(cfg, model)
-
-
-def _check_padding(model: Any) -> Findings:
-    """Check that mmseg pads the images of tests, unless a head does not allow it."""
+    if not hasattr(model, "decode_head") or not isinstance(model.backbone, Pyramid):
+        return
+    parts = {type(part).__name__ for part in model.modules()}
     padding = getattr(model.data_preprocessor, "test_cfg", None) or {}
-    heads = {type(part).__name__ for part in model.modules()}
-    if "MaskFormerHead" in heads:
+    slides = (model.test_cfg or {}).get("mode") == "slide"
+    if "MaskFormerHead" in parts:
         if padding:
             problem = "mmseg's MaskFormerHead squeezes the map of a padded image"
             fix = "model.data_preprocessor.test_cfg=None, and test images of multiples of 32"
@@ -63,27 +59,18 @@ def _check_padding(model: Any) -> Findings:
     elif (padding.get("size_divisor") or 1) % MIN_SIZE:
         problem = "a map is misplaced if a side of its image is no multiple of 32"
         yield note("D607", problem, "model.data_preprocessor.test_cfg=dict(size_divisor=32)")
-    if padding and "Mask2FormerHead" in heads and _is_cropped_in_tests(model):
+    if padding and slides and "Mask2FormerHead" in parts:
         problem = "Mask2FormerHead enlarges each crop to the padded image, and mmseg stops"
         yield fail("D607", problem, "model.test_cfg.mode=whole")
-
-
-def _check_crops(cfg: Config, model: Any) -> Findings:
-    sizes = []
-    if _is_cropped_in_tests(model):
-        sizes.append(model.test_cfg.get("crop_size", MIN_SIZE))
-    padded = getattr(model.data_preprocessor, "size", None)
-    if padded:
+    sizes = [model.test_cfg.get("crop_size", MIN_SIZE)] if slides else []
+    trained = getattr(model.data_preprocessor, "size", None)
+    if trained:  # or a larger crop
         for dataset in data_sets(cfg, "train"):
             crop = find_step(dataset.get("pipeline", []), "RandomCrop") or {}
-            sizes.append(np.maximum(padded, crop.get("crop_size", 0)))
+            sizes.append(np.maximum(trained, crop.get("crop_size", 0)))
     wrong = [size for size in sizes if np.mod(size, MIN_SIZE).any()]
     fix = "give crop_size and data_preprocessor.size multiples of 32"
-    return listed("note", "D607", wrong, "sizes of crops misplace the map", fix)
-
-
-def _is_cropped_in_tests(model: Any) -> bool:
-    return (model.test_cfg or {}).get("mode") == "slide"
+    yield from listed("note", "D607", wrong, "sizes of crops misplace the map", fix)
 
 
 def check_pixels(cfg: Config) -> Findings:

@@ -20,7 +20,7 @@ _OTHER_HEADS = ("RPNHead", "STDCHead")  # types of heads that predict other clas
 
 
 class CheckedModel:
-    """The model of a config, if possible on the meta device, where it takes no memory.
+    """The model of a config on the meta device, where maps and gradients have shapes but no values.
 
     Attributes:
         module: The model, or an empty module if it cannot be built.
@@ -32,7 +32,7 @@ class CheckedModel:
         self.module: Any = nn.Module()
         self.failures = []
         try:
-            self.module = _build(cfg)
+            self.module = MODELS.build(model_config(cfg)).to("meta")
         except Exception as error:  # a wrong config makes the libraries raise nearly any exception
             problem = f"the model cannot be built: {reason(error)}"
             self.failures = [fail("", problem, "correct the model in the config")]
@@ -52,16 +52,7 @@ class CheckedModel:
         }
 
 
-def _build(cfg: Config) -> nn.Module:
-    model = model_config(cfg)
-    try:
-        with torch.device("meta"):
-            return MODELS.build(model)
-    except Exception:  # modules that compute with their own values need real tensors
-        return MODELS.build(model)
-
-
-def check_maps(model: Any, must_train_all: bool = False) -> Findings:
+def check_feature_maps(model: Any, must_train_all: bool = False) -> Findings:
     """Check that the neck takes the backbone's feature maps, and that heads take what it gives.
 
     Args:
@@ -79,7 +70,10 @@ def check_maps(model: Any, must_train_all: bool = False) -> Findings:
         problem = f"neck.in_channels is {expected}, the backbone gives {channels}"
         yield fail("", problem, f"model.neck.in_channels={channels}")
         return
-    maps = {name: _empty_map(level, model) for name, level in levels.items()}
+    maps = {}
+    for name, level in levels.items():
+        shape = (2, level.channels, _SIDE // level.stride, _SIDE // level.stride)
+        maps[name] = torch.zeros(shape, device="meta", requires_grad=True)
     given = list(maps.values()) if neck is None else neck.train()(tuple(maps.values()))
     source = "the backbone" if neck is None else "the neck"
     strides = [_SIDE / feature_map.shape[3] for feature_map in given]
@@ -97,13 +91,6 @@ def check_maps(model: Any, must_train_all: bool = False) -> Findings:
     yield ok(f"{source} gives maps of the strides {strides}")
     if must_train_all:
         yield from _check_gradients(backbone, maps, read or given)
-
-
-def _empty_map(level: Any, model: nn.Module) -> Tensor:
-    """Return a feature map of two images, for the shapes and gradients of what reads it."""
-    side = _SIDE // level.stride
-    device = next(model.parameters()).device
-    return torch.zeros(2, level.channels, side, side, device=device, requires_grad=True)
 
 
 def _check_gradients(backbone: Pyramid, maps: dict[str, Tensor], read: list[Tensor]) -> Findings:

@@ -9,7 +9,6 @@ from ..utils.config_parts import type_name
 from ..utils.images import reads_all_bands
 from .findings import Findings, listed
 
-Size = tuple[int, int]  # width and height
 _TURN = (
     "labels that were drawn over photos as stored need color_type='color_ignore_orientation' in "
     "each LoadImageFromFile, which turns photos as EXIF says"
@@ -17,7 +16,7 @@ _TURN = (
 
 
 def check_photos(
-    code: str, step: dict[str, Any], labels: Mapping[str, tuple[str, Size]]
+    code: str, step: dict[str, Any], labels: Mapping[str, tuple[int, int]]
 ) -> Findings:
     """Check that photos exist, that the pipeline loads all that they hold, and their sizes.
 
@@ -26,7 +25,7 @@ def check_photos(
     Args:
         code: D511 for sizes of maps, D315 for sizes in a json.
         step: The step of the pipeline that loads the photos.
-        labels: For each photo the file of its labels, and their width and height.
+        labels: Width and height of the labels of each photo.
     """
     missing = [path for path in labels if not os.path.isfile(path)]
     problem = f"of {len(labels)} images are missing"
@@ -43,10 +42,10 @@ def check_photos(
     for path, header in zip(paths, read_headers(paths), strict=True):
         if header.dropped:
             raise ValueError(f"{path} has {header.dropped}")
-        file, size = labels[path]
-        if header[:2] != size and not color_type.endswith("ignore_orientation"):
-            sizes = f"{size[0]} x {size[1]} in its labels, {header.width} x {header.height} loaded"
-            wrong.append(f"{file} ({sizes})")
+        width, height = labels[path]
+        if header[:2] != (width, height) and not color_type.endswith("ignore_orientation"):
+            loaded = f"{header.width} x {header.height} loaded"
+            wrong.append(f"{path} ({width} x {height} in its labels, {loaded})")
         if header.is_deep:
             deep.append(path)
     problem = "images have more than 8 bits, and mmcv keeps the upper 8"

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,20 +28,23 @@ class ConfiguredData:
         json_path: The annotation file.
         classes: Names of its classes, if it has any.
         loading: The step of its pipeline that loads an image.
-        annotation_step: The step that loads annotations, empty without one.
+        needs_masks: Whether the pipeline loads masks of objects, or an evaluator scores them.
+        poly2mask: Whether the pipeline loads masks in RLE.
     """
 
     def __init__(self, options: dict[str, Any], split: "ConfiguredSplit") -> None:
         self.split = split
         unread = dict(pipeline=[], lazy_init=True, serialize_data=False)
         self.built: Any = DATASETS.build({**options, **unread})
-        paths = [*self.built.data_prefix.values(), self.built.ann_file]
-        self.paths = [path for path in paths if path]
+        self.paths = list(filter(None, [*self.built.data_prefix.values(), self.built.ann_file]))
         self.json_path = os.path.realpath(self.built.ann_file or "")
-        self.classes = self.built.metainfo.get("classes") or ()
+        self.classes = tuple(self.built.metainfo.get("classes") or ())
         self._pipeline = options.get("pipeline", [])
         self.loading = loading_step(self._pipeline) or dict(type="LoadImageFromFile")
-        self.annotation_step = find_step(self._pipeline, "LoadAnnotations") or {}
+        annotations = find_step(self._pipeline, "LoadAnnotations") or {}
+        are_scored = any("segm" in str(metric.get("metric")) for metric in split.metrics)
+        self.needs_masks = are_scored or annotations.get("with_mask", False)
+        self.poly2mask = annotations.get("poly2mask", True)
 
     @property
     def data_format(self) -> str:
@@ -57,11 +61,10 @@ class ConfiguredData:
         Panoptic data sets are subclasses of `CocoDataset` that parse other files.
         """
         library = sys.modules.get(module)  # it is imported if the data set belongs to it
-        if library is None:
-            return False
-        return all(
-            getattr(type(self.built), method) is getattr(getattr(library, base), method)
-            for method in ("load_data_list", "parse_data_info")
+        methods = ("load_data_list", "parse_data_info")
+        return library is not None and all(
+            getattr(type(self.built), name) is getattr(getattr(library, base), name)
+            for name in methods
         )
 
     @property
@@ -69,7 +72,7 @@ class ConfiguredData:
         """Whether the pipeline loads maps in an unknown way, or may change their labels."""
         classes = [part_class(step, TRANSFORMS) for step in self._pipeline]
         libraries = {cls.__module__.partition(".")[0] for cls in classes if cls}
-        return not self.annotation_step or not libraries <= _LIBRARIES
+        return not find_step(self._pipeline, "LoadAnnotations") or not libraries <= _LIBRARIES
 
     @cached_property
     def coco(self) -> CocoFile:
@@ -94,17 +97,18 @@ class ConfiguredSplit:
     """A split of a config: 'train', 'val' or 'test'.
 
     Attributes:
+        heads: The heads of the model that predict its classes, by name.
         metrics: Configs of its evaluators.
-        scored_jsons: The jsons of its evaluators.
-        scores_masks: Whether an evaluator scores masks of objects.
+        scored_jsons: The local jsons of its evaluators.
         is_of_tiles: Whether its images were cut out of a raster.
     """
 
-    def __init__(self, cfg: Config, name: str) -> None:
+    def __init__(self, cfg: Config, name: str, heads: Mapping[str, Any]) -> None:
         self.name = name
+        self.heads = heads
         self.metrics = evaluators(cfg, name)
-        self.scored_jsons = [item["ann_file"] for item in self.metrics if item.get("ann_file")]
-        self.scores_masks = any("segm" in str(item.get("metric")) for item in self.metrics)
+        jsons = filter(None, (metric.get("ann_file") for metric in self.metrics))
+        self.scored_jsons = [os.path.realpath(path) for path in jsons if "://" not in path]
         self.is_of_tiles = bool(cfg.get("raster"))
         self._cfg = cfg
 

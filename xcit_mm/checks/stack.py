@@ -23,9 +23,12 @@ FIX = "install one stack in an environment of its own, see docs/install.md"
 
 def check_stack() -> Findings:
     """Check each library, and the device of trainings."""
-    parts: list[Callable[[], str]] = [describe_distributions]
-    parts += [partial(describe_version, name) for name in NEEDED]
-    parts += [describe_package, describe_device]
+    parts: list[Callable[[], str]] = [
+        describe_distributions,
+        *(partial(describe_version, name) for name in NEEDED),
+        describe_package,
+        describe_device,
+    ]
     for describe in parts:
         try:
             yield ok(describe())

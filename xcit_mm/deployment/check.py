@@ -1,15 +1,16 @@
 """Comparison of an exported file with what mmdet or mmseg predict."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from mmengine.structures import InstanceData
 from torch import Tensor
 
+from .detectors import test_cfg_of
 from .run import paste_mask
 
 SHAPES = ((1, 203, 330), (3, 256, 128))  # batch, height, width: other sizes than the traced one
@@ -20,64 +21,61 @@ MAX_OTHER_PIXELS = 1e-3  # share of the masks' pixels, since rounding decides at
 Arrays = dict[str, np.ndarray]
 
 
-def compare(path: Path, model: Any, outputs: list[str], channels: int) -> float:
-    """Compare a file with its model on noise.
+def compare(path: Path, model: Any) -> float:
+    """Compare a file with its model by `largest_deviation`."""
+    from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
-    The objects of a detector are compared with mmdet's `predict` at any score, the logits of a
-    segmentor with mmseg's logits of whole images.
+    options = SessionOptions()
+    if _is_detector(model):  # which compares objects of any score
+        threshold = OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.float32))
+        options.add_initializer("score_thr", threshold)
+    session = InferenceSession(path, options)
+    names = [output.name for output in session.get_outputs()]
+
+    def run(image: Tensor) -> Arrays:
+        return dict(zip(names, session.run(None, {"image": image.numpy()}), strict=True))
+
+    return largest_deviation(run, model, session.get_inputs()[0].shape[1])
+
+
+def largest_deviation(run: Callable[[Tensor], Arrays], model: Any, channels: int) -> float:
+    """Compare what a function returns for noise with what mmdet or mmseg predict.
+
+    The objects of a detector are compared at any score, the logits of a segmentor as those of whole
+    images.
 
     Args:
-        model: The model of mmdet or mmseg.
-        outputs: Names of the file's outputs.
-        channels: Channels of its input.
+        run: Returns the outputs of a file, by name, for normalised images (B, C, H, W).
+        model: The model of mmdet or mmseg. A detector predicts objects of any score from now on.
+        channels: Number of channels of the images.
 
     Returns:
         The largest deviation, in units of an output's largest value.
 
     Raises:
-        RuntimeError: If the file deviates by more than the constants above allow.
+        RuntimeError: If the outputs deviate by more than the constants above allow.
     """
-    from onnxruntime import InferenceSession, OrtValue, SessionOptions
-
-    is_detector = "boxes" in outputs
-    options = SessionOptions()
-    if is_detector:
-        threshold = OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.float32))
-        options.add_initializer("score_thr", threshold)
-    session = InferenceSession(path, options)
+    if _is_detector(model):
+        test_cfg_of(model).score_thr = 0.0
     generator = torch.Generator().manual_seed(0)
     deviations = []
     for batch, height, width in SHAPES:
         coarse = torch.randn(batch, channels, height // 16, width // 16, generator=generator)
         image = F.interpolate(coarse, (height, width), mode="bilinear")
-        arrays = session.run(None, {"image": image.numpy()})
-        if is_detector:
-            actual = dict(zip(outputs, arrays, strict=True))
+        actual = run(image)
+        if _is_detector(model):
             deviations.append(_compare_objects(actual, _detect(model, image), model))
         else:
             logits = model.encode_decode(image, [_meta(image)]).numpy()
-            deviations.append(np.abs(arrays[0] - logits).max() / np.abs(logits).max())
+            deviations.append(np.abs(actual["logits"] - logits).max() / np.abs(logits).max())
     largest = float(np.max(deviations))
     if not largest <= TOLERANCE:  # or not a number
         raise RuntimeError(f"the file deviates by {largest:.1e} from torch")
     return largest
 
 
-def _test_cfg(model: Any) -> Any:
-    head = model.roi_head if hasattr(model, "roi_head") else model.bbox_head
-    return head.test_cfg
-
-
-@contextmanager
-def _at_any_score(model: Any) -> Iterator[None]:
-    """Let a detector report objects of any score in this block."""
-    test_cfg = _test_cfg(model)
-    threshold = test_cfg.get("score_thr", 0.0)
-    test_cfg.score_thr = 0.0
-    try:
-        yield
-    finally:
-        test_cfg.score_thr = threshold
+def _is_detector(model: Any) -> bool:
+    return not hasattr(model, "encode_decode")
 
 
 def _meta(image: Tensor) -> dict[str, Any]:
@@ -87,7 +85,7 @@ def _meta(image: Tensor) -> dict[str, Any]:
 
 
 def _detect(model: Any, image: Tensor) -> Arrays:
-    """Return mmdet's objects of any score in normalised images, with masks (n, H, W)."""
+    """Return mmdet's objects in normalised images, with masks (n, H, W)."""
     from mmdet.structures import DetDataSample
 
     height, width = image.shape[2:]
@@ -96,16 +94,11 @@ def _detect(model: Any, image: Tensor) -> Arrays:
     padded = F.pad(image, padding, value=float(model.data_preprocessor.pad_value))
     meta = dict(_meta(image), batch_input_shape=tuple(padded.shape[2:]))
     samples = [DetDataSample(metainfo=meta) for _ in image]
-    with _at_any_score(model):
-        samples = model.predict(padded, samples, rescale=False)
-    instances = [sample.pred_instances.numpy() for sample in samples]
-    objects = {
-        name: np.concatenate([found[name] for found in instances])
-        for name in ("bboxes", "scores", "labels", "masks")
-        if name in instances[0]
-    }
-    images = np.repeat(np.arange(len(instances)), [len(found) for found in instances])
-    return dict(objects, boxes=objects.pop("bboxes"), images=images)
+    samples = model.predict(padded, samples, rescale=False)
+    for number, sample in enumerate(samples):
+        sample.pred_instances.images = torch.full_like(sample.pred_instances.labels, number)
+    objects = InstanceData.cat([sample.pred_instances for sample in samples]).numpy()
+    return dict(objects.items(), boxes=objects.bboxes)
 
 
 def _compare_objects(actual: Arrays, expected: Arrays, model: Any) -> float:
@@ -124,7 +117,7 @@ def _compare_objects(actual: Arrays, expected: Arrays, model: Any) -> float:
     if unmatched > MAX_UNMATCHED * sum(distance.shape):
         raise RuntimeError(f"{unmatched} objects of file and mmdet have no match")
     if "masks" in expected:
-        threshold = _test_cfg(model).mask_thr_binary
+        threshold = test_cfg_of(model).mask_thr_binary
         other = 0
         for number in np.flatnonzero(is_matched):
             mask = expected["masks"][distance[number].argmin()]

@@ -29,8 +29,7 @@ class ExportableDetector(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model
-        head = model.roi_head if hasattr(model, "roi_head") else model.bbox_head
-        self.cfg: Any = head.test_cfg
+        self.cfg: Any = test_cfg_of(model)
         self.score_thr: Tensor
         self.register_buffer("score_thr", torch.tensor([[float(self.cfg.get("score_thr", 0))]]))
         self.divisor: int = model.data_preprocessor.pad_size_divisor
@@ -73,6 +72,12 @@ class ExportableDetector(nn.Module):
         """Select by score and NMS: boxes, scores, labels and indices of images."""
         is_detected = scores > self.score_thr
         return select_by_nms(boxes, scores.where(is_detected, -1.0), labels, self.cfg)
+
+
+def test_cfg_of(model: Any) -> Any:
+    """Return the options by which a detector of mmdet selects its objects."""
+    head = model.roi_head if hasattr(model, "roi_head") else model.bbox_head
+    return head.test_cfg
 
 
 def _of_class(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def export(model: str | Path, out: str | Path, *, checkpoint: str | Path | None 
             with atomic_path(out) as path:
                 _write_onnx(module, path, channels, facts)
                 say("compare ...")
-                return compare(path, trained, module.outputs, channels)
+                return compare(path, trained)
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error
 

@@ -19,9 +19,7 @@ from . import deform_conv
 from .kernels import raise_missing, torchvision_kernels, write_gradients
 from .roi_align import Sampling, roi_align, roi_align_gradient
 
-# Boxes that `nms` compares with all others at a time, and pairs, so that they stay in the cache.
-NMS_ROWS = 64
-NMS_PAIRS = 65536
+NMS_PAIRS = 65536  # pairs of boxes that `nms` compares at a time, so that they stay in the cache
 
 
 def __getattr__(name: str) -> Callable:
@@ -69,8 +67,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     remaining = np.arange(len(order))
     kept = []
     while len(remaining):
-        # A block of the best boxes at a time, so that the pairs stay in the cache.
-        count = min(NMS_ROWS, 1 + NMS_PAIRS // len(remaining))
+        count = 1 + NMS_PAIRS // len(remaining)  # the best boxes
         overlaps = _iou(corners[:, :count, None], corners[:, None], offset) > iou_threshold
         is_dropped = np.zeros(len(remaining), bool)
         for row, overlap in enumerate(overlaps):

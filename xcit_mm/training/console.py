@@ -3,7 +3,6 @@
 import io
 import os
 import sys
-from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
@@ -35,9 +34,11 @@ class ConsoleHook(Hook):
         self._show(0, f"validation {batch_idx + 1}/{len(runner.val_dataloader)}")
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        scores = _list_scores(metrics)
-        main_scores = [score for score in scores if score[0].endswith(("mAP", "mAP_50"))]
-        line = ", ".join(f"{name} {score:.4g}" for name, score in main_scores or scores[:4])
+        scores = {key: value for key, value in (metrics or {}).items() if isinstance(value, Real)}
+        main_scores = [key for key in scores if key.endswith(("mAP", "mAP_50"))]
+        shown = main_scores or list(scores)[:4]
+        # Without the prefix of the metric.
+        line = ", ".join(f"{key.rpartition('/')[2]} {scores[key]:.4g}" for key in shown)
         say(f"validation after iteration {runner.iter}: {line or 'no scores'}")
 
     def after_train(self, runner: Runner) -> None:
@@ -67,12 +68,3 @@ class ConsoleHook(Hook):
             self._bar.refresh()
         elif 10 * self._bar.n // self._bar.total > tenth:
             say(str(self._bar))
-
-
-def _list_scores(metrics: Mapping[str, Any] | None) -> list[tuple[str, float]]:
-    """List the scores as pairs of name, without the prefix of the metric, and value."""
-    return [
-        (name.rpartition("/")[2], float(score))
-        for name, score in (metrics or {}).items()
-        if isinstance(score, Real)
-    ]

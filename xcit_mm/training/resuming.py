@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from mmengine.dist import get_world_size
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
@@ -12,6 +11,7 @@ from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write
 from ..utils.compat import is_resuming, is_training_run
+from ..utils.ranks import rank_and_size
 from .batches import use_numbered_loop
 from .nonfinite import is_finite
 from .schedule import check_schedule
@@ -94,7 +94,7 @@ class ResumableCheckpointHook(CheckpointHook):
             if not is_finite(value):
                 problem = f"iteration {runner.iter}: {name} is not finite"
                 raise FloatingPointError(f"{problem}: resume from the last checkpoint")
-        if "optimizer" in checkpoint and get_world_size() == 1:
+        if "optimizer" in checkpoint and rank_and_size()[1] == 1:
             # A step of the optimizer drops the gradients: those that are there accumulate.
             checkpoint["pending_gradients"] = {
                 name: parameter.grad.cpu() / _loss_scale(runner)

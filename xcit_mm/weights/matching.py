@@ -124,7 +124,7 @@ def match_trunk(
         body = check_coverage(without(expected, "head."), without(trunk, "head."))
         head = {key: tensor for key, tensor in expected.items() if key not in body}
         own = {key: tensor for key, tensor in trunk.items() if key in head}  # not DINO's head
-        return body | _match_heads(head, own, strict_heads) if head else body
+        return body | _match_heads(head, own, strict_heads)
     weights = replace(weights, trunk=trunk)
     unused = () if weights.task in ("detector", "segmentor") else CLASSIFIER_PREFIXES
     return match_backbone(backbone, weights, backbone.arch.depth, unused)

@@ -6,14 +6,15 @@ import sys
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlparse
 
+import msgspec
 import torch
-from mmengine.dist import barrier
+import torch.distributed as dist
 
 from ..utils.atomic import atomic_path
-from ..utils.ranks import is_first
+from ..utils.ranks import Ranks
 from .reader import load_from_file
 
 REMOTE_PREFIXES = ("xcit://", "http://", "https://")
@@ -42,18 +43,9 @@ class PublishedFile(NamedTuple):
 
 
 def _read_table() -> dict[str, PublishedFile]:
-    files = {}
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as table:
-        for row in csv.DictReader(table):
-            facts: dict[str, Any] = dict(row)
-            name = facts.pop("name")
-            facts.update(
-                patch_size=int(row["patch_size"]),
-                resolution=int(row["resolution"]),
-                scale=float(row["scale"]),
-            )
-            files[name] = PublishedFile(**facts)
-    return files
+        _, *rows = csv.reader(table)
+    return {name: msgspec.convert(facts, PublishedFile, strict=False) for name, *facts in rows}
 
 
 PUBLISHED = _read_table()
@@ -94,21 +86,28 @@ def ensure_downloaded(name: str) -> Path:
         ConnectionError: If the file cannot be downloaded, or only a part of it.
     """
     path = local_path(name)
+    ranks = Ranks(dist.group.WORLD if dist.is_available() and dist.is_initialized() else None)
+    try:
+        if ranks.rank == 0:
+            _download(name, path)
+    finally:
+        ranks.wait()
+    _download(name, path)  # by processes of machines with folders of their own
+    return path
+
+
+def _download(name: str, path: Path) -> None:
+    """Download a file from the web to a path, unless it is there."""
+    if path.exists():
+        return
     file = PUBLISHED.get(published_name(name))
     url = file.url if file else name
-    if not is_first():
-        barrier()
     try:
-        if not path.exists():
-            with atomic_path(path, is_shared=True) as part:
-                torch.hub.download_url_to_file(url, str(part), progress=sys.stderr.isatty())
-                load_from_file(part)  # torch does not notice a missing part
+        with atomic_path(path, is_shared=True) as part:
+            torch.hub.download_url_to_file(url, str(part), progress=sys.stderr.isatty())
+            load_from_file(part)  # torch does not notice a missing part
     except (OSError, HTTPException, ValueError) as error:
         fix = f"download it elsewhere and put it at {path}"
         if file and file.timm_name:
             fix = f"take hf://timm/{file.timm_name}, which has the same weights, or {fix}"
         raise ConnectionError(f"cannot download {url} ({error}): {fix}") from error
-    finally:
-        if is_first():
-            barrier()
-    return path

@@ -40,9 +40,8 @@ def load_from_file(filename: str | Path, map_location: Any = "cpu") -> Any:
         ValueError: If it is not a checkpoint, is damaged, or holds more than weights and known
             plain values.
     """
+    check_checkpoint(filename)
     path = Path(filename).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {filename}: check the path")
     with path.open("rb") as file:
         start = file.read(16)
     is_zip = start[:2] == b"PK"

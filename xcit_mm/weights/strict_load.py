@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from ..utils.compat import is_resuming, is_training_run
 from ..utils.errors import preview
 from ..utils.output import log_line
-from .class_names import as_names, check_same_classes, learned_classes
+from .class_names import as_names, check_same_classes, configured_classes, learned_classes
 from .matching import match_model
 
 
@@ -19,8 +19,8 @@ class StrictLoadHook(Hook):
     """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
 
     It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
-    the model with its shape, and nothing else. In a training the classes of the file must be those
-    of the data, in their order.
+    the model with its shape, and nothing else. Its classes must be those of the data, in their
+    order.
 
     Args:
         strict_heads: False lets a training that starts from `load_from` have other classes. Layers
@@ -49,10 +49,12 @@ class StrictLoadHook(Hook):
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
         options: dict[str, Any] = {}
-        if is_training_run(runner):
+        learned = learned_classes(checkpoint)
+        if not is_training_run(runner):
+            check_same_classes("the checkpoint", learned, configured_classes(runner.cfg))
+        else:
             dataset = runner.train_dataloader.dataset
             classes = as_names(getattr(dataset, "metainfo", {}).get("classes"))
-            learned = learned_classes(checkpoint)
             if is_resuming(runner) or self.strict_heads:
                 check_same_classes("the checkpoint", learned, classes)
             elif learned and classes and learned != classes:

@@ -13,7 +13,7 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 # Beginning of the keys under which mmengine's CheckpointHook stores the best checkpoint.
 # The name of a metric follows if there are several.
-BEST = "best_ckpt"
+_BEST = "best_ckpt"
 # What a config assigns differently when its run resumes.
 _CHANGED_BY_RESUMING = ("load_from = ", "resume = ", "work_dir = ", "launcher = ")
 
@@ -73,9 +73,14 @@ def _lines_of_run(config: str) -> list[str]:
 
 
 def _best_checkpoint(last: str, content: Any) -> str:
-    """Return the best checkpoint that the content of the last one records, or else the last."""
-    best = best_files(content).values()
-    return next((str(Path(last).with_name(name)) for name in best), last)
+    """Return the best checkpoint that the content of the last one records, or else the last.
+
+    With several metrics it is that of the first.
+    """
+    hub = content.get("message_hub") if isinstance(content, Mapping) else None
+    info = (hub or {}).get("runtime_info") or {}
+    best = [file for key, file in info.items() if key.startswith(_BEST) and file]
+    return str(Path(last).with_name(Path(best[0]).name)) if best else last
 
 
 def _list_checkpoints(folder: Path) -> list[str]:
@@ -87,16 +92,6 @@ def _list_checkpoints(folder: Path) -> list[str]:
 
 def _names(paths: Iterable[str | Path]) -> str:
     return preview([Path(path).name for path in paths]) or "none"
-
-
-def best_files(checkpoint: Any) -> dict[str, str]:
-    """Return the file names of the best checkpoints that a checkpoint of mmengine records.
-
-    There is one for each metric, by its key in `runtime_info`.
-    """
-    hub = checkpoint.get("message_hub") if isinstance(checkpoint, Mapping) else None
-    info = (hub or {}).get("runtime_info") or {}
-    return {key: Path(file).name for key, file in info.items() if key.startswith(BEST) and file}
 
 
 def last_checkpoint(work_dir: Path) -> str | None:
