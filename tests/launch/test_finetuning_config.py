@@ -85,16 +85,6 @@ def test_a_json_alone_is_trained_without_validation_then_its_model_on_two(
     assert cfg.val_cfg.type == "ValLoop"
 
 
-def test_images_and_maps_train_a_semantic_fpn_and_stay_where_they_are(
-    trained_segmentor, maps, start, folder
-):
-    cfg = start("finetune", trained_segmentor, maps)
-    assert cfg.train_dataloader.dataset.metainfo.classes[1:] == ("ground", *CLASSES)
-    assert cfg.model.decode_head.num_classes == 6
-    assert not cfg.train_dataloader.dataset.get("reduce_zero_label")
-    assert not (folder / "maps-coco").exists()
-
-
 @pytest.mark.parametrize("name", ["Ultralytics", "Roboflow YOLO", "Roboflow COCO"])
 def test_the_file_that_is_named_for_a_folder_can_be_given(name, trained, refused, start, folder):
     """Nothing in the folder is read: the line ends with the file to give."""

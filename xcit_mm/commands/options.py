@@ -5,10 +5,31 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mmengine.config import DictAction
+
 from ..models.precision import DTYPES
-from ..utils.cli import KeyValues, score
 from ..utils.errors import ArgumentError
 from ..weights.lookup import find_config
+
+
+class KeyValues(DictAction):
+    """The values of `--cfg-options KEY=VALUE ...` by dotted key."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        try:
+            super().__call__(parser, namespace, values, option)
+        except (ValueError, AssertionError):
+            problem = f"{' '.join(values)}: write KEY=VALUE and close each bracket"
+            raise argparse.ArgumentError(self, problem) from None
+
+
+def score(text: str) -> float:
+    """Parse an option that must be a score from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a score from 0 to 1")
+    return value
+
 
 CONFIG = "a config of mmdet, mmseg or mmpretrain, a model's name or a work folder"
 WHOLE = "the trunk sees the whole image, and only neck and heads see windows"

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ..prediction import Predictor, find_items, predict_many
-from ..utils.cli import CommandParser, score
+from ..utils.cli import CommandParser
 from ..utils.output import say
-from .options import PREDICTOR, TILES, VIEW, WHOLE, add_options, check_order, take
+from .options import PREDICTOR, TILES, VIEW, WHOLE, add_options, check_order, score, take
 
 CALLS = """
 xcit-mm predict maskrcnn_xcit_tiny_12_p16 photos

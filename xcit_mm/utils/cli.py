@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from mmengine.config import DictAction
-
 from .errors import ArgumentError, reason
 from .memory import keep_freed_memory
 
@@ -43,29 +41,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def name_on_command_line(self, argument: str) -> str:
         """Return how a user gives an argument of a function: as `--option`, or as `PLACE`."""
-        actions = [action for action in self._actions if action.dest == argument]
-        names = [action.option_strings[0] for action in actions if action.option_strings]
-        names += [str(action.metavar or argument.upper()) for action in actions]
-        return next(iter(names), argument)
-
-
-class KeyValues(DictAction):
-    """The values of `--cfg-options KEY=VALUE ...` by dotted key."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        try:
-            super().__call__(parser, namespace, values, option)
-        except (ValueError, AssertionError):
-            problem = f"{' '.join(values)}: write KEY=VALUE and close each bracket"
-            raise argparse.ArgumentError(self, problem) from None
-
-
-def score(text: str) -> float:
-    """Parse an option that must be a score from 0 to 1."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a score from 0 to 1")
-    return value
+        for action in self._actions:
+            if action.dest == argument:
+                return [*action.option_strings, str(action.metavar)][0]
+        return argument
 
 
 class Terminated(KeyboardInterrupt):
