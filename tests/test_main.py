@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from helpers.paths import ROOT
 
-from xcit_mm import __version__
+from xcit_mm import __version__, diagnose
 from xcit_mm.__main__ import COMMANDS, main
 
 
@@ -75,6 +75,11 @@ def test_a_reader_that_leaves_early_ends_a_command_quietly(monkeypatch, capsys):
         monkeypatch.setattr("sys.stdout", stdout)
         assert main(["weights", "list"]) == 141
     assert capsys.readouterr().err == ""
+
+
+def test_a_config_that_does_not_exist_is_not_to_be_corrected():
+    (finding,) = diagnose("nowhere.py")
+    assert finding.message() == "FileNotFoundError: no config at nowhere.py: check the path"
 
 
 OF_OTHER_TOOLS = ("gdal_calc.py", "hf download", " --calc ", " --local-dir ")
