@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from csv_rows import ORIGIN, origin
 
-from xcit_mm.utils.cli import cli_main, parse_cfg_options
+from xcit_mm.utils.cli import cli_main
 from xcit_mm.utils.configs import read_config
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
@@ -92,8 +92,8 @@ def test(config: Path, checkpoint: Path, folder: Path, options: list[str]) -> di
 
 def run_all(args: argparse.Namespace) -> None:
     """Complete training and tests, write scores.csv, print mean and range of scores, and memory."""
-    config = read_config(args.config, parse_cfg_options(args.cfg_options))
-    check_settings(config.pretty_text, args.work_dir)
+    note = f"# --cfg-options {' '.join(args.cfg_options)}\n"
+    check_settings(f"{read_config(args.config).pretty_text}\n{note}", args.work_dir)
     scores = defaultdict(list)
     peaks = []
     rows = [["config", "seed", "metric", "score", *ORIGIN]]

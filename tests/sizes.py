@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[1]
 SIZES = {
     "xcit_mm/.": 7,
     "xcit_mm/checks": 34,
-    "xcit_mm/commands": 22,
+    "xcit_mm/commands": 20,
     "xcit_mm/datasets": 17,
     "xcit_mm/deployment": 34,
-    "xcit_mm/launch": 32,
+    "xcit_mm/launch": 29,
     "xcit_mm/models": 105,
     "xcit_mm/ops": 16,
     "xcit_mm/prediction": 81,

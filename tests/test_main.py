@@ -1,13 +1,14 @@
 """`xcit-mm COMMAND` runs the commands, whose helps and errors a user reads."""
 
 import ast
+import os
 import re
 from collections.abc import Callable
 
 import pytest
 from helpers.paths import ROOT
 
-from xcit_mm import __version__
+from xcit_mm import __version__, diagnose
 from xcit_mm.__main__ import COMMANDS, main
 
 
@@ -53,6 +54,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         (["predict", "photos", "--model", "m"], "arguments: --model"),
         (["predict", "m", "a.jpg", "--draw-score", 7], "7 is not a score from 0 to 1"),
         (["finetune", "m"], "arguments are required: DATA"),
+        (["train", "c", "--cfg-options", "a.b"], "--cfg-options: a.b: write KEY=VALUE"),
     ],
 )
 def test_a_wrong_argument_is_named_in_the_last_line(arguments, hint, command):
@@ -64,6 +66,20 @@ def test_negative_numbers_are_values(command):
     numbers = ("--nodata=-3.4028235e+38", "--bounds", -1000, 1000)
     end, _, _ = command("raster", "none", "a.tif", "--out", "b.tif", *numbers)
     assert "none is neither a config" in str(end)
+
+
+def test_a_reader_that_leaves_early_ends_a_command_quietly(monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        assert main(["weights", "list"]) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_a_config_that_does_not_exist_is_not_to_be_corrected():
+    (finding,) = diagnose("nowhere.py")
+    assert finding.message() == "FileNotFoundError: no config at nowhere.py: check the path"
 
 
 OF_OTHER_TOOLS = ("gdal_calc.py", "hf download", " --calc ", " --local-dir ")

@@ -2,13 +2,15 @@
 
 import copy
 import re
+from argparse import ArgumentParser
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
-from mmengine.config import Config
+from mmengine.config import Config, DictAction
 from mmengine.config import config as mmengine_config
 from mmengine.fileio import YamlHandler, register_handler
 from mmengine.utils import get_installed_path
@@ -43,3 +45,10 @@ class CachedYamlHandler(YamlHandler):
 def read_config_file(path: Path) -> Config:
     """Return a copy of a config, which the caller may change."""
     return copy.deepcopy(_parse_config(path))
+
+
+def parse_cfg_options(options: Sequence[str]) -> dict[str, Any]:
+    """Return options KEY=VALUE by dotted key."""
+    parser = ArgumentParser()
+    parser.add_argument("options", nargs="*", action=DictAction)
+    return parser.parse_args(options).options

@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 from mmdet.datasets import CocoDataset
 
+from helpers.configs import parse_cfg_options
 from helpers.paths import CONFIGS
 from xcit_mm import diagnose
 from xcit_mm.checks.findings import Finding
-from xcit_mm.utils.cli import parse_cfg_options
 
 MASK_RCNN = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco.py"
 SEMANTIC_FPN = CONFIGS / "semantic_fpn" / "fpn_xcit-t12-p16_8xb2-80k_ade20k-512x512.py"

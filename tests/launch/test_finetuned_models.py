@@ -65,9 +65,12 @@ def test_every_published_detector_trains_on_own_classes_and_empty_photos(
 
 
 @pytest.mark.parametrize("leaf", SEGMENTORS)
-def test_every_published_segmentor_trains_on_own_classes(leaf, shapes, maps, finetune):
+def test_every_published_segmentor_trains_on_own_classes(leaf, shapes, maps, folder, finetune):
     _, cfg = finetune(tiny(CONFIGS / f"{leaf}.py", shapes), [maps])
-    assert cfg.model.decode_head.num_classes == len(cfg.metainfo.classes)
+    assert cfg.metainfo.classes[1:] == ("ground", "circle", "square", "triangle", "star")
+    assert cfg.model.decode_head.num_classes == 6
+    assert not cfg.train_dataloader.dataset.get("reduce_zero_label")
+    assert not (folder / "maps-coco").exists()  # maps stay where they are
 
 
 RESNET = """

@@ -85,16 +85,6 @@ def test_a_json_alone_is_trained_without_validation_then_its_model_on_two(
     assert cfg.val_cfg.type == "ValLoop"
 
 
-def test_images_and_maps_train_a_semantic_fpn_and_stay_where_they_are(
-    trained_segmentor, maps, start, folder
-):
-    cfg = start("finetune", trained_segmentor, maps)
-    assert cfg.train_dataloader.dataset.metainfo.classes[1:] == ("ground", *CLASSES)
-    assert cfg.model.decode_head.num_classes == 6
-    assert not cfg.train_dataloader.dataset.get("reduce_zero_label")
-    assert not (folder / "maps-coco").exists()
-
-
 @pytest.mark.parametrize("name", ["Ultralytics", "Roboflow YOLO", "Roboflow COCO"])
 def test_the_file_that_is_named_for_a_folder_can_be_given(name, trained, refused, start, folder):
     """Nothing in the folder is read: the line ends with the file to give."""
@@ -171,7 +161,6 @@ def test_a_published_name_is_the_base_in_any_folder(own_data, start):
         (dict(options=["--config", "taken.py"]), "taken.py exists: train it as it is"),
         (dict(options=["--config", "taken"]), "--config: taken: give a name that ends in .py"),
         (dict(options=["--cfg-options", "max_iter=2"]), "--cfg-options: no part of a run has"),
-        (dict(options=["--tile", "96"]), "--tile: it is for a labelled raster: give its labels"),
         (dict(options=["--no-val"]), "--no-val: it is for a labelled raster: give its labels"),
     ],
     ids=str,
@@ -196,12 +185,3 @@ def test_files_of_the_user_beside_the_objects_stay(trained, own_data, start, ref
     assert [path.name for path in own.parent.iterdir()] == ["photo.jpg"]
     start("finetune", trained, *own_data)
     assert own.read_text() == "mine"
-
-
-def test_a_failed_check_of_the_data_is_one_line_and_nothing_is_written(
-    refused, trained, data, own_data, folder
-):
-    edit_annotations(data / TRAINING, lambda annotation: annotation.update(bbox=[0, 0, 0.1, 0.1]))
-    message = refused("finetune", trained, *own_data)
-    assert message.startswith("ValueError: D408 train: ")
-    assert not list(folder.glob("my-data*"))

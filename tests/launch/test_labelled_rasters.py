@@ -16,7 +16,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
 
 from xcit_mm import score_raster
-from xcit_mm.launch.labelled_raster import LabelledRaster
+from xcit_mm.rasters import cutting
 
 
 @pytest.fixture
@@ -76,10 +76,9 @@ def test_a_made_scene_is_learned(call, folder, tmp_path):
     assert scores.loc["mean", "IoU"] > 0.85
 
 
-def test_corrected_labels_are_cut_again_by_overwrite(trained, scene, start, refused, folder):
+def test_corrected_labels_are_cut_again_by_overwrite(trained, scene, start, folder):
     options = "finetune", trained, *labelled(scene)
     start(*options)
-    assert "scene.py exists" in refused(*options)
     before = (folder / "scene-tiles" / "train.json").read_bytes()
     table = geopandas.read_file(scene.labels)
     table[table["class"] != "disc"].to_file(scene.labels)
@@ -88,17 +87,23 @@ def test_corrected_labels_are_cut_again_by_overwrite(trained, scene, start, refu
     assert (folder / "scene-tiles" / "train.json").read_bytes() != before
 
 
-def test_tiles_without_overwrite_and_files_of_the_user_stay(trained, scene, start, refused, folder):
+def test_what_a_former_training_wrote_stays(trained, scene, start, refused, folder):
     options = "finetune", trained, *labelled(scene)
     start(*options)
+    before = contents(folder)
+    again = (*options, "--work-dir", folder / "again")
+    wrong = ("--cfg-options", "model.roi_head.bbox_head.num_classes=7")
+    assert "scene.py exists: train it as it is" in refused(*again)
+    assert "num_classes is 7" in refused(*again, "--overwrite", *wrong)
+    assert contents(folder) == before
     (folder / "scene.py").unlink()
-    before = contents(folder / "scene-tiles")
-    assert "scene-tiles exists: set overwrite to cut the tiles again" in refused(*options)
-    (folder / "scene-tiles" / "notes.txt").touch()
-    message = refused(*options, "--overwrite")
+    tiles = folder / "scene-tiles"
+    (tiles / "notes.txt").touch()
+    before = contents(tiles)
+    assert "scene-tiles exists: overwrite it to cut the tiles again" in refused(*again)
+    message = refused(*again, "--overwrite")
     assert "holds notes.txt, which are not of tiles: move them" in message
-    (folder / "scene-tiles" / "notes.txt").unlink()
-    assert contents(folder / "scene-tiles") == before
+    assert contents(tiles) == before
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -106,22 +111,11 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in paths}
 
 
-def test_an_overwriting_training_that_fails_loses_nothing(trained, scene, start, refused, folder):
-    options = "finetune", trained, *labelled(scene)
-    start(*options)
-    before = contents(folder)
-    wrong = ("--cfg-options", "model.roi_head.bbox_head.num_classes=7")
-    message = refused(*options, "--overwrite", "--work-dir", folder / "again", *wrong)
-    assert "num_classes is 7" in message
-    assert contents(folder) == before
-
-
 def test_a_wrong_option_ends_before_tiles_are_cut(trained, scene, refused, folder, monkeypatch):
     """Tiles of a large raster take minutes."""
-    monkeypatch.setattr(LabelledRaster, "cut", lambda *_: pytest.fail("cuts tiles"))
+    monkeypatch.setattr(cutting, "cut_raster", lambda *_, **options: pytest.fail("cuts tiles"))
     options = "finetune", trained, *labelled(scene), "--cfg-options"
     assert "no part of a run has the name max_iter" in refused(*options, "max_iter=9")
-    assert "write KEY=VALUE" in refused(*options, "train_cfg.max_iters")
     assert not list(folder.glob("scene-tiles"))
 
 
@@ -131,6 +125,7 @@ def test_a_wrong_option_ends_before_tiles_are_cut(trained, scene, refused, folde
         (["{labels}", "--tile", 160, "--class-column", "kind"], "has no column kind, but class"),
         (["{labels}"], "--tile: the config has no raster = dict(tile=...)"),
         (["gone.gpkg", "--tile", 160], "gone.gpkg: No such file"),
+        (["{labels}", "--val", "val.json"], "--val: it is for a COCO json, and the data are a"),
     ],
 )
 def test_labels_that_do_not_fit_are_one_line_before_work(

@@ -1,9 +1,12 @@
 """Fine-tuning, training and testing from Python, as in a notebook."""
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from xcit_mm import Predictor, evaluate, finetune, train
 from xcit_mm.utils.errors import ArgumentError
@@ -30,15 +33,22 @@ def arguments(data) -> dict:
     )
 
 
-def test_a_detector_is_finetuned_tested_and_used_without_a_command(trained, arguments, data, capfd):
-    level = logging.getLogger("xcit_mm").level
-    logging.getLogger("xcit_mm").setLevel("ERROR")
-    try:
-        folder = finetune(trained, **arguments, cfg_options=QUICK)
-        scores = evaluate(folder, cfg_options=QUICK)
-        predictor = Predictor.from_pretrained(folder, device="cpu")
-    finally:
-        logging.getLogger("xcit_mm").setLevel(level)
+@pytest.fixture
+def silenced() -> Iterator[None]:
+    """The logger of the package says errors only."""
+    logger = logging.getLogger("xcit_mm")
+    level = logger.level
+    logger.setLevel("ERROR")
+    yield
+    logger.setLevel(level)
+
+
+def test_a_detector_is_finetuned_tested_and_used_in_silence(
+    trained, arguments, data, silenced, capfd
+):
+    folder = finetune(trained, **arguments, cfg_options=QUICK)
+    scores = evaluate(folder, cfg_options=QUICK)
+    predictor = Predictor.from_pretrained(folder, device="cpu")
     assert folder == Path("work_dirs/nuts")
     assert {"coco/bbox_mAP", "coco/segm_mAP_50"} <= scores.keys()
     assert all(type(score) is float for score in scores.values())
@@ -46,34 +56,35 @@ def test_a_detector_is_finetuned_tested_and_used_without_a_command(trained, argu
     assert tuple(predictor.names) == ("circle", "square") and predictor(photo).boxes.shape[1] == 4
     shown = capfd.readouterr()
     assert shown.out == "" and "nuts" not in shown.err
-    assert train("nuts.py", resume=True, cfg_options=QUICK) == folder
+    assert_drawn(folder)
+
+
+def test_a_segmentor_ends_with_drawings_and_is_complete(trained_segmentor, maps, capfd):
+    folder = finetune(trained_segmentor, maps, config="streets.py", cfg_options=QUICK)
+    shown, weights = capfd.readouterr().err.splitlines()[-2:]
+    assert shown == "labels beside predictions: work_dirs/streets/predictions"
+    assert weights.startswith("weights: work_dirs/streets/best_")
+    assert_drawn(folder)
+    assert train("streets.py", resume=True, cfg_options=QUICK) == folder
     assert "the run is complete" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "changes, name",
-    [
-        (dict(config="nuts.txt"), "config"),
-        (dict(tile=96), "tile"),
-        (dict(hold_out=False), "hold_out"),
-        (dict(cfg_options=dict(max_iter=2)), "cfg_options"),
-        (dict(data=Path("data.yaml")), "val"),
-    ],
-    ids=str,
-)
-def test_a_wrong_argument_is_named_and_nothing_is_written(changes, name, trained, arguments):
+def assert_drawn(folder: Path) -> None:
+    """Check that four photos have labels at the left and predictions at the right."""
+    drawings = list((folder / "predictions").iterdir())
+    assert len(drawings) == 4
+    left, right = np.split(np.asarray(Image.open(drawings[0]), float), 2, axis=1)
+    assert len(left) == 96 and np.abs(left[:, :96] - right[:, :96]).mean() > 1
+
+
+def test_a_wrong_argument_is_named_and_nothing_is_written(trained, arguments):
     before = sorted(Path().rglob("[!.]*.*"))
-    with pytest.raises(ArgumentError, match=f"^{name}: ") as error:
-        finetune(trained, **(arguments | changes))
-    assert error.value.name == name
+    with pytest.raises(ArgumentError, match=r"^hold_out: it is for a labelled raster") as error:
+        finetune(trained, **arguments, hold_out=False)
+    assert error.value.name == "hold_out"
     assert sorted(Path().rglob("[!.]*.*")) == before
 
 
 def test_a_launcher_that_is_unknown_is_named():
     with pytest.raises(ArgumentError, match=r"^launcher: 'slurm' is neither"):
         train("maskrcnn_xcit_small_12_p16", launcher="slurm")
-
-
-def test_an_unknown_model_is_an_exception_with_similar_names(arguments):
-    with pytest.raises(ValueError, match=r"try maskrcnn_xcit_small_12_p16"):
-        finetune("maskrcnn_xcit_smal_12_p16", **arguments)

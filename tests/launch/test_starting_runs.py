@@ -24,7 +24,6 @@ CONFIG = DEMO / f"{SEG}.py"
     [
         (DET, "model.neck.type=FPNN", "the model cannot be built: KeyError: 'FPNN is not in the"),
         (SEG, "val_dataloader.dataset.data_root=nowhere", "D311 val: no data at nowhere"),
-        (SEG, "model.neck", "write KEY=VALUE"),
     ],
 )
 def test_training_that_would_fail_does_not_start(config, change, message, shapes, refused):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from helpers.demo_runs import DEMO, SCORES, cfg_options
 
 SEG, _ = SCORES
@@ -14,6 +15,7 @@ OPTIONS += ["model.neck.norm_cfg.type=BN"]
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="mmengine calls torch.cuda first")
 def test_two_processes_train_and_test_and_only_the_first_speaks(shapes, tmp_path):
     def torchrun(command: str, *arguments: object) -> str:
         start = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]

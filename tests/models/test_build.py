@@ -166,7 +166,7 @@ def test_a_trained_file_is_tapped_where_its_config_says(options, tmp_path, capsy
     trained = XCiT(MINI, **options)
     loaded = xcit_mm.backbone(file)
     assert (loaded.out_indices, loaded.strides) == (trained.out_indices, trained.strides)
-    assert capsys.readouterr().err == ""
+    assert "are tapped" not in capsys.readouterr().err
     chosen = xcit_mm.backbone(file, out_indices=(2, 4), strides=(16, 32))
     assert (chosen.out_indices, chosen.strides) == ((2, 4), (16, 32))
 
@@ -181,7 +181,7 @@ def test_a_line_names_the_taps_that_no_config_says(config, tmp_path, capsys):
     assert "run" not in out
     xcit_mm.backbone(file, out_indices=(0, 1, 2, 3))
     xcit_mm.backbone(file.rename(tmp_path / "sem_fpn_xcit_tiny_12_p16.pth"))
-    assert capsys.readouterr().err == ""
+    assert "are tapped" not in capsys.readouterr().err
 
 
 def test_weights_for_a_backbone_without_memory_are_refused(tmp_path):

@@ -102,7 +102,7 @@ def test_a_finished_folder_is_one_line_until_a_photo_is_new(
     seen = []
     before_forward(seen.append)
     code, printed, errors = call(*arguments)
-    assert code == 0 and not seen and "set overwrite to predict all again" in printed
+    assert code == 0 and not seen and "overwrite them to predict all again" in printed
     assert printed.count("\n") == 1 and not errors
     shutil.move(folder / "00.png", tmp_path)  # results of a photo that is gone stay
     shutil.copy(photos / "01.png", folder)

@@ -131,7 +131,7 @@ class TestFinished:
         model.batch_size = 1
         model.arguments = dict(checkpoint="moved.pth")
         assert run.predict(model) == 0 and run.out.stat().st_mtime_ns == before
-        assert f"{run.out} exists: set overwrite to predict it again\n" in capsys.readouterr().err
+        assert f"{run.out} exists: overwrite it to predict it again\n" in capsys.readouterr().err
         assert run.predict(overwrite=True) == TILES
         assert run.out.stat().st_mtime_ns > before
         run.assert_equals_an_undisturbed_run()

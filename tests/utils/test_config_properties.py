@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from helpers.configs import read_config_file
+from helpers.configs import parse_cfg_options, read_config_file
 from helpers.demo_runs import DEMO, SCORES, cfg_options
 from mmengine.config import Config
 from mmengine.registry import (
@@ -24,7 +24,6 @@ from mmengine.registry import (
 from xcit_mm import XCiT
 from xcit_mm.checks.doctor import check_training
 from xcit_mm.deployment.metadata import find_unsupported
-from xcit_mm.utils.cli import parse_cfg_options
 from xcit_mm.utils.config_parts import backbone_class, part_class
 from xcit_mm.utils.configs import read_config
 from xcit_mm.utils.model_input import ModelInput

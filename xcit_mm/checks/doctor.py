@@ -43,7 +43,7 @@ def diagnose(
             names.remove("test")
         yield from check_training(cfg, names, processes)
     except Exception as error:  # a config is a program
-        yield fail("", reason(error), "correct the config")
+        yield fail("", reason(error), "" if isinstance(error, OSError) else "correct the config")
 
 
 def check_training(

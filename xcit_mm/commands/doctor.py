@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from ..checks.doctor import diagnose
 from ..checks.stack import check_stack
-from ..utils.cli import CommandParser, cli_main, parse_cfg_options
-from .options import CONFIG
+from ..utils.cli import CommandParser
+from .options import CONFIG, add_options
 
 CALLS = """
 xcit-mm doctor                                          # the installation
@@ -19,32 +20,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("doctor", CALLS)
     add = parser.add_argument
     add("config", nargs="?", metavar="CONFIG", help=f"{CONFIG} (default: the installation alone)")
-    add(
-        "--cfg-options",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="values that replace those in the config",
-    )
-    add(
-        "--processes",
-        type=int,
-        default=1,
-        metavar="N",
-        help="number of processes that will train (default: 1)",
-    )
-    args = parser.parse_args(argv)
+    add_options(parser, ["--cfg-options"])
+    processes = "number of processes that will train (default: 1)"
+    add("--processes", type=int, default=1, metavar="N", help=processes)
+    return parser.run(argv, check, "the checks are not complete")
 
-    def work() -> int:
-        changes = parse_cfg_options(args.cfg_options)
-        findings = check_stack()
-        if args.config:
-            run = diagnose(args.config, cfg_options=changes, processes=args.processes)
-            findings = chain(findings, run)
-        has_failed = False
-        for finding in findings:
-            print(finding, flush=True)
-            has_failed |= finding.level == "FAIL"
-        return 1 if has_failed else 0
 
-    return cli_main(work, "the checks are not complete", parser=parser)
+def check(config: str | None, **options: Any) -> int:
+    """Print what is found, and return the exit code, 1 after a failure."""
+    has_failed = False
+    for finding in chain(check_stack(), diagnose(config, **options) if config else ()):
+        print(finding, flush=True)
+        has_failed |= finding.level == "FAIL"
+    return 1 if has_failed else 0

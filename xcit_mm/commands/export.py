@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..utils.cli import CommandParser, cli_main
-from .options import VERBOSE, add_model, checkpoint_of
+from ..utils.cli import CommandParser
+from .options import add_options, choose_checkpoint
 
 CALLS = """
 xcit-mm export MODEL --out model.onnx
@@ -14,17 +14,18 @@ xcit-mm export CONFIG CHECKPOINT --out model.onnx
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("export", CALLS)
-    add_model(parser, checkpoint_follows=True)
-    add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx")
-    add("--verbose", action="store_true", help=VERBOSE)
-    args = parser.parse_args(argv)
+    add_options(parser, ("model", "following", "--checkpoint"))
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="file to write, .onnx"
+    )
+    add_options(parser, ["--verbose"])
+    return parser.run(argv, export, "the file is not written")
 
-    def work() -> None:
-        from ..deployment import export  # which an older torch cannot import
 
-        deviation = export(args.model, args.out, checkpoint=checkpoint_of(args))
-        print(f"within {deviation:.1e} of torch, in units of the largest value")
-        print(f"{args.out} ({args.out.stat().st_size / 1e6:.1f} MB)")
+def export(model: str, checkpoint: str | None, following: str | None, out: Path) -> None:
+    """Export a model, and print how exact and how large the file is."""
+    from .. import export as write  # which an older torch cannot import
 
-    return cli_main(work, f"{args.out} is not written", args.verbose, parser)
+    deviation = write(model, out, checkpoint=choose_checkpoint(checkpoint, following))
+    print(f"within {deviation:.1e} of torch, in units of the largest value")
+    print(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")

@@ -3,25 +3,15 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .. import Predictor, predict_raster, score_raster
 from ..rasters.labels import LabelFile
-from ..rasters.settings import READING
-from ..utils.cli import CommandParser, cli_main
+from ..utils.cli import CommandParser
 from ..utils.errors import ArgumentError
 from ..utils.folders import check_output
-from ..utils.memory import keep_freed_memory
 from ..utils.ranks import is_first
-from .options import (
-    LABEL_OPTIONS,
-    WHOLE,
-    add_model,
-    add_predictor_options,
-    add_raster_options,
-    add_view_options,
-    check_order,
-    predictor_options,
-)
+from .options import COLUMNS, PREDICTOR, RASTER, VIEW, WHOLE, add_options, check_order, take
 
 CALLS = """
 xcit-mm raster MODEL RASTER --out map.tif        # a segmentor: a GeoTIFF of classes
@@ -30,9 +20,8 @@ xcit-mm raster MODEL RASTER --out objects.gpkg   # a detector; the same command 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    keep_freed_memory()
     parser = CommandParser("raster", CALLS)
-    add_model(parser)
+    add_options(parser, ("model", "--checkpoint"))
     add = parser.add_argument
     raster = "a GeoTIFF, a JPEG2000 or another format that GDAL reads"
     add("raster", metavar="RASTER", help=raster)
@@ -41,31 +30,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     whole = f"{WHOLE} (default: of a segmentor)"
     add("--whole", action=argparse.BooleanOptionalAction, help=whole)
     add("--labels", metavar="FILE", help="score the result against polygons in a vector file")
-    add_raster_options(parser)
-    add_view_options(parser)
-    add_predictor_options(parser)
-    args = parser.parse_args(argv)
-    interrupted = "run the same command again to continue"
-    return cli_main(lambda: predict(args), interrupted, args.verbose, parser)
+    add_options(parser, (*RASTER, *VIEW))
+    add_options(parser.add_argument_group("model"), (*PREDICTOR, "--verbose"))
+    return parser.run(argv, predict, "run the same command again to continue")
 
 
-def predict(args: argparse.Namespace) -> None:
+def predict(
+    model: str, checkpoint: str | None, raster: str, out: Path, labels: str | None, **options: Any
+) -> None:
     """Predict a raster, and print the path and the score of the result."""
-    check_order("raster", args.model, [args.raster])
-    columns = {name: getattr(args, name) for name in LABEL_OPTIONS}
-    if args.labels is not None:  # an error comes before the model is loaded
-        check_output(args.out, [args.labels])
-        LabelFile(args.labels, **columns).check(args.raster)
+    check_order("raster", model, [raster])
+    columns = take(options, COLUMNS)
+    if labels is not None:  # an error comes before the model is loaded
+        check_output(out, [labels])
+        LabelFile(labels, **columns).check(raster)
     for name, value in columns.items():
-        if args.labels is None and value is not None:
+        if labels is None and value is not None:
             raise ArgumentError(name, f"{value} is for labels: give them too")
-    predictor = Predictor.from_pretrained(args.model, args.checkpoint, **predictor_options(args))
-    names = (*READING, "aoi", "whole", "scale", "window", "scratch", "overwrite")
-    options = {name: getattr(args, name) for name in names}
-    predict_raster(predictor, args.raster, args.out, **options)
+    predictor = Predictor.from_pretrained(model, checkpoint, **take(options, PREDICTOR))
+    predict_raster(predictor, raster, out, **options)
     if not is_first():
         return
-    print(args.out, flush=True)
-    if args.labels is not None:
-        scores = score_raster(args.out, args.labels, args.aoi, raster=args.raster, **columns)
+    print(out, flush=True)
+    if labels is not None:
+        scores = score_raster(out, labels, options["aoi"], raster=raster, **columns)
         print(scores.to_string(float_format="%.3f", na_rep="-"), flush=True)

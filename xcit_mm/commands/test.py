@@ -1,12 +1,12 @@
 """`xcit-mm test`: score a model on the data set of its config."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from .. import launch
-from ..utils.cli import CommandParser, cli_main
-from ..utils.memory import keep_freed_memory
+from .. import evaluate
+from ..utils.cli import CommandParser
 from ..utils.ranks import is_first
-from .options import add_launcher, add_model, add_run_options, checkpoint_of, run_options
+from .options import RUN, add_options, choose_checkpoint
 
 CALLS = """
 xcit-mm test work_dirs/nuts                  # its best or last checkpoint
@@ -15,18 +15,14 @@ xcit-mm test CONFIG CHECKPOINT [OPTION ...]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    keep_freed_memory()
     parser = CommandParser("test", CALLS)
-    add_model(parser, checkpoint_follows=True)
-    add_run_options(parser)
-    add_launcher(parser)
-    args = parser.parse_intermixed_args(argv)
+    add_options(parser, ("model", "following", "--checkpoint", *RUN, "--launcher"))
+    return parser.run(argv, print_scores, "the test has no scores yet")
 
-    def work() -> None:
-        options = dict(run_options(args), launcher=args.launcher)
-        scores = launch.evaluate(args.model, checkpoint=checkpoint_of(args), **options)
-        if is_first():
-            for name, score in scores.items():
-                print(f"{name.rpartition('/')[2]}  {score:.4g}")
 
-    return cli_main(work, "the test has no scores yet", args.verbose, parser)
+def print_scores(checkpoint: str | None, following: str | None, **options: Any) -> None:
+    """Score a model, and print its scores."""
+    scores = evaluate(checkpoint=choose_checkpoint(checkpoint, following), **options)
+    if is_first():
+        for name, score in scores.items():
+            print(f"{name.rpartition('/')[2]}  {score:.4g}")

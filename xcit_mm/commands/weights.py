@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ..utils.cli import CommandParser, cli_main
+from ..utils.cli import CommandParser
+from ..utils.errors import ArgumentError
 from ..weights.layouts import describe, list_prefixes, parse_checkpoint
 from ..weights.lookup import load_checkpoint
 from ..weights.published import PUBLISHED, local_path
@@ -37,18 +38,20 @@ def inspect(file: str) -> None:
         print(f"pyramid     {'yes' if weights.needs_pyramid else 'no'}")
 
 
+def show(action: str, file: str | None) -> None:
+    """List the published files, or inspect a file."""
+    if (file is None) == (action == "inspect"):
+        raise ArgumentError("file", "give one to inspect, and none to list")
+    if file is None:
+        list_names()
+    else:
+        inspect(file)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("weights", CALLS)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog=parser.prog)
-    commands.add_parser("list", help="print the published files")
-    command = commands.add_parser("inspect", help="print layout and architecture of a file")
-    command.add_argument("file", help="path, URL, xcit://NAME or hf://OWNER/NAME")
-    args = parser.parse_args(argv)
-
-    def work() -> None:
-        if "file" in args:
-            inspect(args.file)
-        else:
-            list_names()
-
-    return cli_main(work, "nothing is written")
+    actions = "print the published files, or the layout and architecture of a file"
+    parser.add_argument("action", choices=("list", "inspect"), help=actions)
+    file = "path, URL, xcit://NAME or hf://OWNER/NAME"
+    parser.add_argument("file", nargs="?", metavar="FILE", help=file)
+    return parser.run(argv, show, "nothing is written")

@@ -2,7 +2,7 @@
 
 from .coco import CocoFile
 from .dataset import IGNORED, Dataset, arguments_of, write_dataset
-from .reading import Source, dataset_of_objects, read_dataset, suggest_files
+from .reading import Source, dataset_of_objects, read_dataset
 
 __all__ = [
     "IGNORED",
@@ -12,6 +12,5 @@ __all__ = [
     "arguments_of",
     "dataset_of_objects",
     "read_dataset",
-    "suggest_files",
     "write_dataset",
 ]

@@ -53,6 +53,11 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
         train = _read_objects(data, source.images)
         if source.val is not None:
             val = _read_objects(source.val, source.val_images or source.images)
+    elif data.is_dir():
+        problem = f"{data} is a folder, and a detector takes a COCO json or a data.yaml"
+        meant = [*data.glob("*.yaml"), *data.glob("train/*.json")]
+        fix = f"give {meant[0]}" if meant else f"see {PAGE}"
+        raise ArgumentError("data", f"{problem}: {fix}")
     else:
         recipe = "docs/recipes.md shows how to convert Pascal VOC, labelme and CreateML"
         raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {recipe}")
@@ -105,8 +110,3 @@ def _number_classes(content: CocoFile, classes: Sequence[str]) -> int:
     for entry in content.annotations:
         entry.category_id = numbers[names[entry.category_id]]
     return len(objects) - len(content.annotations)
-
-
-def suggest_files(folder: Path) -> list[Path]:
-    """List the files in a folder that a user may have meant, judged by their names."""
-    return [*folder.glob("*.yaml"), *folder.glob("train/*.json")]

@@ -2,31 +2,37 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
-from ..datasets import Dataset, Source, arguments_of, read_dataset, suggest_files, write_dataset
-from ..datasets.dataset import PAGE
+from ..datasets import Dataset, Source, read_dataset, write_dataset
 from ..utils.atomic import restored_on_error
+from ..utils.config_parts import type_name
 from ..utils.configs import check_keys
 from ..utils.errors import ArgumentError
 from ..utils.folders import lock_folder
-from ..utils.output import quiet, say
+from ..utils.output import say
 from ..weights.class_names import configured_classes
-from .adapting import adapt, read_model, scale_of_photos
-from .labelled_raster import LabelledRaster, adapt_to_tiles
-from .own_config import write_config
-from .resume_point import check_is_new
-from .runner import build_runner, read_run
-from .training import check_half_precision, prepare, run
-from .whole_images import adapt_to_whole, check_whole_training
+from .finetuning_config import (
+    adapt,
+    adapt_to_photos,
+    adapt_to_tiles,
+    adapt_to_whole,
+    read_model,
+    write_config,
+)
+from .runner import read_run
+from .training import check_is_new, prepare, run
 
-# The data set of a fine-tuning, the arguments with which the library reads it, and the values that
-# the config gets.
-_Adapted: TypeAlias = tuple[Dataset, dict[str, dict[str, Any]], dict[str, Any]]
+if TYPE_CHECKING:
+    from ..rasters.cutting import Tiles
+
+_TILE = 512
+"""Side in pixels of the tiles in which a raster is predicted if it is not predicted whole."""
 
 
 def finetune(
@@ -114,60 +120,72 @@ def finetune(
         >>> predictor = Predictor.from_pretrained("work_dirs/figs")
     """
     check_keys(cfg_options or ())
-    label_options = dict(class_column=class_column, class_name=class_name, layer=layer)
     reading = dict(tile=tile, overlap=overlap, bands=bands, bounds=bounds, nodata=nodata)
-    raster = None
-    if labels is not None:
-        raster = LabelledRaster(data, labels, label_options, reading, aoi, hold_out, whole)
+    columns = dict(class_column=class_column, class_name=class_name, layer=layer)
+    photos = dict(val=val, images=images, val_images=val_images)
+    if labels is None:
+        given = reading | columns | dict(aoi=aoi, hold_out=None if hold_out else False)
+        _refuse(given, "it is for a labelled raster: give its labels too")
     else:
-        given = label_options | reading | dict(aoi=aoi)
-        if not hold_out:
-            given["hold_out"] = hold_out
-        _refuse_raster_options(given)
+        _refuse(photos, "it is for a COCO json, and the data are a labelled raster")
     path = _choose_config(Path(data), config, overwrite)
-    source = _as_source(data=data, val=val, images=images, val_images=val_images)
     cfg = read_model(model, checkpoint)
     if whole:
-        check_whole_training(cfg)
-        for name in ("tile", "overlap"):
-            if reading[name] is not None:
-                raise ArgumentError(name, "a raster that is trained whole has no tiles")
-    if amp:
-        check_half_precision(cfg, (cfg_options or {}).get("optim_wrapper.dtype"))
-    folder = Path(work_dir or (cfg_options or {}).get("work_dir") or f"work_dirs/{path.stem}")
+        _refuse(dict(tile=tile, overlap=overlap), "a raster that is trained whole has no tiles")
+        reading["tile"] = _TILE
+        name = type_name(cfg.model)
+        if name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):
+            problem = f"{name} trains on crops: give a segmentor, EncoderDecoder"
+            raise ArgumentError("whole", problem)
     stem = path.resolve().with_suffix("")
-    tiles = stem.with_name(f"{stem.name}-tiles")
-    objects = stem.with_name(f"{stem.name}-coco")
-    if raster is None:
-        written = [path, objects / "train.json", objects / "val.json"]
+    if labels is None:
+        folder = Path(f"{stem}-coco")
+        written = [path, folder / "train.json", folder / "val.json"]
+        paths = {"data": data} | {name: file for name, file in photos.items() if file}
+        source = Source(**{name: Path(os.path.abspath(path)) for name, path in paths.items()})
+        use_data = partial(_use_photos, cfg, source, folder)
     else:
-        written = [path, tiles]
-        raster.check_folder(tiles, overwrite)
-    with lock_folder(folder):
-        check_is_new(folder)
+        from ..rasters.cutting import check_folder, cut_raster  # which need the extra `raster`
+        from ..rasters.labels import LabelFile
+        from ..rasters.settings import resolve_settings
+
+        folder = Path(f"{stem}-tiles")
+        written = [path, folder]
+        check_folder(folder, overwrite)
+        cut = partial(
+            cut_raster,
+            data,
+            LabelFile(labels, **columns),
+            folder,
+            resolve_settings(cfg, reading, trains=True),
+            is_detector=cfg.default_scope == "mmdet",
+            aoi=aoi,
+            hold_out=hold_out,
+            whole=whole,
+            model_classes=configured_classes(cfg) or (),
+        )
+        use_data = partial(_use_raster, cfg, data, cut)
+    work = Path(work_dir or (cfg_options or {}).get("work_dir") or f"work_dirs/{path.stem}")
+    with lock_folder(work):
+        check_is_new(work)
         with restored_on_error(written):
-            if raster is None:
-                dataset, arguments, values = _adapt_to_photos(cfg, source, objects, boxes)
-            else:
-                dataset, arguments, values = _adapt_to_raster(cfg, raster, tiles, boxes)
+            dataset, values = use_data(boxes)
             if whole:
                 adapt_to_whole(values)
-            write_config(path, cfg, dataset, arguments, values)
+            write_config(path, cfg, dataset, folder, values)
             say(f"{path.stem}: {dataset.describe()}")
-            with quiet():
-                run_cfg = read_run(path, folder, cfg_options)
-                prepare(run_cfg, None, amp, auto_scale_lr, skip_checks)
-            runner = build_runner(run_cfg)
+            run_cfg = read_run(path, work, cfg_options)
+            runner = prepare(run_cfg, None, amp, auto_scale_lr, skip_checks)
         say(f"written: {path}; edit it, and train it again")
         run(runner)
-    return folder
+    return work
 
 
-def _refuse_raster_options(options: Mapping[str, Any]) -> None:
-    """Raise ArgumentError for the first option of a labelled raster that is given."""
+def _refuse(options: Mapping[str, Any], problem: str) -> None:
+    """Raise ArgumentError for the first option that is given."""
     for name, value in options.items():
         if value is not None:
-            raise ArgumentError(name, "it is for a labelled raster: give its labels too")
+            raise ArgumentError(name, problem)
 
 
 def _choose_config(data: Path, config: str | Path | None, overwrite: bool) -> Path:
@@ -185,38 +203,38 @@ def _choose_config(data: Path, config: str | Path | None, overwrite: bool) -> Pa
     if path.suffix != ".py":
         raise ArgumentError("config", f"{path}: give a name that ends in .py")
     if path.exists() and not overwrite:
-        fix = "train it as it is, give another config, or set overwrite"
-        raise FileExistsError(f"{path} exists: {fix}")
+        raise FileExistsError(f"{path} exists: train it as it is, overwrite it, or give another")
     return path
 
 
-def _as_source(**paths: str | Path | None) -> Source:
-    absolute = {name: Path(os.path.abspath(path)) for name, path in paths.items() if path}
-    return Source(**absolute)
+def _use_photos(
+    cfg: Config, source: Source, folder: Path, boxes: bool
+) -> tuple[Dataset, dict[str, Any]]:
+    """Read photos, write their objects to a folder, and adapt the config of a model to them.
 
-
-def _adapt_to_photos(cfg: Config, source: Source, objects: Path, boxes: bool) -> _Adapted:
-    """Write the objects of photos to a folder, and adapt the config of a model to the photos."""
-    is_detector = cfg.default_scope == "mmdet"
-    if is_detector and source.data.is_dir():
-        problem = f"{source.data} is a folder, and a detector takes a COCO json or a data.yaml"
-        fix = f"see {PAGE}"
-        for file in suggest_files(source.data)[:1]:
-            fix = f"give {file}"
-        raise ArgumentError("data", f"{problem}: {fix}")
-    dataset = read_dataset(source, is_detector, configured_classes(cfg) or ())
+    Returns:
+        The photos, and the values of `write_config`.
+    """
+    dataset = read_dataset(source, cfg.default_scope == "mmdet", configured_classes(cfg) or ())
     values = adapt(cfg, dataset, boxes)
-    values["large"] = scale_of_photos(cfg, dataset)
+    adapt_to_photos(values, cfg, dataset)
     # With all keys, since mmengine keeps those of the base.
     files = {name: file and str(file) for name, file in vars(source).items()}
-    values["source"] = dict(files, folder=str(objects))
-    return dataset, write_dataset(dataset, objects), values
+    values["source"] = dict(files, folder=str(folder))
+    write_dataset(dataset, folder)
+    return dataset, values
 
 
-def _adapt_to_raster(cfg: Config, raster: LabelledRaster, folder: Path, boxes: bool) -> _Adapted:
-    """Cut a labelled raster into a folder of tiles, and adapt the config of a model to them."""
-    tiles = raster.cut(folder, cfg)
+def _use_raster(
+    cfg: Config, raster: str | Path, cut: Callable[[], "Tiles"], boxes: bool
+) -> tuple[Dataset, dict[str, Any]]:
+    """Cut a labelled raster into tiles, and adapt the config of a model to them.
+
+    Returns:
+        The tiles, and the values of `write_config`.
+    """
+    tiles = cut()
     values = adapt(cfg, tiles.dataset, boxes)
     adapt_to_tiles(values, cfg, tiles)
-    values["source"] = dict(raster=str(raster.path))
-    return tiles.dataset, arguments_of(tiles.dataset, folder), values
+    values["source"] = dict(raster=str(raster))
+    return tiles.dataset, values

@@ -1,6 +1,5 @@
 """What a user is told after a training: its best checkpoint, and where drawings are."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,28 +14,25 @@ from ..datasets import IGNORED
 from ..prediction import Prediction, Predictor
 from ..utils.config_data import tested_dataset
 from ..utils.errors import reason
-from ..utils.output import quiet
+from ..utils.output import quiet, say
 from ..utils.palettes import make_palette
 from ..weights.work_dirs import find_in
 
 _PHOTOS = 4
 
 
-def report(work_dir: Path, cfg: Config) -> Iterator[str]:
-    """Yield lines about a training that has ended.
-
-    They name its checkpoint, and after a fine-tuning the folder with drawings of some photos.
-    """
+def report(work_dir: Path, cfg: Config) -> None:
+    """Say where the checkpoint of a training is, and after a fine-tuning the drawings of photos."""
     checkpoint = find_in(work_dir).checkpoint
     if checkpoint and cfg.get("source"):
         drawings = work_dir / "predictions"
         try:
             with quiet():
                 _draw_photos(cfg, checkpoint, drawings)
-            yield f"labels beside predictions: {drawings}"
+            say(f"labels beside predictions: {drawings}")
         except Exception as error:  # the training has succeeded
-            yield f"predictions are not drawn: {reason(error)}"
-    yield f"weights: {checkpoint}"
+            say(f"predictions are not drawn: {reason(error)}")
+    say(f"weights: {checkpoint}")
 
 
 def _draw_photos(cfg: Config, checkpoint: str, folder: Path) -> None:

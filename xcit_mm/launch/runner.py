@@ -1,4 +1,4 @@
-"""mmengine's Runner as this package starts it."""
+"""How a training or a test starts: its config, its data, checks, and mmengine's Runner."""
 
 import io
 import logging
@@ -16,13 +16,16 @@ from mmengine.registry import HOOKS, RUNNERS
 from mmengine.runner import Runner
 
 from ..checks.findings import Finding
+from ..datasets import Source, read_dataset, write_dataset
+from ..prediction.masks import return_crops
 from ..training.console import ConsoleHook
 from ..utils.config_data import evaluators
 from ..utils.config_parts import part_class, type_name
 from ..utils.configs import read_config
 from ..utils.errors import ArgumentError
-from ..utils.output import say
+from ..utils.output import quiet, say
 from ..utils.ranks import is_first
+from ..weights.class_names import configured_classes
 
 # Starts of mmengine's warnings on what its own hooks and metrics do.
 _NOT_SHOWN = ('"FileClient" will be', '"HardDiskBackend" is', "The prefix is not set in metric")
@@ -43,6 +46,28 @@ def read_run(
     return cfg
 
 
+def write_data_anew(cfg: Config) -> None:
+    """Write the objects of a fine-tuning again, from the user's files as they are now.
+
+    So corrected labels count. Configs that `finetune` did not write are left alone. Only the first
+    process writes.
+
+    Raises:
+        ValueError: If the classes have changed, and as in `read_dataset`.
+    """
+    paths = {name: Path(path) for name, path in (cfg.get("source") or {}).items() if path}
+    folder = paths.pop("folder", None)
+    if folder is None or not is_first():  # tiles are cut again by another fine-tuning
+        return
+    classes = configured_classes(cfg, "train") or ()
+    dataset = read_dataset(Source(**paths), cfg.default_scope == "mmdet", classes)
+    if dataset.classes != classes:
+        problem = f"{paths['data']} has the classes {dataset.classes}, the config {classes}"
+        raise ValueError(f"{problem}: fine-tune a model into another config")
+    write_dataset(dataset, folder)
+    say(dataset.describe())
+
+
 def stop_at_failure(findings: Iterable[Finding]) -> None:
     """Say the notes of checks, and raise ValueError for the first failure.
 
@@ -50,12 +75,12 @@ def stop_at_failure(findings: Iterable[Finding]) -> None:
     """
     if not is_first():
         return
-    for finding in findings:
-        if finding.level == "FAIL":
-            fix = "skip_checks starts the run without checks"
-            raise ValueError(f"{finding.message()} ({fix})")
-        if finding.level == "note":
-            say(str(finding))
+    with quiet():
+        for finding in findings:
+            if finding.level == "FAIL":
+                raise ValueError(f"{finding.message()} (to start nevertheless, skip the checks)")
+            if finding.level == "note":
+                say(str(finding))
 
 
 def build_runner(cfg: Config) -> Runner:
@@ -65,8 +90,6 @@ def build_runner(cfg: Config) -> Runner:
         runner = RUNNERS.build(cfg) if "runner_type" in cfg else QuietRunner.from_cfg(cfg)
     runner.register_hook(ConsoleHook())
     if _only_counts_masks(cfg):
-        from ..prediction.masks import return_crops  # which takes a second
-
         return_crops(runner.model, encodes=True)
     return runner
 

@@ -8,12 +8,9 @@ from typing import Any
 
 from ..checks.doctor import check_test
 from ..utils.compat import load_files_by
-from ..utils.output import quiet
-from ..utils.ranks import is_first
 from ..weights.lookup import find_model, load_checkpoint
 from ..weights.reader import check_checkpoint
-from .own_config import write_data_anew
-from .runner import build_runner, print_into_log, read_run, stop_at_failure
+from .runner import build_runner, print_into_log, read_run, stop_at_failure, write_data_anew
 
 
 def evaluate(
@@ -52,12 +49,10 @@ def evaluate(
     """
     config, weights = find_model(model, checkpoint)
     cfg = read_run(config, work_dir, cfg_options, launcher)
-    with quiet():
-        if is_first():
-            write_data_anew(cfg)
-        check_checkpoint(weights)
-        if not skip_checks:
-            stop_at_failure(check_test(copy.deepcopy(cfg)))
+    write_data_anew(cfg)
+    check_checkpoint(weights)
+    if not skip_checks:
+        stop_at_failure(check_test(copy.deepcopy(cfg), weights))
     cfg.load_from = weights
     cfg.resume = False
     for name in ("train_dataloader", "train_cfg", "optim_wrapper", "param_scheduler"):

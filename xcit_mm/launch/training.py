@@ -1,8 +1,9 @@
-"""Train a config with mmengine's Runner, after checks."""
+"""Train a config with mmengine's Runner, after checks, or resume its training."""
 
 import copy
+import math
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from ..utils.folders import lock_folder
 from ..utils.output import quiet, say
 from ..utils.ranks import is_first
 from ..weights.lookup import find_config, load_checkpoint
-from .own_config import write_data_anew
+from ..weights.reader import meta_of
+from ..weights.work_dirs import last_checkpoint
 from .report import report
-from .resume_point import find_checkpoint, is_complete
-from .runner import build_runner, print_into_log, read_run, stop_at_failure
+from .runner import build_runner, print_into_log, read_run, stop_at_failure, write_data_anew
 
 
 def train(
@@ -67,26 +68,55 @@ def train(
     """
     cfg = read_run(find_config(config), work_dir, cfg_options, launcher)
     folder = Path(cfg.work_dir)
-    with ExitStack() as stack:
-        if is_first():
-            stack.enter_context(lock_folder(folder))
-        with quiet():
-            checkpoint = find_checkpoint(cfg, resume)
-            if checkpoint and is_complete(checkpoint):
-                fix = "a longer run starts from it by load_from, see docs/recipes.md"
-                say(f"the run is complete: {checkpoint} is its end; {fix}")
-                return folder
-            if not checkpoint and is_first():
-                write_data_anew(cfg)
-            prepare(cfg, checkpoint, amp, auto_scale_lr, skip_checks)
-        run(build_runner(cfg))
+    if not resume and cfg.get("resume"):  # as mmengine means it
+        resume = cfg.get("load_from") or True
+    with lock_folder(folder) if is_first() else nullcontext():
+        if not resume:
+            check_is_new(folder)
+        checkpoint = str(resume) if resume else None
+        if resume is True:
+            checkpoint = last_checkpoint(folder)
+        if checkpoint and is_complete(checkpoint):
+            fix = "a longer run starts from it by load_from, see docs/recipes.md"
+            say(f"the run is complete: {checkpoint} is its end; {fix}")
+            return folder
+        if not checkpoint:
+            write_data_anew(cfg)
+        run(prepare(cfg, checkpoint, amp, auto_scale_lr, skip_checks))
     return folder
+
+
+def check_is_new(work_dir: Path) -> None:
+    """Raise FileExistsError if a work folder has a checkpoint."""
+    if last_checkpoint(work_dir):
+        problem = f"{work_dir} has a checkpoint, and a work folder is one run"
+        raise FileExistsError(f"{problem}: resume it, or give another")
+
+
+def is_complete(checkpoint: str) -> bool:
+    """Return whether the checkpoint from which a run resumes is at its end.
+
+    `ResumableCheckpointHook` and `StrictLoadHook` compare its schedule and classes with the config.
+
+    Raises:
+        OSError: If the checkpoint does not exist or cannot be downloaded.
+        ValueError: If it cannot be read, or holds weights without the state of a run.
+    """
+    with quiet():
+        state = load_checkpoint(checkpoint)
+    keys = set(state) if isinstance(state, Mapping) else set()
+    # mmengine would run the text `config` of mmcv 1.
+    if not {"message_hub", "optimizer"} <= keys or "config" in meta_of(state):
+        problem = "it holds no state of a run, as best checkpoints and published weights"
+        raise ValueError(f"cannot resume from {checkpoint}: {problem}: start from it by load_from")
+    info = state["message_hub"].get("runtime_info") or {}
+    return state["meta"]["iter"] >= info.get("max_iters", math.inf)
 
 
 def prepare(
     cfg: Config, checkpoint: str | None, amp: bool, auto_scale_lr: bool, skip_checks: bool
-) -> None:
-    """Change the config of a training as `train` was called, and check the training.
+) -> Runner:
+    """Check a training, and build its Runner from a config that is changed as `train` was called.
 
     Args:
         checkpoint: The checkpoint from which the run resumes, or None if it starts.
@@ -101,6 +131,7 @@ def prepare(
     say(f"{type_name(cfg.model)} from {start}, in {cfg.work_dir}")
     if not skip_checks:
         stop_at_failure(check_training(checked))
+    return build_runner(cfg)
 
 
 def run(runner: Runner) -> None:
@@ -109,8 +140,7 @@ def run(runner: Runner) -> None:
     with restored_signal(), print_into_log(runner), load_files_by(load_checkpoint):
         runner.train()
     if is_first():
-        for line in report(Path(runner.cfg.work_dir), runner.cfg):
-            say(line)
+        report(Path(runner.cfg.work_dir), runner.cfg)
 
 
 def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
@@ -118,7 +148,8 @@ def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
 
     Raises:
         ArgumentError: If its optimizer wrapper has a precision of its own.
-        ValueError: If its model does not train in float16.
+        ValueError: If its model does not train in float16. Heads of MaskFormer divide the loss of
+            masks by the number of masks times that of points.
     """
     wrapper = cfg.get("optim_wrapper") or {}
     wrapper.setdefault("type", "OptimWrapper")
@@ -129,18 +160,10 @@ def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
     if amp or name == "AmpOptimWrapper":
         is_on_cpu = get_device() == "cpu"  # in bfloat16
         wrapper["type"] = "mmengine.CPUAmpOptimWrapper" if is_on_cpu else "AmpOptimWrapper"
-        check_half_precision(cfg, wrapper.get("dtype"))
+        heads = {type_name(part) for part in iter_parts(cfg.model)}
+        overflows = not heads.isdisjoint(("MaskFormerHead", "Mask2FormerHead"))
+        if overflows and not is_on_cpu and wrapper.get("dtype") != "bfloat16":
+            problem = "the loss of masks is 0 in float16, because a divisor overflows"
+            raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
     if auto_scale_lr:
         cfg.merge_from_dict({"auto_scale_lr.enable": True})
-
-
-def check_half_precision(cfg: Config, dtype: str | None) -> None:
-    """Raise ValueError if the model of a config does not train in float16, as it would in `dtype`.
-
-    Heads of MaskFormer divide the loss of masks by the number of masks times that of points.
-    """
-    heads = {type_name(part) for part in iter_parts(cfg.model)}
-    overflows = bool(heads & {"MaskFormerHead", "Mask2FormerHead"})
-    if overflows and get_device() != "cpu" and dtype != "bfloat16":
-        problem = "the loss of masks is 0 in float16, because a divisor overflows"
-        raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")

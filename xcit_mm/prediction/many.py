@@ -39,7 +39,7 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
-        fix = "" if self.is_new else " (none of them now: set overwrite to predict all again)"
+        fix = "" if self.is_new else " (none of them now: overwrite them to predict all again)"
         return f"{self.predicted} predicted{failed}: {self.out}{fix}"
 
 

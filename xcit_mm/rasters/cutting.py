@@ -57,7 +57,7 @@ def check_folder(folder: Path, overwrite: bool) -> None:
         ValueError: If it has files of the user.
     """
     if folder.exists() and not overwrite:
-        raise FileExistsError(f"{folder} exists: set overwrite to cut the tiles again")
+        raise FileExistsError(f"{folder} exists: overwrite it to cut the tiles again")
     others = [path.name for path in folder.glob("*") if path.name not in _WRITTEN]
     if others:
         raise ValueError(f"{folder} holds {preview(others)}, which are not of tiles: move them")

@@ -35,5 +35,5 @@ def check_same(out: Path, made_from: Mapping[str, Any], settings: Mapping[str, A
     """Raise ArgumentError if a result was not made with these settings, by the first difference."""
     change = find_change({name: made_from.get(name) for name in settings}, settings)
     if change:
-        fix = "give another, or set overwrite"
+        fix = "give another, or overwrite it"
         raise ArgumentError("out", f"{out} is of another run: {change}: {fix}")

@@ -114,7 +114,7 @@ def predict_raster(
         run = _Run(predictor, source, view, aoi, out, scratch)
         if former is not None:
             check_same(out, former, run.settings)
-            say(f"{out} exists: set overwrite to predict it again")
+            say(f"{out} exists: overwrite it to predict it again")
             if not run.parts.exists():  # which a kill may have left
                 return out
         with open_folder(run.parts, run.settings, overwrite) if is_first() else nullcontext():

@@ -1,47 +1,50 @@
 """A command in a terminal: its parser, its exit code, and one line after an error."""
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from mmengine.config import DictAction
-
 from .errors import ArgumentError, reason
+from .memory import keep_freed_memory
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of a command of `xcit-mm`.
+    """The parser of a command of `xcit-mm`, whose help begins with its commonest calls."""
 
-    The help of a command begins with its commonest calls. A part of a command has none.
-    """
-
-    def __init__(self, command: str = "", calls: str = "", **options: Any) -> None:
-        if command:
-            options["prog"] = f"xcit-mm {command}"
-            options["usage"] = calls.strip().replace("\n", "\n       ")
-        if "description" in options:
-            options["description"] = options["description"].strip()
+    def __init__(self, command: str, calls: str) -> None:
+        usage = calls.strip().replace("\n", "\n       ")
         # Most options fit a line.
-        formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
-        super().__init__(formatter_class=formatter, **options)
+        formatter: Any = partial(argparse.HelpFormatter, max_help_position=30)
+        super().__init__(f"xcit-mm {command}", usage, formatter_class=formatter)
+
+    def run(self, argv: Sequence[str] | None, work: Callable[..., Any], interrupted: str) -> int:
+        """Call a function with the options of a command line, and return the exit code.
+
+        Args:
+            work: Takes each option, except for `verbose`, by its name. If its result is an int, it
+                is the exit code.
+            interrupted: As in `cli_main`.
+        """
+        options = vars(self.parse_intermixed_args(argv))
+        verbose = options.pop("verbose", False)
+
+        def call() -> int:
+            result = work(**options)
+            return result if isinstance(result, int) else 0
+
+        keep_freed_memory()
+        return cli_main(call, interrupted, verbose, self)
 
     def name_on_command_line(self, argument: str) -> str:
         """Return how a user gives an argument of a function: as `--option`, or as `PLACE`."""
-        actions = [action for action in self._actions if action.dest == argument]
-        names = [action.option_strings[-1] for action in actions if action.option_strings]
-        names += [str(action.metavar or argument.upper()) for action in actions]
-        return next(iter(names), argument)
-
-
-def score(text: str) -> float:
-    """Parse an option that must be a score from 0 to 1."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a score from 0 to 1")
-    return value
+        for action in self._actions:
+            if action.dest == argument:
+                return [*action.option_strings, str(action.metavar)][0]
+        return argument
 
 
 class Terminated(KeyboardInterrupt):
@@ -67,8 +70,13 @@ def cli_main(
 
     former = signal.signal(signal.SIGTERM, terminate)
     try:
-        return work() or 0
+        code = work()
+        sys.stdout.flush()
+        return code or 0
     except Exception as error:  # a command calls every library
+        if isinstance(error, BrokenPipeError) and not _is_stdout_read():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left
+            return 141  # as after SIGPIPE
         if verbose:
             raise
         if isinstance(error, ArgumentError) and parser is not None:
@@ -82,12 +90,10 @@ def cli_main(
         signal.signal(signal.SIGTERM, former)
 
 
-def parse_cfg_options(options: Sequence[str]) -> dict[str, Any]:
-    """Return the values of `--cfg-options KEY=VALUE ...` by dotted key."""
-    parsed: Any = argparse.Namespace()
+def _is_stdout_read() -> bool:
+    """Return whether stdout takes an empty line, or its reader has gone, as `head` does."""
     try:
-        DictAction([], "cfg_options")(None, parsed, options)
-    except (ValueError, AssertionError):
-        fix = "write KEY=VALUE and close each bracket"
-        raise ArgumentError("cfg_options", f"{' '.join(options)}: {fix}") from None
-    return parsed.cfg_options
+        print(flush=True)
+    except BrokenPipeError:
+        return False
+    return True

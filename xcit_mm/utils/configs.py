@@ -40,8 +40,11 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
 
     Raises:
         ArgumentError: If no part of a run has the name of an option.
+        FileNotFoundError: If there is no such config.
         ValueError: If the config or one of its bases cannot be read, or if it has no model.
     """
+    if not Path(config).expanduser().is_file():
+        raise FileNotFoundError(f"no config at {config}: check the path")
     try:
         with find_bases_by_package():
             cfg = Config.fromfile(config)

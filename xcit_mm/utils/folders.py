@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
-from uuid import uuid4
 from zlib import crc32
 
 from .atomic import atomic_write
@@ -39,7 +39,7 @@ def open_folder(
         path = folder / SETTINGS
         change = find_change(json.loads(path.read_bytes()), settings) if path.exists() else ""
         if change and not overwrite:
-            fix = "give another, or set overwrite"
+            fix = "give another, or overwrite it"
             raise ArgumentError("out", f"{folder} has results of another run: {change}: {fix}")
         if change:
             clear_folder(folder)
@@ -88,13 +88,10 @@ def check_is_shared(folder: Path, ranks: Ranks) -> None:
     """Raise FileNotFoundError in all processes unless all see the folder of the first."""
     if ranks.size == 1:
         return
-    mark = folder / ranks.of_first(lambda: f".seen-{uuid4().hex}")
-    if ranks.rank == 0:
-        mark.touch()
-    ranks.wait()
+    mark = Path(ranks.of_first(lambda: mkdtemp(prefix=".seen-", dir=folder)))
     sees = ranks.gather(mark.exists())
     if ranks.rank == 0:
-        mark.unlink()
+        mark.rmdir()
     if not all(sees):
         problem = f"process {sees.index(False)} does not see what process 0 writes into {folder}"
         raise FileNotFoundError(f"{problem}: choose a folder on a disk that all processes see")

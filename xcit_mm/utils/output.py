@@ -31,8 +31,15 @@ def say(line: str) -> None:
 
 
 def log_line(line: str) -> None:
-    """Write a line into the log of the library, and to stderr where a console of ours shows it."""
-    MMLogger.get_current_instance().info(line, extra=dict(on_screen=True))
+    """Write a line into the log of a run, and to stderr where a console of ours shows it.
+
+    Without a run, it is said.
+    """
+    logger = MMLogger.get_current_instance()
+    if logger.instance_name == "mmengine":  # that of no Runner
+        say(line)
+    else:
+        logger.info(line, extra=dict(on_screen=True))
 
 
 def progress_bar(total: int | None, unit: str, disable: bool = False, **options: Any) -> tqdm:

@@ -1,0 +1,289 @@
+"""The config of a fine-tuning: a model's own config, adapted to the classes and labels of data."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mmengine.config import Config
+
+from ..datasets import IGNORED, CocoFile, Dataset, arguments_of
+from ..datasets.headers import read_headers
+from ..models import MIN_SIZE
+from ..models.build import has_pyramid
+from ..prediction.preprocessing import Preprocessing
+from ..prediction.view import trained_scale
+from ..utils.atomic import atomic_write
+from ..utils.config_parts import iter_parts, type_name
+from ..utils.configs import read_config, shipped_folder
+from ..utils.errors import ArgumentError
+from ..utils.model_input import ModelInput
+from ..weights.lookup import find_model
+
+if TYPE_CHECKING:
+    from ..rasters.cutting import Tiles
+
+_TAKEN = "only detectors and segmentors whose heads have num_classes can be fine-tuned"
+_WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")
+_LOADING = ("LoadImageFromFile", "LoadRasterFromFile")
+_SIZING = ("Resize", "RandomResize", "RandomChoiceResize", "ResizeShortestEdge", "RandomCrop")
+# Share of a proposal above which it counts neither as object nor as background.
+_IGNORED_OVERLAP = 0.5
+_END_OF_VALUES = "# The same in every config that `finetune` writes.\n"
+
+
+def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
+    """Read the config of a model to fine-tune, with the weights to start from as `load_from`.
+
+    A config alone starts from the weights that it names itself.
+
+    Raises:
+        FileNotFoundError: If files are missing.
+        ValueError: If the model is neither a detector nor a segmentor.
+    """
+    config = str(model)
+    if checkpoint or not config.endswith(".py"):
+        config, checkpoint = find_model(model, checkpoint)
+        if Path(checkpoint).is_file():
+            checkpoint = str(Path(checkpoint).resolve())
+    cfg = read_config(config)
+    if cfg.get("default_scope") not in ("mmdet", "mmseg"):
+        raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
+    cfg.load_from = checkpoint or cfg.get("load_from")
+    return cfg
+
+
+def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
+    """Adapt the config of a model to the classes and labels of a data set.
+
+    Args:
+        boxes: Whether to train boxes only, with a model that could predict masks.
+
+    Returns:
+        The new values of `model`, `train_pipeline` and `test_pipeline`, for a detector the
+        `metric`, and the `batch_size`.
+
+    Raises:
+        KeyError: If a data set in the config has no pipeline, because it is a wrapper.
+        ValueError: If the model cannot be fine-tuned on the labels.
+    """
+    model = cfg.model.to_dict()
+    loaders = (cfg.train_dataloader, cfg.test_dataloader)
+    training, test = (loader.dataset.to_dict()["pipeline"] for loader in loaders)
+    metric = None
+    if cfg.default_scope == "mmdet":
+        has_masks = _choose_masks(model, dataset, boxes)
+        metric = ["bbox", "segm"] if has_masks else ["bbox"]
+        _load_objects([training, test], has_masks)
+    else:
+        _pad_to_cells(model)
+        for step in iter_parts([training, test]):
+            step.pop("reduce_zero_label", None)  # labels are 0, 1, ...
+    heads = [part for key, part in model.items() if key not in _WITHOUT_CLASSES]
+    _set_classes(heads, len(dataset.classes))
+    for part in iter_parts([heads, training, test]):
+        if "ignore_index" in part:
+            part["ignore_index"] = IGNORED
+    if cfg.load_from:  # which replaces the weights of the backbone
+        model["backbone"]["init_cfg"] = None
+    pipelines = dict(train_pipeline=training, test_pipeline=test)
+    return dict(pipelines, model=model, metric=metric, batch_size=2)
+
+
+def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:
+    """Return whether a detector will find masks.
+
+    If it could, but the labels have none or the user wants boxes, its mask head is removed.
+    """
+    roi_head = model.get("roi_head") or {}
+    if not ("panoptic_head" in model or model.get("mask_head") or roi_head.get("mask_head")):
+        return False
+    objects = dataset.train.annotations if isinstance(dataset.train, CocoFile) else []
+    if not boxes and any(annotation.has_mask for annotation in objects):
+        return True  # a check of the run names objects without masks
+    if not roi_head:
+        raise ValueError(f"{model['type']} needs masks: give data with masks, or another model")
+    roi_head.update(mask_roi_extractor=None, mask_head=None)
+    if model["type"] == "MaskRCNN":
+        model["type"] = "FasterRCNN"
+    return False
+
+
+def _load_objects(pipelines: list[Any], has_masks: bool) -> None:
+    """Let pipelines load boxes and, if wanted, masks, and keep photos without objects."""
+    for step in iter_parts(pipelines):
+        name = type_name(step)
+        if name == "LoadAnnotations":
+            step.update(with_bbox=True, with_mask=has_masks)
+        elif name == "RandomCrop":
+            step["allow_negative_crop"] = True
+        elif name == "FilterAnnotations":  # mmdet's keep_empty=True drops photos without objects
+            step.update(by_mask=has_masks and step.get("by_mask", False), keep_empty=False)
+
+
+def _pad_to_cells(model: dict[str, Any]) -> None:
+    """Let a segmentor pad images to whole cells of its coarsest feature map.
+
+    mmseg misplaces the map of an image of another size. It takes either a size or a divisor.
+    """
+    preprocessor = model["data_preprocessor"]
+    preprocessor["seg_pad_val"] = IGNORED
+    if "MaskFormerHead" not in map(type_name, iter_parts(model["decode_head"])):
+        divisor = (preprocessor.get("test_cfg") or {}).get("size_divisor") or 1
+        padding = dict(size=None, size_divisor=math.lcm(divisor, MIN_SIZE))
+        preprocessor["test_cfg"] = padding  # mmseg misplaces padded maps of a MaskFormerHead
+
+
+def _set_classes(heads: list[Any], classes: int) -> None:
+    """Set the number of classes in heads. Raise ValueError if none has it."""
+    has_classes = False
+    for part in iter_parts(heads):
+        for key in {"num_classes", "num_things_classes"} & part.keys():
+            part[key] = classes
+            has_classes = True
+        weights = part.get("class_weight")
+        if isinstance(weights, list) and set(weights[:-1]) == {1.0}:
+            part["class_weight"] = [1.0] * classes + weights[-1:]  # the last is that of no object
+    if not has_classes:
+        raise ValueError(f"the model has no head with num_classes: {_TAKEN}")
+
+
+def adapt_to_photos(values: dict[str, Any], cfg: Config, dataset: Dataset) -> None:
+    """Add the size at which the model sees photos to the values from `adapt`.
+
+    Of the training photos, at most a hundred are asked.
+    """
+    step = math.ceil(len(dataset.train.images) / 100)
+    if isinstance(dataset.train, CocoFile):
+        chosen: Sequence[Any] = dataset.train.images[::step]
+    else:
+        chosen = read_headers(dataset.train.paths[::step])
+    scale = _median_scale(cfg, [(image.height, image.width) for image in chosen])
+    values["large"] = dict(scale=scale, pixel_size=None)
+
+
+def _median_scale(cfg: Config, sizes: Sequence[tuple[int, int]]) -> float | None:
+    """Return the median factor by which a test pipeline resizes images.
+
+    Args:
+        sizes: Height and width of each image.
+
+    Returns:
+        The factor, or None if the pipeline stretches most of the images.
+    """
+    preprocess = Preprocessing(cfg)
+    factors = []
+    for size, count in Counter(sizes).items():
+        with suppress(ValueError):  # the rounding of a thin photo to pixels stretches it
+            factors += [trained_scale(cfg, preprocess, size)] * count
+    return round(float(np.median(factors)), 3) if 2 * len(factors) > len(sizes) else None
+
+
+def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
+    """Adapt the values from `adapt` to tiles of a raster.
+
+    The model takes the bands of the tiles. What a tile's edge leaves of an object counts neither
+    as an object nor as background, if it is a small part.
+    """
+    tile = tiles.settings["tile"]
+    values["raster"] = tiles.settings
+    values["large"] = dict(scale=_median_scale(cfg, [(tile, tile)]), pixel_size=tiles.pixel_size)
+    model = values["model"]
+    for assigner in iter_parts(model.get("train_cfg")):
+        if "ignore_iof_thr" in assigner:  # a part of an object is iscrowd, see `write_objects`
+            assigner["ignore_iof_thr"] = _IGNORED_OVERLAP
+    if tiles.statistics is None:  # they are images of three bands and 8 bits
+        return
+    has_other_bands = ModelInput(cfg).raster_step is None
+    if has_other_bands:
+        model["backbone"]["in_channels"] = len(tiles.settings["bands"])
+        # The pipeline normalises the bands.
+        keys = dict(mean=None, std=None, bgr_to_rgb=False, rgb_to_bgr=False)
+        model["data_preprocessor"].update(keys)
+    for name in ("train_pipeline", "test_pipeline"):
+        steps = [
+            dict(type="LoadRasterFromFile") if type_name(step) in _LOADING else step
+            for step in values[name]
+        ]
+        if has_other_bands:
+            mean, std = tiles.statistics
+            # The distortion needs three channels.
+            steps = [step for step in steps if type_name(step) != "PhotoMetricDistortion"]
+            steps.insert(-1, dict(type="Normalize", mean=mean, std=std, to_rgb=False))
+        values[name] = steps
+
+
+def adapt_to_whole(values: dict[str, Any]) -> None:
+    """Adapt the values from `adapt` to images that the model sees whole, at their own size.
+
+    A batch is one image, since images have different sizes.
+    """
+    model = values["model"]
+    model["type"] = "xcit_mm.WholeImageEncoderDecoder"
+    model["backbone"].update(with_cp="bands", norm_eval=True)
+    model["data_preprocessor"].update(size=None, size_divisor=MIN_SIZE)
+    for name in ("train_pipeline", "test_pipeline"):
+        values[name] = [step for step in values[name] if type_name(step) not in _SIZING]
+    values["large"]["scale"] = 1.0
+    values["batch_size"] = 1
+
+
+def write_config(
+    config: Path, cfg: Config, dataset: Dataset, folder: Path, values: dict[str, Any]
+) -> None:
+    """Write the config of a fine-tuning of 12 epochs, at least 1000 iterations.
+
+    Args:
+        cfg: The model's own config, with its checkpoint as `load_from`.
+        folder: Where the objects of the data set are.
+        values: What `adapt` returns, `large`, the user's files as `source`, and for a labelled
+            raster `raster`.
+    """
+    optim_wrapper = cfg.get("optim_wrapper") or {}
+    imports = (cfg.get("custom_imports") or {}).get("imports") or []
+    arguments = arguments_of(dataset, folder)
+    rate = 1e-4 if cfg.load_from else optim_wrapper["optimizer"]["lr"]
+    constructor = "DefaultOptimWrapperConstructor"
+    if cfg.load_from and has_pyramid(cfg):  # lower rates nearer to the image
+        constructor = "LayerDecayOptimWrapperConstructor"
+    values = values | dict(
+        training=arguments["train"],
+        held_out=arguments.get("val", arguments["train"]),
+        is_validated=dataset.val is not None,
+        classes=dataset.classes,
+        max_iters=max(1000, 12 * len(dataset.train.images) // values["batch_size"]),
+        load_from=cfg.load_from,
+        custom_imports=dict(imports=list(dict.fromkeys(["xcit_mm", *imports]))),
+        learning_rate=rate,
+        constructor=constructor,
+        clip_grad=optim_wrapper.get("clip_grad"),
+        model=_difference(cfg.model.to_dict(), values["model"]),
+    )
+    base = Path(cfg.filename).resolve().as_posix()
+    shipped = base.partition("/xcit_mm/.mim/configs/")[2]
+    header = (
+        f"# Fine-tunes {cfg.load_from or base}. `finetune` wrote it: edit and keep it.\n"
+        f"_base_ = {f'xcit_mm::{shipped}' if shipped else base!r}\n"
+    )
+    template = (shipped_folder("configs") / "_base_" / "finetuning.py").read_text("utf-8")
+    same_in_all = template.partition(_END_OF_VALUES)[2]
+    with atomic_write(config) as file:
+        text = f"{header}{Config(values).pretty_text}\n{_END_OF_VALUES}{same_in_all}"
+        file.write(text.encode())
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a config that differ from those of its base."""
+    changes = {}
+    for key, value in new.items():
+        old_value = old.get(key)
+        if isinstance(value, dict) and isinstance(old_value, dict):
+            value = _difference(old_value, value)
+            if value:
+                changes[key] = value
+        elif key not in old or value != old_value:
+            changes[key] = value
+    return changes
