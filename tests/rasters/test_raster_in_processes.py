@@ -70,9 +70,9 @@ def test_objects_of_processes_are_those_of_one(tmp_path):
     np.testing.assert_allclose(table.area, expected.area, atol=1)
 
 
-# The first process names its settings, those of the taps, the taps, then rows. Others name rows.
+# The first process names its settings, the taps, then rows. Others name rows.
 @pytest.mark.parametrize(
-    ("death", "taps", "later"), [((0, 3), 0, 3), ((0, 5), 2, 1), ((1, 1), 4, 2), ((0, 8), 4, 3)]
+    ("death", "taps", "later"), [((0, 2), 0, 3), ((0, 4), 2, 1), ((1, 1), 4, 2), ((0, 7), 4, 3)]
 )
 def test_processes_end_with_one_that_dies_and_another_number_resumes(death, taps, later, tmp_path):
     raster = save_image(tmp_path / "a.tif", synthetic_photo(400, 200))

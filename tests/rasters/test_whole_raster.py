@@ -14,7 +14,6 @@ from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo
 from xcit_mm import Predictor, predict_raster
 from xcit_mm.models import large
 from xcit_mm.prediction import whole as whole_module
-from xcit_mm.rasters import prediction
 from xcit_mm.rasters.raster import Raster
 
 
@@ -113,18 +112,6 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(
     assert np.array_equal(read_map(run(tmp_path / "map.tif")), expected)
     assert blocks[stop_after:] == list(range(stop_after - 1, 4))
     assert not (tmp_path / "map.tif.parts").exists() and not [*tmp_path.glob("local/*")]
-
-
-def test_a_finished_map_stays_without_a_trial_of_the_model(tmp_path, monkeypatch):
-    predictor, _ = predictors(semantic_fpn)
-    raster = save_image(tmp_path / "a.tif", synthetic_photo(100, 100))
-    out = predict_raster(predictor, raster, tmp_path / "map.tif")
-    before = out.read_bytes()
-    monkeypatch.setattr(prediction, "is_exact_whole", None)
-    predict_raster(predictor, raster, out)
-    assert out.read_bytes() == before
-    with pytest.raises(ValueError, match="is of another run: tile was None, is 96"):
-        predict_raster(predictor, raster, out, tile=96)
 
 
 def test_taps_of_another_option_are_removed_by_overwriting(tmp_path, monkeypatch):

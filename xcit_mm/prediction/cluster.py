@@ -37,8 +37,13 @@ def predict_on_ray(
         fix = "give a name, or a Predictor.from_pretrained"
         raise ArgumentError("model", f"the tasks of Ray build it themselves: {fix}")
     ray: Any = import_module("ray")
-    names = ("out", "category_ids", "drawing", "workers", "scratch")
-    options = {name: getattr(engine, name) for name in names}
+    options = dict(
+        out=engine.out.absolute(),  # tasks have another current folder
+        category_ids=engine.category_ids,
+        drawing=engine.drawing,
+        workers=engine.workers,
+        scratch=engine.scratch.absolute(),
+    )
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
         has_gpus = "GPU" in ray.cluster_resources()

@@ -27,8 +27,9 @@ MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tr
 CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
 TIMEOUT = 600  # seconds without images from the processes that read
 
-# The pixels of an image (H, W, C), or the reason why it cannot be read.
-Pixels: TypeAlias = np.ndarray | str
+# The pixels of images (H, W, C), and the reasons why others cannot be read.
+Images: TypeAlias = dict[Item, np.ndarray]
+Failures: TypeAlias = dict[Item, str]
 
 
 @dataclass
@@ -63,10 +64,10 @@ class Engine:
                 they are recorded as failures.
         """
         try:
-            yield from self._predict_together([item for item in items if item.path not in deaths])
+            yield from self._predict_items([item for item in items if item.path not in deaths])
             for suspect in (item for item in items if item.path in deaths):
                 if deaths[suspect.path] < MAX_DEATHS:
-                    yield from self._predict_together([suspect])
+                    yield from self._predict_items([suspect])
                 else:
                     self._journal.add(suspect, error=CRASHED)
                     yield suspect
@@ -75,7 +76,7 @@ class Engine:
                 self._journal.end()
             raise
 
-    def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
+    def _predict_items(self, items: Sequence[Item]) -> Iterator[Item]:
         """Read items in batches, predict and record them."""
         workers = min(self.workers, len(items))
         dataset: Any = items
@@ -91,8 +92,9 @@ class Engine:
         others = active_children()
         batches = iter(loader)  # starts the processes that read
         self._readers = [child for child in active_children() if child not in others]
-        for batch, images in batches:
-            for item, result in zip(batch, self._predict_batch(batch, images), strict=True):
+        for readable, failures in batches:
+            results = self._predict_batch(readable)
+            for item, result in [*zip(readable, results, strict=True), *failures.items()]:
                 self._record(item, result)
                 yield item
 
@@ -101,36 +103,32 @@ class Engine:
             self._journal.start(item)
             yield number
 
-    def _predict_batch(
-        self, items: Sequence[Item], images: Sequence[Pixels]
-    ) -> list[Prediction | str]:
+    def _predict_batch(self, images: Images) -> list[Prediction | str]:
         """Return the prediction of each image, or the reason of its failure.
 
         If several images fail together, each is predicted alone.
         """
         try:
-            return self._predict(items, images)
+            return self._predict(images)
         except Exception as error:  # models and pipelines raise many types
             failure = reason(error)
         # Outside of the handler, whose traceback holds the tensors of the batch.
         self._check_health(failure)
-        if len(items) == 1:
-            shutil.rmtree(self._folder_of(items[0]), ignore_errors=True)
-            return [failure]
-        results = []
-        for item, pixels in zip(items, images, strict=True):
-            results += self._predict_batch([item], [pixels])
-        return results
+        if len(images) > 1:
+            alone = [self._predict_batch({item: pixels}) for item, pixels in images.items()]
+            return [result for (result,) in alone]
+        for item in images:
+            shutil.rmtree(self._folder_of(item), ignore_errors=True)
+        return [failure]
 
-    def _predict(self, items: Sequence[Item], images: Sequence[Pixels]) -> list[Prediction | str]:
-        """Return the prediction of each image, or why it could not be read."""
-        arrays = [pixels for pixels in images if not isinstance(pixels, str)]
-        if self.predictor.view is None or not arrays:
-            predictions = iter(self.predictor(arrays))
-        else:  # a large image comes alone
-            with self.predictor.see(arrays[0], folder=self._folder_of(items[0])) as seen:
-                predictions = iter([seen.result()])
-        return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
+    def _predict(self, images: Images) -> list[Prediction | str]:
+        if self.predictor.view is None:
+            return self.predictor(list(images.values()))
+        results = []
+        for item, pixels in images.items():
+            with self.predictor.see(pixels, folder=self._folder_of(item)) as seen:
+                results.append(seen.result())
+        return results
 
     def _check_health(self, failure: str) -> None:
         """Raise RuntimeError if an image did not cause a failure, so that this process must end.
@@ -167,16 +165,15 @@ class Engine:
         self._journal.add(item, **fields)
 
 
-def _read_batch(
-    preprocess: Preprocessing, items: Sequence[Item]
-) -> tuple[Sequence[Item], list[Pixels]]:
-    images: list[Pixels] = []
+def _read_batch(preprocess: Preprocessing, items: Sequence[Item]) -> tuple[Images, Failures]:
+    images: Images = {}
+    failures: Failures = {}
     for item in items:
         try:
-            images.append(preprocess.read(item.path))
+            images[item] = preprocess.read(item.path)
         except Exception as error:  # decoders raise many types
-            images.append(reason(error))
-    return items, images
+            failures[item] = reason(error)
+    return images, failures
 
 
 def _stop_threads(worker: int) -> None:

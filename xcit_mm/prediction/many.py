@@ -1,6 +1,5 @@
 """`predict_many`: many images, predicted into a folder. The same call resumes."""
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,7 +15,7 @@ from .engine import Engine
 from .journal import list_pending, read_journals
 from .listing import Item, Listing, find_items
 from .predictor import Predictor, as_predictor
-from .results import NEW, check_is_run, finish_new, move_new, write_jsons
+from .results import NEW, check_is_run, finish_replacing, replace_results, write_jsons
 
 TAPS = ".taps"
 """Folder, in that of a run, of what the trunk computes of images that it sees whole."""
@@ -109,7 +108,7 @@ def predict_many(
     predictor = as_predictor(model, checkpoint, device)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
-    out = Path(os.path.abspath(out))
+    out = Path(out)
     drawing = dict(min_score=draw_score, font=font and str(font))
     engine = Engine(
         predictor,
@@ -119,26 +118,19 @@ def predict_many(
         workers,
         out / TAPS if scratch is None else scratch_folder(scratch, out),
     )
-    settings = dict(
-        category_ids=engine.category_ids,
-        draws=draws,
-        draw_score=draw_score,
-        font=drawing["font"],
-        **predictor.settings,
-    )
     paths = {item.path for item in listing.items}
     check_output(out, paths)
-    with _open_results(out, engine.out, settings, paths) if is_first() else nullcontext():
+    with _open_results(engine, out, paths) if is_first() else nullcontext():
         wait_for_ranks()
         is_new = _predict_pending(engine, listing.items, retry_failed, ray)
         wait_for_ranks()
         if not is_first():
             return None
         shutil.rmtree(engine.scratch, ignore_errors=True)
-        report = _report(engine, is_new)
+        report = _report(engine, out, is_new)
         if overwrite:
-            finish_new(out)
-    return report._replace(out=out)
+            replace_results(out)
+    return report
 
 
 def _predict_pending(
@@ -153,7 +145,8 @@ def _predict_pending(
         predicted = engine.predict(own, progress.deaths)
     else:
         predicted = predict_on_ray(ray, engine, own, progress.deaths)
-    with progress_bar(len(own), "image", position=rank, disable=not own) as bar:
+    look: dict[str, Any] = dict(desc="images", position=rank, disable=not own)
+    with progress_bar(len(own), "image", **look) as bar:
         for _ in predicted:
             bar.update()
     return bool(pending)
@@ -178,24 +171,35 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
 
 
 @contextmanager
-def _open_results(
-    out: Path, folder: Path, settings: Mapping[str, Any], paths: set[str]
-) -> Iterator[None]:
+def _open_results(engine: Engine, out: Path, paths: set[str]) -> Iterator[None]:
     """Open the folder of a run, `out` or that of the new results in it.
 
     Nothing of the user's is replaced, and nothing of other images is taken into new results.
     """
-    is_new = folder != out
+    is_new = engine.out != out
     with lock_folder(out) if is_new else nullcontext():
-        move_new(out)  # which a kill may have stopped
+        finish_replacing(out)  # which a kill may have stopped
         check_is_run(out)
-        if is_new and not paths.issuperset(read_journals(folder).records):
-            shutil.rmtree(folder)
-        with open_folder(folder, settings, overwrite=is_new):
+        if is_new and not paths.issuperset(read_journals(engine.out).records):
+            shutil.rmtree(engine.out)
+        with open_folder(engine.out, _settings(engine), overwrite=is_new):
             yield
 
 
-def _report(engine: Engine, is_new: bool) -> Report:
+def _settings(engine: Engine) -> dict[str, Any]:
+    """Return what determines the results, for `open_folder`."""
+    ids = dict(value=engine.category_ids, change="the classes have other ids")
+    drawn = "draws=False"
+    if engine.drawing is not None:
+        drawn = "draw_score={min_score} and font={font}".format(**engine.drawing)
+    return {
+        **engine.predictor.settings,
+        "category_ids": ids,
+        "drawing": dict(value=engine.drawing, change=f"{drawn} would change only the drawings"),
+    }
+
+
+def _report(engine: Engine, out: Path, is_new: bool) -> Report:
     predictor = engine.predictor
     classes = zip(engine.category_ids, predictor.names, strict=True)
     categories = [dict(id=id_, name=name) for id_, name in classes]
@@ -209,4 +213,4 @@ def _report(engine: Engine, is_new: bool) -> Report:
             images.append(place | dict(height=record["height"], width=record["width"]))
     coco = dict(images=images, categories=categories, annotations=[])
     write_jsons(engine.out, coco, predictor.is_detector)
-    return Report(engine.out, len(images), failures, is_new)
+    return Report(out, len(images), failures, is_new)
