@@ -73,12 +73,6 @@ def test_the_level_of_the_logger_silences_lines_and_bars(run, capsys, monkeypatc
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_raster_before_the_model_is_one_line_with_the_order(models, refusal, tmp_path):
-    raster = save(tmp_path / "a.tif", noise(3, 9, 9), **UTM)
-    line = refusal("raster", raster, models["seg"][0], "--out", tmp_path / "map.tif")
-    assert line == f"MODEL: the model comes first: xcit-mm raster {models['seg'][0]} {raster}"
-
-
 @pytest.mark.parametrize(
     ("step", "place", "change"),
     [

@@ -135,16 +135,18 @@ def test_an_undeclared_nodata_value_is_not_mixed_with_data(tmp_path):
         predict_raster(predictor, raster, tmp_path / "map.tif", nodata=9)
 
 
-def test_the_border_of_an_area_is_that_of_the_raster_at_any_scale(tmp_path):
+def test_the_border_of_an_area_is_that_of_the_raster_at_any_scale(tmp_path, capsys):
+    """By default, an area is predicted in tiles."""
     predictor, _ = predictors(semantic_fpn, scale=0.3)
     raster = save_image(tmp_path / "a.tif", synthetic_photo(120, 120))
     aoi = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(3, 5, 100, 101)])
-    for whole in (True, False):
+    for whole in (True, None):
         labels = read_map(
             predict_raster(predictor, raster, tmp_path / f"{whole}.tif", aoi=aoi, whole=whole)
         )
         has_class = labels != 255
         assert has_class[5:101, 3:100].all() and has_class.sum() == 96 * 97
+        assert f"in {'windows' if whole else 'tiles'} of" in capsys.readouterr().err
 
 
 def test_a_raster_of_other_pixels_than_the_training_is_named(tmp_path, capsys):
