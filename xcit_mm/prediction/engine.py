@@ -124,7 +124,7 @@ class Engine:
     def _predict(self, images: Images) -> list[Prediction | str]:
         if self.predictor.view is None:
             return self.predictor(list(images.values()))
-        results = []
+        results: list[Prediction | str] = []
         for item, pixels in images.items():
             with self.predictor.see(pixels, folder=self._folder_of(item)) as seen:
                 results.append(seen.result())

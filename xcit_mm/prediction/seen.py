@@ -78,8 +78,10 @@ class Seen(ABC):
         """
         rows = _checked(rows, self.image.height)
         columns = _checked(columns, self.image.width)
-        spans = map(_span_of, (rows, columns), self.scale)
-        parts = self.parts(product(*map(self.spread, (0, 1), spans)))
+        height, width = self.scale
+        seen_rows = self.spread(0, _span_of(rows, height))
+        seen_columns = self.spread(1, _span_of(columns, width))
+        parts = self.parts(product(seen_rows, seen_columns))
         image, _ = self.image.read(rows, columns)
         names = self.predictor.names
         detections = labels = None

@@ -153,8 +153,8 @@ class SeenWhole(Seen):
         for rows, columns, _, valid in self._read(places):
             prediction = self._predict(rows, columns)
             if limit is not None and len(prediction) >= limit:
-                sides = self.source.height, self.source.width
-                quarters = list(product(*map(self._halves, (rows, columns), sides)))
+                halves = self._halves(rows, self.source.height)
+                quarters = list(product(halves, self._halves(columns, self.source.width)))
                 if len(quarters) > 1:
                     yield from self._predict_windows(quarters)
                     continue

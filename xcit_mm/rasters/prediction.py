@@ -190,8 +190,8 @@ def _predict_rows(seen: Seen, area: Any, folder: Path, ranks: Ranks) -> list[Pat
     pending = {}
     for path, row in list(rows.items())[ranks.rank :: ranks.size]:
         if not path.exists():
-            places = ((row, column) for column in columns)
-            pending[path] = [place for place in places if seen_area.intersects(box_of(*place))]
+            wanted = [column for column in columns if seen_area.intersects(box_of(row, column))]
+            pending[path] = [(row, column) for column in wanted]
     # All processes see the image, though only one may have a row left.
     if any(ranks.gather(bool(pending))):
         unit = "window" if seen.view.whole else "tile"

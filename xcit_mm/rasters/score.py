@@ -94,8 +94,8 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
         raise ArgumentError("labels", f"{source.name}: {problem}")
     scores = pandas.DataFrame(dict(IoU=both / (counts.sum(axis=0) + pixels - both), pixels=pixels))
     scores.loc["mean"] = [scores["IoU"].mean(), pixels.sum()]
-    counts = f"{pixels.sum():,} of {total:,} pixels in the area count"
-    say(f"{out}: {counts}; they have a label and data")
+    counted = f"{pixels.sum():,} of {total:,} pixels in the area count"
+    say(f"{out}: {counted}; they have a label and data")
     return scores.astype(dict(pixels=int))
 
 
