@@ -31,32 +31,26 @@ def table(tmp_path) -> RasterRun:
     return RasterRun(tmp_path, "objects.gpkg")
 
 
-def test_rows_of_other_options_or_polygons_are_refused_by_name(table, tmp_path):
+def test_rows_and_results_of_other_options_or_polygons_are_refused(table, tmp_path):
+    """Polygons in memory are those of a file."""
     path = write_shapes(tmp_path / "area.gpkg", AREA)
+    frame = geopandas.read_file(path)
+    other = in_pixels([shapely.box(0, 0, 100, 300)])
     table.interrupt(aoi=path)
     rows = table.rows
-    area = path.rename(tmp_path / "same.gpkg")
-    write_shapes(path, [shapely.box(0, 0, 100, 300)])
     options = dict(tile=128, overlap=30, bands=[3, 2, 1], bounds=[0, 100], nodata=0)
     for name, value in options.items():
         with pytest.raises(ValueError, match=rf"results of another run: {name} was .*, is "):
-            table.predict(aoi=area, **{name: value})
+            table.predict(aoi=frame, **{name: value})
     with pytest.raises(ValueError, match="results of another run: the area is another: give"):
-        table.predict(aoi=path)
+        table.predict(aoi=other)
     assert rows and table.rows == rows
-    assert 0 < table.predict(aoi=area) < TILES
-    table.interrupt(overwrite=True)
-    assert table.predict(nodata=0, overwrite=True) == TILES and not table.rows
-
-
-def test_polygons_in_memory_are_those_of_a_file_and_are_recognised(table, tmp_path):
-    path = write_shapes(tmp_path / "area.gpkg", AREA)
-    frame = geopandas.read_file(path)
-    table.interrupt(aoi=path)
     assert 0 < table.predict(aoi=frame) < TILES
     assert table.predict(aoi=frame) == table.predict(aoi=path) == 0
     with pytest.raises(ValueError, match=r"^out: .* is of another run: the area is another: "):
-        table.predict(aoi=in_pixels([shapely.box(0, 0, 100, 100)]))
+        table.predict(aoi=other)
+    table.interrupt(overwrite=True)
+    assert table.predict(nodata=0, overwrite=True) == TILES and not table.rows
 
 
 @pytest.mark.parametrize("bounds", [np.array([0, 100]), [[0, 100]] * 3, (0.0, 100.0)])

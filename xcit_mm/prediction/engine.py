@@ -3,12 +3,11 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import cv2
 import numpy as np
@@ -32,26 +31,31 @@ Images: TypeAlias = dict[Item, np.ndarray]
 Failures: TypeAlias = dict[Item, str]
 
 
-@dataclass
-class Engine:
-    """Predicts items into a folder.
+class Run(NamedTuple):
+    """What the processes of a run have in common, apart from the model.
 
     Attributes:
+        out: Folder of the results.
         category_ids: Ids of the classes in COCO results.
         drawing: Arguments of `Prediction.draw`, or None to draw nothing.
-        workers: Number of processes that read images. If 0, this process reads them.
+        workers: Number of processes that read images for one that predicts. If 0, it reads them.
         scratch: Folder for what the trunk computes of images that it sees whole.
     """
 
-    predictor: Predictor
     out: Path
     category_ids: list[int]
     drawing: dict[str, Any] | None
     workers: int
     scratch: Path
 
-    def __post_init__(self) -> None:
-        self._journal = Journal(self.out)
+
+class Engine:
+    """A process of a run, which predicts items and records the results."""
+
+    def __init__(self, predictor: Predictor, run: Run) -> None:
+        self._predictor = predictor
+        self._run = run
+        self._journal = Journal(run.out)
         self._readers: list[BaseProcess] = []
 
     def predict(self, items: Sequence[Item], deaths: Mapping[str, int]) -> Iterator[Item]:
@@ -78,14 +82,14 @@ class Engine:
 
     def _predict_items(self, items: Sequence[Item]) -> Iterator[Item]:
         """Read items in batches, predict and record them."""
-        workers = min(self.workers, len(items))
+        workers = min(self._run.workers, len(items))
         dataset: Any = items
         loader = DataLoader(
             dataset,
-            batch_size=self.predictor.batch_size if self.predictor.view is None else 1,
+            batch_size=self._predictor.batch_size if self._predictor.view is None else 1,
             sampler=self._start(items),
             num_workers=workers,
-            collate_fn=partial(_read_batch, self.predictor.preprocess),
+            collate_fn=partial(_read_batch, self._predictor.preprocess),
             timeout=TIMEOUT if workers else 0,
             worker_init_fn=_stop_threads,
         )
@@ -122,11 +126,11 @@ class Engine:
         return [failure]
 
     def _predict(self, images: Images) -> list[Prediction | str]:
-        if self.predictor.view is None:
-            return self.predictor(list(images.values()))
+        if self._predictor.view is None:
+            return self._predictor(list(images.values()))
         results: list[Prediction | str] = []
         for item, pixels in images.items():
-            with self.predictor.see(pixels, folder=self._folder_of(item)) as seen:
+            with self._predictor.see(pixels, folder=self._folder_of(item)) as seen:
                 results.append(seen.result())
         return results
 
@@ -139,16 +143,16 @@ class Engine:
         fix = "the next call predicts the images in flight last, alone"
         if not all(reader.is_alive() for reader in self._readers):
             raise RuntimeError(f"a process that reads images died: {failure}; {fix}")
-        if self.predictor.device.startswith("cuda"):
+        if self._predictor.device.startswith("cuda"):
             try:
-                torch.cuda.synchronize(self.predictor.device)
+                torch.cuda.synchronize(self._predictor.device)
             except RuntimeError as error:
-                problem = f"{self.predictor.device} fails: {reason(error)}"
+                problem = f"{self._predictor.device} fails: {reason(error)}"
                 raise RuntimeError(f"{problem}; {fix}") from None
 
     def _folder_of(self, item: Item) -> Path:
         """Return the folder for what the trunk computes of an image."""
-        return self.scratch / f"{item.checksum:08x}"
+        return self._run.scratch / f"{item.checksum:08x}"
 
     def _record(self, item: Item, result: Prediction | str) -> None:
         if isinstance(result, str):
@@ -156,12 +160,12 @@ class Engine:
             return
         height, width = result.image.shape[:2]
         fields: dict[str, Any] = dict(height=height, width=width)
-        if self.drawing is not None:
-            write_drawing(self.out, item.name, result, self.drawing)
+        if self._run.drawing is not None:
+            write_drawing(self._run.out, item.name, result, self._run.drawing)
         if result.segmentation is None:
-            fields["objects"] = result.to_coco(item.id, self.category_ids)
+            fields["objects"] = result.to_coco(item.id, self._run.category_ids)
         else:
-            write_map(self.out, item.name, result.segmentation)
+            write_map(self._run.out, item.name, result.segmentation)
         self._journal.add(item, **fields)
 
 

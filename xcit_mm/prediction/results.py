@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,24 @@ def write_map(out: Path, name: str, labels: np.ndarray) -> None:
         file.write(cv2.imencode(".png", labels)[1].tobytes())
 
 
-def write_jsons(out: Path, coco: Mapping[str, Any], is_detector: bool) -> None:
-    """Write images.json, and of a detector predictions.json with the objects in the journals."""
+def write_jsons(
+    out: Path, categories: Sequence[Mapping[str, Any]], is_detector: bool
+) -> tuple[int, list[str]]:
+    """Write images.json, and of a detector predictions.json, from the journals.
+
+    Returns:
+        The number of images with a result, and path and reason of each failure.
+    """
+    images = []
+    failures = []
+    for record in read_journals(out).records.values():
+        if "error" in record:
+            failures.append(f"{record['path']}: {record['error']}")
+        else:
+            size = dict(height=record["height"], width=record["width"])
+            images.append(dict(id=record["id"], file_name=record["name"]) | size)
     with atomic_write(out / IMAGES) as file:
+        coco = dict(images=images, categories=categories, annotations=[])
         file.write(json.dumps(coco).encode())
     if is_detector:
         with atomic_write(out / PREDICTIONS) as file:
@@ -56,6 +71,7 @@ def write_jsons(out: Path, coco: Mapping[str, Any], is_detector: bool) -> None:
                 file.write(f"{separator}{json.dumps(result)}".encode())
                 separator = ",\n"
             file.write(b"[]" if separator == "[" else b"]")
+    return len(images), failures
 
 
 def check_is_run(out: Path) -> None:
