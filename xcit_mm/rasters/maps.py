@@ -89,9 +89,8 @@ def _read_rows(rows: Sequence[Path], width: int) -> Iterator[tuple[Any, np.ndarr
     """Yield the window and the classes of the file of each row."""
     from rasterio.windows import Window
 
-    top = 0
     for path in rows:
         values = np.frombuffer(zlib.decompress(path.read_bytes()), np.uint8)
         labels = values.reshape(-1, width)
+        top = int(path.name.removeprefix("row-"))
         yield Window(0, top, width, len(labels)), labels
-        top += len(labels)

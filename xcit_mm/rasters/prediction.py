@@ -1,7 +1,7 @@
 """`predict_raster`: one raster in, one map or table of objects out. The same call resumes."""
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 import shapely
 from shapely.affinity import scale as scaled
 
-from ..prediction.joining import Part, join_labels, pixels_in, reported_objects, to_image
+from ..prediction.joining import join_labels, pixels_in, reported_objects, to_image
 from ..prediction.predictor import Predictor, as_predictor
 from ..prediction.seams import concatenate
 from ..prediction.seen import InTiles, Seen
@@ -178,43 +178,50 @@ def _check_result(out: Path, predictor: Predictor) -> None:
 
 
 def _predict_rows(seen: Seen, area: Any, folder: Path, ranks: Ranks) -> list[Path]:
-    """Predict the rows of this process that have no file, where they touch an area.
+    """Predict the rows of this process that touch an area and have no file.
 
     Returns:
-        The files of all rows of tiles or windows, from top to bottom.
+        The files of all rows of tiles or windows that touch the area, from top to bottom. Their
+        names have the first row of pixels.
     """
-    rows = {folder / f"row-{row.inside.start:07}": row for row in seen.spread(0)}
     columns = seen.spread(1)
     seen_area = scaled(area, *seen.scale[::-1], origin=(0, 0))
     shapely.prepare(seen_area)
-    pending = {}
-    for path, row in list(rows.items())[ranks.rank :: ranks.size]:
-        if not path.exists():
-            wanted = [column for column in columns if seen_area.intersects(box_of(row, column))]
-            pending[path] = [(row, column) for column in wanted]
+    rows = {}
+    for row in seen.spread(0):
+        wanted = [column for column in columns if seen_area.intersects(box_of(row, column))]
+        if wanted:
+            top = pixels_in(row.inside, seen.scale[0]).start
+            rows[folder / f"row-{top:07}"] = [(row, column) for column in wanted]
+    own = list(rows.items())[ranks.rank :: ranks.size]
+    pending = {path: places for path, places in own if not path.exists()}
     # All processes see the image, though only one may have a row left.
     if any(ranks.gather(bool(pending))):
         unit = "window" if seen.view.whole else "tile"
         look: dict[str, Any] = dict(desc=f"{unit}s", disable=ranks.rank > 0)
         with seen, progress_bar(sum(map(len, pending.values())), unit, **look) as bar:
             for path, places in pending.items():
-                content = _encode_row(seen, rows[path], seen.parts(places), area)
+                content = _predict_row(seen, places, area)
                 with atomic_write(path) as file:
                     file.write(content)
                 bar.update(len(places))
     return list(rows)
 
 
-def _encode_row(seen: Seen, row: Window, parts: Iterable[Part], area: Any) -> bytes:
+def _predict_row(seen: Seen, places: Sequence[tuple[Window, Window]], area: Any) -> bytes:
     """Return the content of a row's file: its objects, or the classes of its pixels."""
+    parts = seen.parts(places)
     if seen.predictor.is_detector:
         reported = concatenate(map(reported_objects, parts))
         return objects.encode_objects(to_image(reported, seen.scale))
-    rows = pixels_in(row.inside, seen.scale[0])
-    columns = slice(0, seen.image.width)
+    height, width = seen.scale
+    rows = pixels_in(places[0][0].inside, height)
     labels = np.full((rows.stop - rows.start, seen.image.width), maps.NODATA)
-    join_labels(labels, parts, rows, columns, seen.scale, maps.NODATA)
-    labels[~covers(area, rows, columns)] = maps.NODATA
+    everything = slice(0, seen.image.width)
+    join_labels(labels, parts, rows, everything, seen.scale, maps.NODATA)
+    for _, column in places:
+        columns = pixels_in(column.inside, width)
+        labels[:, columns][~covers(area, rows, columns)] = maps.NODATA
     return maps.encode_labels(labels)
 
 
