@@ -108,7 +108,7 @@ def predicted(
     """Return a detector's prediction, in descending order of scores."""
     boxes = np.array(boxes, np.float32).reshape(-1, 4)
     scores = np.array(scores, np.float32)
-    detections = sv.Detections(boxes, masks, scores, np.array(labels, int))
+    detections = sv.Detections(boxes, masks, scores, np.array(labels, int)).to_compact_masks()
     order = np.argsort(-scores, kind="stable")
     return Prediction(image, detections[order], None, CLASSES)
 

@@ -83,3 +83,27 @@ def before_forward(monkeypatch) -> Callable[[Callable[[list[torch.Tensor]], None
         monkeypatch.setattr(Network, "predict", replaced)
 
     return hook
+
+
+@pytest.fixture
+def stop_at(before_forward) -> Callable[..., list[int]]:
+    """Lets a function, by default Ctrl+C, stop the batch of a number, from 1.
+
+    It returns the sizes of the batches that the model sees from then on.
+    """
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def stop_at(number: int, stop: Callable[[], None] = interrupt) -> list[int]:
+        seen: list[int] = []
+
+        def see(inputs: list[torch.Tensor]) -> None:
+            seen.append(len(inputs))
+            if len(seen) == number:
+                stop()
+
+        before_forward(see)
+        return seen
+
+    return stop_at

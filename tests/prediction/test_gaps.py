@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import rasterio
 from helpers.raster_files import UTM, save
-from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo
+from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo, upernet
 
 from xcit_mm import Predictor, predict_raster
 from xcit_mm.prediction import Prediction
@@ -16,7 +16,8 @@ NO_CODE = dict(use_pos=False, norm_cfg=dict(type="BN"))
 
 
 def predictor_of(recipe, **options) -> Predictor:
-    cfg = recipe(backbone=NO_CODE)
+    cfg = recipe()
+    cfg.model.backbone.update(NO_CODE)
     if recipe is mask_rcnn:
         cfg.model.test_cfg.rcnn.max_per_img = 10
     cfg.test_dataloader.dataset.pipeline[1].scale = (416, 416)  # nothing is enlarged
@@ -41,7 +42,7 @@ def outcome(prediction: Prediction) -> np.ndarray:
     return np.column_stack([prediction.boxes, prediction.scores, prediction.labels])
 
 
-@pytest.mark.parametrize(("recipe", "whole"), [(semantic_fpn, False), (mask_rcnn, True)])
+@pytest.mark.parametrize(("recipe", "whole"), [(upernet, False), (mask_rcnn, True)])
 def test_what_stands_in_pixels_without_data_changes_nothing(recipe, whole, photo, valid):
     options = dict(whole=True, scale=1) if whole else {}
     predictor = predictor_of(recipe, batch_size=2, **options)

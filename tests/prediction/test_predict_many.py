@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -92,15 +93,16 @@ def test_ids_stay_and_no_image_takes_the_name_or_id_of_another(
 
 
 def test_a_finished_folder_is_one_line_until_a_photo_is_new(
-    command, photos, call, tmp_path, before_forward
+    command, photos, call, tmp_path, stop_at, monkeypatch
 ):
+    """The line has the folder as it was given."""
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "in"
     folder.mkdir()
     shutil.copy(photos / "00.png", folder)
-    arguments = command(folder)
-    assert call(*arguments)[0] == 0
-    seen = []
-    before_forward(seen.append)
+    arguments = command(folder, out="out")
+    assert call(*arguments)[:2] == (0, "1 predicted: out\n")
+    seen = stop_at(0)
     code, printed, errors = call(*arguments)
     assert code == 0 and not seen and "overwrite them to predict all again" in printed
     assert printed.count("\n") == 1 and not errors
@@ -111,68 +113,49 @@ def test_a_finished_folder_is_one_line_until_a_photo_is_new(
 
 
 def test_an_image_that_fails_in_a_batch_fails_alone_and_may_be_retried(
-    command, photos, call, out, before_forward
+    command, photos, call, out, before_forward, stop_at
 ):
+    """The tensors of the batch are free when its photos are predicted one by one."""
+    batches = []
+    is_held = []
+
     def refuse_white(inputs: list[torch.Tensor]) -> None:
+        if len(inputs) == 1 and batches:
+            is_held.append(batches[-1]() is not None)
         if any((image == 255).all() for image in inputs):
+            tensor = torch.stack(inputs)
+            batches.append(weakref.ref(tensor))
             raise RuntimeError("white\nimage")
 
     before_forward(refuse_white)
-    arguments = (*command(photos), "--no-visualizations", "--batch-size", 4)
+    arguments = (*command(photos), "--no-visualizations", "--batch-size", 12)
     code, printed, errors = call(*arguments)
     assert code == 3 and "11 predicted, 1 failed" in printed and errors.count("07.png") == 1
+    assert is_held and not any(is_held)
     failures = {record["name"]: record.get("error") for record in read_records(out)}
     assert len(failures) == 12 and failures["06.png"] is None
     assert failures["07.png"] == "RuntimeError: white image"
-    seen = []
-    before_forward(lambda inputs: seen.append(len(inputs)))
+    seen = stop_at(0)
     assert call(*arguments)[0] == 3 and not seen
     code, printed, _ = call(*arguments, "--retry-failed")
     assert code == 0 and "12 predicted: " in printed and seen == [1]
     assert len(read_images(out)) == 12
 
 
-def test_photos_that_fit_alone_are_predicted_after_a_batch_did_not_fit(
-    command, photos, call, before_forward
-):
-    """The tensors of the batch are free when its photos are predicted one by one."""
-    batches = []
-    is_held = []
-
-    def run_out_of_memory(inputs: list[torch.Tensor]) -> None:
-        if len(inputs) > 1:
-            tensor = torch.stack(inputs)
-            batches.append(weakref.ref(tensor))
-            raise RuntimeError("out of memory")
-        is_held.append(batches[-1]() is not None)
-
-    before_forward(run_out_of_memory)
-    arguments = command(photos / "00.png", photos / "03.png", photos / "06.png")
-    code, printed, _ = call(*arguments, "--batch-size", 3)
-    assert code == 0 and "3 predicted" in printed
-    assert is_held == [False] * 3
-
-
 def test_a_dead_gpu_ends_the_process_and_fails_no_other_photo(
-    predictors, photos, out, monkeypatch, before_forward
+    predictors, photos, out, monkeypatch, stop_at
 ):
     """Simulated: after such an error, each later call on a GPU fails."""
     predictor = predictors["seg"]
-    seen = []
 
-    def fail_once(inputs: list[torch.Tensor]) -> None:
-        seen.append(inputs)
-        if len(seen) == 3:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    def synchronize(device: str) -> None:
+    def fail(*_: str) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    before_forward(fail_once)
+    stop_at(3, fail)
     few = sorted(photos.glob("0[0-4].png"))
     with monkeypatch.context() as patch:
         patch.setattr(predictor, "device", "cuda:0")
-        patch.setattr(torch.cuda, "synchronize", synchronize)
+        patch.setattr(torch.cuda, "synchronize", fail)
         with pytest.raises(RuntimeError, match=r"cuda:0 fails: .*illegal memory access"):
             predict_many(predictor, few, out, workers=0)
     progress = read_journals(out)
@@ -182,16 +165,9 @@ def test_a_dead_gpu_ends_the_process_and_fails_no_other_photo(
     assert report.predicted == 5 and not report.failures
 
 
-def test_a_stop_keeps_what_is_completed_and_is_no_death(command, photos, call, out, before_forward):
-    seen = []
-
-    def interrupt(inputs: list[torch.Tensor]) -> None:
-        seen.append(inputs)
-        if len(seen) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-
+def test_a_stop_keeps_what_is_completed_and_is_no_death(command, photos, call, out, stop_at):
     arguments = command(*photos.glob("0[0-4].png"))
-    before_forward(interrupt)
+    seen = stop_at(3, lambda: os.kill(os.getpid(), signal.SIGTERM))
     code, _, errors = call(*arguments)
     assert code == 143 and "interrupted: run the same command again to continue" in errors
     assert not read_journals(out).deaths
@@ -211,98 +187,84 @@ def predicted(command, photos, call) -> tuple:
 def test_results_of_other_options_or_models_are_not_mixed(
     models, photos, command, predicted, refusal, call, tmp_path
 ):
-    assert "tile was None, is 64" in refusal(*predicted, "--tile", 64)
-    assert "draw_score was 0.3, is 0.5: give" in refusal(*predicted, "--draw-score", 0.5)
+    assert "tile was None, is 64: give" in refusal(*predicted, "--tile", 64)
+    line = refusal(*predicted, "--draw-score", 0.5)
+    assert "draw_score=0.5 and font=None would change only the drawings: give another" in line
     edited = tmp_path / "edited.py"
     edited.write_text(f"_base_ = {models['seg'][0]!r}\nmodel = dict(test_cfg=dict(mode='slide'))")
     other = (edited, models["seg"][1])
-    assert "config was " in refusal(*command(photos / "00.png", model=other))
+    line = refusal(*command(photos / "00.png", model=other))
+    assert "another run: the config has another model, other classes or another" in line
     checkpoint = torch.load(models["seg"][1])
     checkpoint["state_dict"]["decode_head.conv_seg.bias"] += 1
     torch.save(checkpoint, tmp_path / "other.pth")
     other = (models["seg"][0], tmp_path / "other.pth")
-    assert "weights was " in refusal(*command(photos / "00.png", model=other))
+    line = refusal(*command(photos / "00.png", model=other))
+    assert "another run: the weights are others: give another, or overwrite it" in line
     assert call(*predicted, "--batch-size", 3, "--workers", 1)[0] == 0  # change no result
 
 
 def test_results_stay_until_those_that_overwrite_them_are_complete(
-    predicted, command, photos, call, out, before_forward
+    predicted, command, photos, call, out, stop_at
 ):
     def contents() -> dict[Path, bytes]:
         files = [path for path in out.rglob("[!.]*") if path.is_file()]
         return {path: path.read_bytes() for path in files if ".new" not in path.parts}
 
-    seen = []
-
-    def interrupt(inputs: list[torch.Tensor]) -> None:
-        seen.append(inputs)
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-
     former = contents()
-    before_forward(interrupt)
-    arguments = (
-        *command(*photos.glob("0[0-2].png")),
-        "--overwrite",
-        "--tile",
-        64,
-        "--batch-size",
-        9,
-    )
-    assert call(*arguments)[0] == 130
+    seen = stop_at(2)
+    arguments = command(*photos.glob("0[0-2].png"))
+    overwrite = (*arguments, "--overwrite", "--tile", 64, "--batch-size", 9)
+    assert call(*overwrite)[0] == 130
     assert contents() == former
-    assert call(*arguments)[0] == 0
+    assert call(*overwrite)[0] == 0
     assert len(seen) == 4  # the first was not predicted again
     assert len(read_images(out)) == 3 and json.loads((out / "run.json").read_text())["tile"] == 64
     assert not (out / ".new").exists()
 
 
-@pytest.mark.parametrize("moves", [0, 1, 4, 6])
+@pytest.mark.parametrize("moves", [0, 1, 2, 4])
 @pytest.mark.parametrize("again", ["--overwrite", "--no-visualizations"])
 def test_results_that_a_kill_stops_from_moving_move_at_the_next_call(
     again, moves, predictors, predicted, command, photos, call, out, monkeypatch
 ):
     """Also at a call with the former options, which is refused then."""
-    replaced = Path.replace
     done = []
 
-    def replace(self: Path, target: Path) -> Path:
-        if ".new" in self.parts and not self.name.startswith(".unfinished-"):
-            if len(done) == moves:
-                raise KeyboardInterrupt
-            done.append(self)
-        return replaced(self, target)
+    def moving(move: Callable) -> Callable:
+        def move_or_stop(self: Path, target: Path) -> Path:
+            if ".complete" in self.parts:
+                if len(done) == moves:
+                    raise KeyboardInterrupt
+                done.append(self)
+            return move(self, target)
+
+        return move_or_stop
 
     overwrite = (*command(photos / "01.png"), "--overwrite")
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", replace)
-        code = call(*overwrite)[0]
+        patch.setattr(Path, "replace", moving(Path.replace))
+        patch.setattr(Path, "rename", moving(Path.rename))
+        assert call(*overwrite)[0] == 130
     if again == "--overwrite":
         assert call(*overwrite)[0] == 0
     else:
         former = (*predicted, again)
         with pytest.raises(SystemExit):
             call(*former)
-    assert code == 130 or len(done) < moves
     assert [image["file_name"] for image in read_images(out)] == ["01.png"]
     assert [path.name for path in (out / "labels").iterdir()] == ["01.png.png"]
     assert [path.name for path in (out / "visualizations").iterdir()] == ["01.png.jpg"]
+    assert [record["name"] for record in read_records(out)] == ["01.png"]
     stored = cv2.imread(str(out / "labels" / "01.png.png"), cv2.IMREAD_UNCHANGED)
     assert np.array_equal(stored, predictors["seg"](photos / "01.png").segmentation)
-    assert not (out / ".new").exists()
+    assert not [*out.glob(".[cn]*")]
 
 
 def test_what_a_stopped_overwriting_predicted_of_other_photos_is_not_taken(
-    predicted, command, photos, call, out, before_forward
+    predicted, command, photos, call, out, stop_at
 ):
-    seen = []
-
-    def interrupt(inputs: list[torch.Tensor]) -> None:
-        seen.append(inputs)
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-
-    before_forward(interrupt)
+    stop_at(2)
     two = command(photos / "01.png", photos / "02.png")
     assert call(*two, "--overwrite")[0] == 130
     assert call(*command(photos / "03.png"), "--overwrite")[0] == 0
@@ -348,8 +310,9 @@ def test_a_predictor_has_its_own_checkpoint_and_device(name, predictors, photos,
 def test_inputs_before_the_model_are_one_line_with_the_order(models, photos, refusal, out):
     line = refusal("predict", photos, models["seg"][0], "--out", out)
     assert line.endswith(f"the model comes first: xcit-mm predict {models['seg'][0]} {photos}")
-    line = refusal("predict", photos / "00.png", "maskrcnn_xcit_tiny_12_p16")
-    assert line.startswith("MODEL: the model comes first: xcit-mm predict maskrcnn")
+    for name in ("predict", "raster"):
+        line = refusal(name, photos / "00.png", "maskrcnn_xcit_tiny_12_p16", "--out", out)
+        assert line.startswith(f"MODEL: the model comes first: xcit-mm {name} maskrcnn")
     assert not out.exists()
 
 

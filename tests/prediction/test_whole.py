@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -11,12 +12,10 @@ import pytest
 import torch
 from helpers.perfect_detector import CLASSES, NO_FAULTS, Scene, detect, judge
 from helpers.small_models import build, mask_rcnn, retinanet, semantic_fpn, synthetic_photo, upernet
-from torch import nn
 
 from xcit_mm import Predictor
 from xcit_mm.models import labels as labels_module
 from xcit_mm.models import large
-from xcit_mm.models.locality import parts_that_see_windows
 from xcit_mm.prediction import Prediction
 from xcit_mm.prediction import whole as whole_module
 from xcit_mm.prediction.sources import ImageSource
@@ -89,31 +88,17 @@ def test_a_map_is_that_of_the_image_in_memory(recipe, window, photo, valid):
     assert is_same[valid].mean() > 0.999
 
 
-def test_pools_without_the_frame_are_those_of_the_part_with_data(photo, valid):
-    """What stands in the frame changes nothing."""
-    predictor = predictor_of(upernet)
-    black = np.where(valid[..., None], photo, 0)
-    labels = predictor(photo, valid).segmentation
-    assert np.array_equal(labels[valid], predictor(black, valid).segmentation[valid])
-
-
 def test_a_window_of_a_map_is_that_of_the_whole_map(photo):
     predictor = predictor_of(semantic_fpn, whole=True, window=128)
     with predictor.see(photo) as image:
         everything = image.result()
         part = image.predict(slice(100, 301), slice(-250, None))
+        with pytest.raises(ValueError, match="of 448 pixels: give a part of them"):
+            image.predict(slice(500, 600), slice(None))
     assert np.array_equal(part.segmentation, everything.segmentation[100:301, -250:])
     assert np.array_equal(part.image, photo[100:301, -250:])
     with pytest.raises(ValueError, match="is closed: predict inside the block `with"):
         image.result()
-
-
-def test_a_part_without_pixels_is_refused(photo):
-    with (
-        predictor_of(semantic_fpn, whole=True, window=128).see(photo) as image,
-        pytest.raises(ValueError, match="of 448 pixels: give a part of them"),
-    ):
-        image.predict(slice(500, 600), slice(None))
 
 
 def test_two_threads_predict_what_one_does(photo, valid):
@@ -146,31 +131,24 @@ def test_each_pixel_has_the_class_of_its_centre_at_any_scale(scale, window, phot
     assert np.array_equal(part, everything[70:, 3:98])
 
 
-@pytest.mark.parametrize("recipe", [semantic_fpn, mask_rcnn])
-def test_results_are_in_pixels_of_the_photo_at_any_scale(recipe, photo):
+def test_objects_are_in_pixels_of_the_photo_at_any_scale(photo):
     options = dict(whole=True, window=256)
-    prediction = predictor_of(recipe, scale=1.5, **options)(photo)
-    of_resized = predictor_of(recipe, scale=1, **options)(cv2.resize(photo, (624, 672)))
-    if recipe is semantic_fpn:
-        rows = ((np.arange(448) + 0.5) * 1.5).astype(int)
-        columns = ((np.arange(416) + 0.5) * 1.5).astype(int)
-        assert np.array_equal(prediction.segmentation, of_resized.segmentation[rows][:, columns])
-        return
+    prediction = predictor_of(mask_rcnn, scale=1.5, **options)(photo)
+    of_resized = predictor_of(mask_rcnn, scale=1, **options)(cv2.resize(photo, (624, 672)))
     assert len(prediction) > 5
     np.testing.assert_allclose(prediction.boxes, of_resized.boxes / 1.5, atol=1e-3)
     assert prediction.masks.shape[1:] == (448, 416)
 
 
-class Discs(nn.Module):
-    """A perfect detector of `number` objects at most in place of neck and heads."""
+class Discs:
+    """A perfect detector of `limit` objects at most in place of neck and heads."""
 
     preprocess = SimpleNamespace(blank_sample=lambda: None)
     is_detector = True
     names = CLASSES
     palette = None
 
-    def __init__(self, scene: Scene, limit: int) -> None:
-        super().__init__()
+    def __init__(self, scene: Scene, limit: int = 100) -> None:
         self.scene = scene
         self.most_objects = limit
 
@@ -179,33 +157,40 @@ class Discs(nn.Module):
         image._is_open = True
 
         def predict(row, column) -> Prediction:
-            prediction = detect(self.scene.image[row.span, column.span])
-            return Prediction(
-                prediction.image, prediction.instances[: self.most_objects], None, CLASSES
-            )
+            found = detect(self.scene.image[row.span, column.span])
+            return replace(found, instances=found.instances[: self.most_objects])
 
         image._predict = predict
         return image
+
+
+def disc(x: int, y: int, radius: int) -> np.ndarray:
+    return np.array(cv2.ellipse2Poly((x, y), (radius, radius), 0, 0, 360, 5))
+
+
+def assert_found_once_and_whole(scene: Scene, prediction: Prediction) -> None:
+    masks = prediction.instances.mask
+    assert judge(scene, masks, prediction.labels.tolist()) == NO_FAULTS
 
 
 @pytest.mark.slow
 def test_two_thousand_discs_are_found_by_a_detector_of_a_hundred(capsys):
     scene = Scene(2048, 2048)
     points = [(x, y) for y in range(24, 2048, 45) for x in range(24, 2048, 45)][:2000]
-    for x, y in points:
-        assert scene.add(np.array(cv2.ellipse2Poly((x, y), (15, 15), 0, 0, 360, 5)))
-    prediction = Discs(scene, limit=100).see(overlap=256).result()
-    masks = prediction.instances.mask
-    assert judge(scene, masks, prediction.labels.tolist()) == NO_FAULTS
+    assert all(scene.add(disc(*point, 15)) for point in points)
+    assert_found_once_and_whole(scene, Discs(scene).see(overlap=256).result())
     assert capsys.readouterr().err == ""
 
 
-def test_an_object_as_large_as_the_overlap_is_found_once_and_whole():
-    scene = Scene(2048, 2048)
-    assert scene.add(np.array(cv2.ellipse2Poly((1000, 1000), (750, 750), 0, 0, 360, 5)))
-    prediction = Discs(scene, limit=100).see(overlap=1536).result()
-    masks = prediction.instances.mask
-    assert judge(scene, masks, prediction.labels.tolist()) == NO_FAULTS
+# Of the size of the overlap, and in windows that see the same.
+@pytest.mark.parametrize(
+    ("size", "radius", "window", "overlap"),
+    [(2048, 750, 512, 1536), (1000, 333, 512, 1536), (250, 83, 128, 0)],
+)
+def test_an_object_in_several_windows_is_found_once_and_whole(size, radius, window, overlap):
+    scene = Scene(size, size)
+    assert scene.add(disc(size // 2, size // 2, radius))
+    assert_found_once_and_whole(scene, Discs(scene).see(overlap, window).result())
 
 
 def test_a_cell_with_too_many_objects_is_named_once(capsys):
@@ -218,20 +203,21 @@ def test_a_cell_with_too_many_objects_is_named_once(capsys):
 class TestWhatSeesWindows:
     @pytest.mark.parametrize("recipe", [semantic_fpn, upernet, psp_net, mask_rcnn])
     def test_the_heads_of_the_paper_are_local_or_exact(self, recipe):
-        assert parts_that_see_windows(model_of(recipe)[0], 128) == []
+        assert is_exact_whole(model_of(recipe)[0])
 
-    def test_heads_that_see_more_than_the_margin_are_named(self, capsys):
-        check_whole(model_of(retinanet)[0])
-        assert capsys.readouterr().err.startswith("RetinaHead sees windows, not the image")
-        assert not is_exact_whole(model_of(retinanet)[0])
-
-    def test_a_neck_that_norms_over_the_image_is_named(self):
-        model = build(semantic_fpn(neck=dict(norm_cfg=dict(type="GN", num_groups=4))))
-        assert parts_that_see_windows(model, 128) == ["FPN"]
-
-    def test_corners_that_are_aligned_are_named(self):
-        model = build(semantic_fpn(decode_head=dict(align_corners=True)))
-        assert parts_that_see_windows(model, 128) == ["FPNHead"]
+    @pytest.mark.parametrize(
+        ("part", "recipe"),
+        [
+            ("RetinaHead", retinanet),  # sees more than the margin
+            ("FPN", lambda: semantic_fpn(neck=dict(norm_cfg=dict(type="GN", num_groups=4)))),
+            ("FPNHead", lambda: semantic_fpn(decode_head=dict(align_corners=True))),
+        ],
+    )
+    def test_a_part_that_sees_the_image_is_named(self, part, recipe, capsys):
+        model = build(recipe())
+        check_whole(model)
+        assert capsys.readouterr().err.startswith(f"{part} sees windows, not the image")
+        assert not is_exact_whole(model)
 
     def test_logits_that_are_resized_by_their_corners_are_named(self, capsys):
         """Which the head itself does not show."""
@@ -240,14 +226,15 @@ class TestWhatSeesWindows:
         check_whole(model)
         assert capsys.readouterr().err.startswith("UPerHead sees windows, not the image")
 
-    def test_a_subclass_of_a_head_with_pools_is_tried(self):
+    def test_a_subclass_of_a_head_with_pools_is_tried(self, capsys):
         model = build(upernet())
 
         class Own(type(model.decode_head)):
             pass
 
         model.decode_head.__class__ = Own
-        assert parts_that_see_windows(model, 128) == ["Own"]
+        check_whole(model)
+        assert capsys.readouterr().err.startswith("Own sees windows, not the image")
 
 
 def test_networks_that_see_whole_images_or_cut_them_are_refused():
@@ -280,29 +267,30 @@ def test_options_that_do_not_fit_are_one_line(options, message):
         predictor_of(semantic_fpn, **options)
 
 
-def test_taps_that_need_files_without_a_folder_are_in_a_temporary_one(photo, monkeypatch, capsys):
+@pytest.fixture
+def in_files(photo, monkeypatch) -> tuple[Predictor, np.ndarray]:
+    """A predictor whose taps need files, and what it predicts of the photo."""
     predictor = predictor_of(semantic_fpn, whole=True, window=256)
     expected = predictor(photo).segmentation
     monkeypatch.setattr(whole_module, "MEMORY", 0)
-    with predictor.see(photo) as image:
-        assert np.array_equal(image.result().segmentation, expected)
+    return predictor, expected
+
+
+def test_taps_that_need_files_without_a_folder_are_in_a_temporary_one(photo, in_files, capsys):
+    predictor, expected = in_files
+    assert np.array_equal(predictor(photo).segmentation, expected)
     assert "GB are written to" in capsys.readouterr().err
 
 
-def test_processes_that_see_an_image_together_need_a_folder(photo, monkeypatch):
+def test_processes_that_see_an_image_together_need_a_folder(photo, in_files, monkeypatch):
     monkeypatch.setattr(whole_module, "Ranks", lambda group: SimpleNamespace(rank=0, size=2))
-    image = predictor_of(semantic_fpn, whole=True, window=256).see(photo)
-    with (
-        pytest.raises(ValueError, match="folder: is not given: give one that all processes"),
-        image,
-    ):
+    image = in_files[0].see(photo)
+    with pytest.raises(ValueError, match="folder: is not given: give one that all proc"), image:
         pass
 
 
-def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, monkeypatch, tmp_path):
-    predictor = predictor_of(semantic_fpn, whole=True, window=256)
-    expected = predictor(photo).segmentation
-    monkeypatch.setattr(whole_module, "MEMORY", 0)
+def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, in_files, tmp_path):
+    predictor, expected = in_files
     folder = tmp_path / "taps"
     with pytest.raises(KeyboardInterrupt), predictor.see(photo, folder=folder):
         raise KeyboardInterrupt
@@ -325,17 +313,9 @@ def test_seeing_an_image_leaves_the_predictor_of_photos_as_it_is(photo):
     assert predictor.settings == settings and predictor.view is None
 
 
-@pytest.mark.parametrize(("size", "window", "overlap"), [(1000, 512, 1536), (250, 128, 0)])
-def test_an_object_in_windows_that_see_the_same_is_found_once(size, window, overlap):
-    scene = Scene(size, size)
-    centre = (size // 2, size // 2)
-    assert scene.add(np.array(cv2.ellipse2Poly(centre, (size // 3, size // 3), 0, 0, 360, 5)))
-    assert len(Discs(scene, limit=100).see(overlap, window).result()) == 1
-
-
 def test_neighbouring_parts_have_each_object_once():
     scene = Scene(300, 600).add_random(20, 20, 60)
-    image = Discs(scene, limit=100).see(overlap=0, window=256)
+    image = Discs(scene).see(overlap=0, window=256)
     halves = [image.predict(slice(None), slice(start, start + 300)) for start in (0, 300)]
     assert sum(map(len, halves)) == 20
 

@@ -67,7 +67,7 @@ def test_iou_is_that_of_the_pixels(out, classes, capsys):
         assert scores.loc[name, "IoU"] == pytest.approx(iou, abs=0.001)
         assert scores.loc[name, "pixels"] == pytest.approx(is_labelled.sum(), abs=3)
     assert scores.loc["mean", "IoU"] == pytest.approx(scores["IoU"][:-1].mean())
-    assert "map.tif is scored over 71,700 of 72,000 pixels of the area" in capsys.readouterr().err
+    assert "map.tif: 71,700 of 72,000 pixels in the area count; they" in capsys.readouterr().err
 
 
 def test_what_counts_is_labelled_in_the_area_by_a_class_of_the_map(out, draw, tmp_path, capsys):
@@ -80,7 +80,7 @@ def test_what_counts_is_labelled_in_the_area_by_a_class_of_the_map(out, draw, tm
     assert pixels.to_dict() == dict(background=0, road=2700, house=200, mean=2900)
     lines = capsys.readouterr().err
     assert "l.gpkg: labels of river do not count: the map has no such class" in lines
-    assert "map.tif is scored over 2,900 of 3,200 pixels of the area" in lines
+    assert "map.tif: 2,900 of 3,200 pixels in the area count; they have a label and data" in lines
 
 
 @pytest.mark.parametrize(

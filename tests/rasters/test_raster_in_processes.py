@@ -11,10 +11,9 @@ from typing import Any
 import geopandas
 import numpy as np
 import pytest
-import shapely
 from helpers.processes import arrange_death
 from helpers.ranks import run_ranks
-from helpers.raster_files import read_map, save_image, write_shapes
+from helpers.raster_files import read_map, save_image
 from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo, upernet
 
 from xcit_mm import Predictor, predict_raster
@@ -70,9 +69,9 @@ def test_objects_of_processes_are_those_of_one(tmp_path):
     np.testing.assert_allclose(table.area, expected.area, atol=1)
 
 
-# The first process names its settings, those of the taps, the taps, then rows. Others name rows.
+# The first process names its settings, the taps, then rows. Others name rows.
 @pytest.mark.parametrize(
-    ("death", "taps", "later"), [((0, 3), 0, 3), ((0, 5), 2, 1), ((1, 1), 4, 2), ((0, 8), 4, 3)]
+    ("death", "taps", "later"), [((0, 2), 0, 3), ((0, 4), 2, 1), ((1, 1), 4, 2), ((0, 7), 4, 3)]
 )
 def test_processes_end_with_one_that_dies_and_another_number_resumes(death, taps, later, tmp_path):
     raster = save_image(tmp_path / "a.tif", synthetic_photo(400, 200))
@@ -86,16 +85,6 @@ def test_processes_end_with_one_that_dies_and_another_number_resumes(death, taps
     labels = read_map(out)
     assert np.array_equal(labels, read_map(predict(semantic_fpn, raster, tmp_path / "one.tif")))
     assert not [*tmp_path.glob("map.tif.parts")]
-
-
-def test_processes_keep_tiles_in_an_area(tmp_path):
-    raster = save_image(tmp_path / "a.tif", synthetic_photo(200, 200))
-    aoi = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(0, 0, 100, 150)])
-    log = tmp_path / "log"
-    options = dict(aoi=aoi, tile=128, window=None)
-    work = (predict_rank, semantic_fpn, raster, tmp_path / "map.tif", options)
-    assert run_ranks(2, *work, log=log) == [0, 0]
-    assert "in tiles of 128" in log.read_text()
 
 
 @pytest.mark.slow

@@ -113,7 +113,8 @@ def test_only_what_has_its_centre_in_the_area_counts(limits, crs, counts, tmp_pa
     options = {name: places[name] for name in limits}
     scores = score_raster(out, draw(0, 20, 44, 80), class_name="oak", **options)
     assert scores.loc["all", COUNTS].tolist() == counts
-    line = f"o.gpkg is scored over {counts[0]} of 4 labels, "
+    found = counts[1] + counts[3]
+    line = f"o.gpkg: {found} of 4 objects and {counts[0]} of 4 labels count; they lie in the area"
     assert line in capsys.readouterr().err
 
 
@@ -121,7 +122,7 @@ def test_labels_without_a_class_do_not_count_and_numbers_are_names(tmp_path, dra
     out = write_objects(tmp_path / "o.gpkg", (0, 21, 41, 80), ["1", "1", "2", "2"])
     scores = score_raster(out, draw(0, 20, 40, 60, code=[1, None, None, 2]), class_column="code")
     assert scores.loc["all", COUNTS].tolist() == [2, 1, 1, 1]
-    assert "over 2 of 4 labels, 2 of 4 objects" in capsys.readouterr().err
+    assert "2 of 4 objects and 2 of 4 labels count" in capsys.readouterr().err
 
 
 def test_one_of_several_layers_is_named_and_its_shapes_repaired(result, tmp_path, capsys):
@@ -193,4 +194,4 @@ def test_the_command_predicts_and_scores(name, model, columns, models, call, tmp
     code, printed, errors = call(*command, *options, "--class-column", "species")
     path, head, *_ = printed.splitlines()
     assert code == 0 and path == str(out) and head.split() == columns.split()
-    assert f"{out} is scored over" in errors
+    assert f"{out}: " in errors and " count; they " in errors

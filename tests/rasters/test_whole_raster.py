@@ -14,7 +14,6 @@ from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo
 from xcit_mm import Predictor, predict_raster
 from xcit_mm.models import large
 from xcit_mm.prediction import whole as whole_module
-from xcit_mm.rasters import prediction
 from xcit_mm.rasters.raster import Raster
 
 
@@ -115,18 +114,6 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(
     assert not (tmp_path / "map.tif.parts").exists() and not [*tmp_path.glob("local/*")]
 
 
-def test_a_finished_map_stays_without_a_trial_of_the_model(tmp_path, monkeypatch):
-    predictor, _ = predictors(semantic_fpn)
-    raster = save_image(tmp_path / "a.tif", synthetic_photo(100, 100))
-    out = predict_raster(predictor, raster, tmp_path / "map.tif")
-    before = out.read_bytes()
-    monkeypatch.setattr(prediction, "is_exact_whole", None)
-    predict_raster(predictor, raster, out)
-    assert out.read_bytes() == before
-    with pytest.raises(ValueError, match="is of another run: tile was None, is 96"):
-        predict_raster(predictor, raster, out, tile=96)
-
-
 def test_taps_of_another_option_are_removed_by_overwriting(tmp_path, monkeypatch):
     predictor, _ = predictors(semantic_fpn)
     raster = save_image(tmp_path / "a.tif", synthetic_photo(300, 200))
@@ -148,16 +135,18 @@ def test_an_undeclared_nodata_value_is_not_mixed_with_data(tmp_path):
         predict_raster(predictor, raster, tmp_path / "map.tif", nodata=9)
 
 
-def test_the_border_of_an_area_is_that_of_the_raster_at_any_scale(tmp_path):
+def test_the_border_of_an_area_is_that_of_the_raster_at_any_scale(tmp_path, capsys):
+    """By default, an area is predicted in tiles."""
     predictor, _ = predictors(semantic_fpn, scale=0.3)
     raster = save_image(tmp_path / "a.tif", synthetic_photo(120, 120))
     aoi = write_shapes(tmp_path / "aoi.gpkg", [shapely.box(3, 5, 100, 101)])
-    for whole in (True, False):
+    for whole in (True, None):
         labels = read_map(
             predict_raster(predictor, raster, tmp_path / f"{whole}.tif", aoi=aoi, whole=whole)
         )
         has_class = labels != 255
         assert has_class[5:101, 3:100].all() and has_class.sum() == 96 * 97
+        assert f"in {'windows' if whole else 'tiles'} of" in capsys.readouterr().err
 
 
 def test_a_raster_of_other_pixels_than_the_training_is_named(tmp_path, capsys):

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from ..utils.errors import ArgumentError
-from .engine import Engine
+from .engine import Engine, Run
 from .listing import Item
 from .predictor import Predictor
 
@@ -13,18 +13,19 @@ CHUNK = 32  # items of a task of Ray at least, which builds the model for them
 
 
 def predict_chunk(
-    model: dict[str, Any],
-    options: dict[str, Any],
-    deaths: Mapping[str, int],
-    items: Sequence[Item],
+    model: dict[str, Any], run: Run, items: Sequence[Item], deaths: Mapping[str, int]
 ) -> list[Item]:
     """Predict items in a process of Ray, and return them. If it dies, Ray repeats the call."""
-    engine = Engine(Predictor.from_pretrained(**model), **options)
+    engine = Engine(Predictor.from_pretrained(**model), run)
     return list(engine.predict(items, deaths))
 
 
 def predict_on_ray(
-    address: str, engine: Engine, items: Sequence[Item], deaths: Mapping[str, int]
+    address: str,
+    predictor: Predictor,
+    run: Run,
+    items: Sequence[Item],
+    deaths: Mapping[str, int],
 ) -> Iterator[Item]:
     """Let a Ray cluster predict items, and yield each that is done.
 
@@ -32,23 +33,18 @@ def predict_on_ray(
     """
     if not items:
         return
-    model = engine.predictor.arguments
-    if model is None:
+    if predictor.arguments is None:
         fix = "give a name, or a Predictor.from_pretrained"
         raise ArgumentError("model", f"the tasks of Ray build it themselves: {fix}")
     ray: Any = import_module("ray")
-    names = ("out", "category_ids", "drawing", "workers", "scratch")
-    options = {name: getattr(engine, name) for name in names}
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
         has_gpus = "GPU" in ray.cluster_resources()
-        needs = dict(num_gpus=1) if has_gpus else dict(num_cpus=1 + engine.workers)
+        needs = dict(num_gpus=1) if has_gpus else dict(num_cpus=1 + run.workers)
         predict = ray.remote(**needs)(predict_chunk)
         size = max(CHUNK, len(items) // 256)
-        tasks = []
-        for start in range(0, len(items), size):
-            chunk = items[start : start + size]
-            tasks.append(predict.remote(model, options, deaths, chunk))
+        chunks = (items[start : start + size] for start in range(0, len(items), size))
+        tasks = [predict.remote(predictor.arguments, run, chunk, deaths) for chunk in chunks]
         for task in tasks:
             yield from ray.get(task)
     finally:

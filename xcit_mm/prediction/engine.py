@@ -3,12 +3,11 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import cv2
 import numpy as np
@@ -27,30 +26,36 @@ MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tr
 CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
 TIMEOUT = 600  # seconds without images from the processes that read
 
-# The pixels of an image (H, W, C), or the reason why it cannot be read.
-Pixels: TypeAlias = np.ndarray | str
+# The pixels of images (H, W, C), and the reasons why others cannot be read.
+Images: TypeAlias = dict[Item, np.ndarray]
+Failures: TypeAlias = dict[Item, str]
 
 
-@dataclass
-class Engine:
-    """Predicts items into a folder.
+class Run(NamedTuple):
+    """What the processes of a run have in common, apart from the model.
 
     Attributes:
+        out: Folder of the results.
         category_ids: Ids of the classes in COCO results.
         drawing: Arguments of `Prediction.draw`, or None to draw nothing.
-        workers: Number of processes that read images. If 0, this process reads them.
+        workers: Number of processes that read images for one that predicts. If 0, it reads them.
         scratch: Folder for what the trunk computes of images that it sees whole.
     """
 
-    predictor: Predictor
     out: Path
     category_ids: list[int]
     drawing: dict[str, Any] | None
     workers: int
     scratch: Path
 
-    def __post_init__(self) -> None:
-        self._journal = Journal(self.out)
+
+class Engine:
+    """A process of a run, which predicts items and records the results."""
+
+    def __init__(self, predictor: Predictor, run: Run) -> None:
+        self._predictor = predictor
+        self._run = run
+        self._journal = Journal(run.out)
         self._readers: list[BaseProcess] = []
 
     def predict(self, items: Sequence[Item], deaths: Mapping[str, int]) -> Iterator[Item]:
@@ -63,10 +68,10 @@ class Engine:
                 they are recorded as failures.
         """
         try:
-            yield from self._predict_together([item for item in items if item.path not in deaths])
+            yield from self._predict_items([item for item in items if item.path not in deaths])
             for suspect in (item for item in items if item.path in deaths):
                 if deaths[suspect.path] < MAX_DEATHS:
-                    yield from self._predict_together([suspect])
+                    yield from self._predict_items([suspect])
                 else:
                     self._journal.add(suspect, error=CRASHED)
                     yield suspect
@@ -75,24 +80,25 @@ class Engine:
                 self._journal.end()
             raise
 
-    def _predict_together(self, items: Sequence[Item]) -> Iterator[Item]:
+    def _predict_items(self, items: Sequence[Item]) -> Iterator[Item]:
         """Read items in batches, predict and record them."""
-        workers = min(self.workers, len(items))
+        workers = min(self._run.workers, len(items))
         dataset: Any = items
         loader = DataLoader(
             dataset,
-            batch_size=self.predictor.batch_size if self.predictor.view is None else 1,
+            batch_size=self._predictor.batch_size if self._predictor.view is None else 1,
             sampler=self._start(items),
             num_workers=workers,
-            collate_fn=partial(_read_batch, self.predictor.preprocess),
+            collate_fn=partial(_read_batch, self._predictor.preprocess),
             timeout=TIMEOUT if workers else 0,
             worker_init_fn=_stop_threads,
         )
         others = active_children()
         batches = iter(loader)  # starts the processes that read
         self._readers = [child for child in active_children() if child not in others]
-        for batch, images in batches:
-            for item, result in zip(batch, self._predict_batch(batch, images), strict=True):
+        for readable, failures in batches:
+            results = self._predict_batch(readable)
+            for item, result in [*zip(readable, results, strict=True), *failures.items()]:
                 self._record(item, result)
                 yield item
 
@@ -101,36 +107,32 @@ class Engine:
             self._journal.start(item)
             yield number
 
-    def _predict_batch(
-        self, items: Sequence[Item], images: Sequence[Pixels]
-    ) -> list[Prediction | str]:
+    def _predict_batch(self, images: Images) -> list[Prediction | str]:
         """Return the prediction of each image, or the reason of its failure.
 
         If several images fail together, each is predicted alone.
         """
         try:
-            return self._predict(items, images)
+            return self._predict(images)
         except Exception as error:  # models and pipelines raise many types
             failure = reason(error)
         # Outside of the handler, whose traceback holds the tensors of the batch.
         self._check_health(failure)
-        if len(items) == 1:
-            shutil.rmtree(self._folder_of(items[0]), ignore_errors=True)
-            return [failure]
-        results = []
-        for item, pixels in zip(items, images, strict=True):
-            results += self._predict_batch([item], [pixels])
-        return results
+        if len(images) > 1:
+            alone = [self._predict_batch({item: pixels}) for item, pixels in images.items()]
+            return [result for (result,) in alone]
+        for item in images:
+            shutil.rmtree(self._folder_of(item), ignore_errors=True)
+        return [failure]
 
-    def _predict(self, items: Sequence[Item], images: Sequence[Pixels]) -> list[Prediction | str]:
-        """Return the prediction of each image, or why it could not be read."""
-        arrays = [pixels for pixels in images if not isinstance(pixels, str)]
-        if self.predictor.view is None or not arrays:
-            predictions = iter(self.predictor(arrays))
-        else:  # a large image comes alone
-            with self.predictor.see(arrays[0], folder=self._folder_of(items[0])) as seen:
-                predictions = iter([seen.result()])
-        return [pixels if isinstance(pixels, str) else next(predictions) for pixels in images]
+    def _predict(self, images: Images) -> list[Prediction | str]:
+        if self._predictor.view is None:
+            return self._predictor(list(images.values()))
+        results: list[Prediction | str] = []
+        for item, pixels in images.items():
+            with self._predictor.see(pixels, folder=self._folder_of(item)) as seen:
+                results.append(seen.result())
+        return results
 
     def _check_health(self, failure: str) -> None:
         """Raise RuntimeError if an image did not cause a failure, so that this process must end.
@@ -141,16 +143,16 @@ class Engine:
         fix = "the next call predicts the images in flight last, alone"
         if not all(reader.is_alive() for reader in self._readers):
             raise RuntimeError(f"a process that reads images died: {failure}; {fix}")
-        if self.predictor.device.startswith("cuda"):
+        if self._predictor.device.startswith("cuda"):
             try:
-                torch.cuda.synchronize(self.predictor.device)
+                torch.cuda.synchronize(self._predictor.device)
             except RuntimeError as error:
-                problem = f"{self.predictor.device} fails: {reason(error)}"
+                problem = f"{self._predictor.device} fails: {reason(error)}"
                 raise RuntimeError(f"{problem}; {fix}") from None
 
     def _folder_of(self, item: Item) -> Path:
         """Return the folder for what the trunk computes of an image."""
-        return self.scratch / f"{item.checksum:08x}"
+        return self._run.scratch / f"{item.checksum:08x}"
 
     def _record(self, item: Item, result: Prediction | str) -> None:
         if isinstance(result, str):
@@ -158,25 +160,24 @@ class Engine:
             return
         height, width = result.image.shape[:2]
         fields: dict[str, Any] = dict(height=height, width=width)
-        if self.drawing is not None:
-            write_drawing(self.out, item.name, result, self.drawing)
+        if self._run.drawing is not None:
+            write_drawing(self._run.out, item.name, result, self._run.drawing)
         if result.segmentation is None:
-            fields["objects"] = result.to_coco(item.id, self.category_ids)
+            fields["objects"] = result.to_coco(item.id, self._run.category_ids)
         else:
-            write_map(self.out, item.name, result.segmentation)
+            write_map(self._run.out, item.name, result.segmentation)
         self._journal.add(item, **fields)
 
 
-def _read_batch(
-    preprocess: Preprocessing, items: Sequence[Item]
-) -> tuple[Sequence[Item], list[Pixels]]:
-    images: list[Pixels] = []
+def _read_batch(preprocess: Preprocessing, items: Sequence[Item]) -> tuple[Images, Failures]:
+    images: Images = {}
+    failures: Failures = {}
     for item in items:
         try:
-            images.append(preprocess.read(item.path))
+            images[item] = preprocess.read(item.path)
         except Exception as error:  # decoders raise many types
-            images.append(reason(error))
-    return items, images
+            failures[item] = reason(error)
+    return images, failures
 
 
 def _stop_threads(worker: int) -> None:

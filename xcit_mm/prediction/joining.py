@@ -8,8 +8,8 @@ import numpy as np
 import shapely
 import supervision as sv
 
-from .masks import Crop, crop_of, to_compact
-from .prediction import Prediction, label_type
+from .masks import merge_masks, place_mask
+from .prediction import Prediction
 from .seams import Objects, concatenate, merge_objects, outline
 from .windows import Window
 
@@ -61,9 +61,11 @@ def reported_objects(part: Part) -> Objects:
         is_open[:, axis + 2] = (high >= window.stop - tolerance) & window.edges[1]
     shapes = shapely.box(*boxes[keep].T)
     instances: Any = part.prediction.instances
-    if instances.mask is not None:
+    masks = instances.mask
+    if masks is not None:
         for position, number in enumerate(np.flatnonzero(keep)):
-            left, top, mask = crop_of(instances.mask, int(number))
+            left, top = masks.offsets[number].tolist()
+            mask = masks.crop(number)
             height, width = mask.shape
             mask = mask & part.valid[top : top + height, left : left + width]
             shapes[position] = outline(mask, (columns.start + left, rows.start + top))
@@ -80,93 +82,8 @@ def _has_data(boxes: np.ndarray, valid: np.ndarray) -> np.ndarray:
     return valid[y.clip(0, height - 1), x.clip(0, width - 1)]
 
 
-def interior(
-    labels: Any, rows: Window, columns: Window, scale: Scale = (1.0, 1.0)
-) -> tuple[tuple[int, int], np.ndarray]:
-    """Return where the interior of a tile begins in the image, and the classes of its pixels.
-
-    Args:
-        labels: The classes of the tile, as the model sees it.
-
-    Returns:
-        The first row and column of the interior in the image, and the classes there, (h, w).
-    """
-    corner = []
-    for axis, window in enumerate((rows, columns)):
-        ends = (window.inside.start, window.inside.stop)
-        first, last = (math.ceil(end / scale[axis] - 0.5) for end in ends)
-        centres = (np.arange(first, last) + 0.5) * scale[axis]
-        positions = np.floor(centres).astype(int) - window.start
-        labels = labels.take(positions.clip(0), axis)
-        corner.append(first)
-    return (corner[0], corner[1]), labels
-
-
-def join(
-    parts: Iterable[Part],
-    image: np.ndarray,
-    corner: tuple[int, int],
-    scale: Scale,
-    predictor: Any,
-) -> Prediction:
-    """Join the predictions of windows to that of a part of an image.
-
-    Args:
-        image: The part, (H, W, C).
-        corner: Its first row and column in the image.
-        predictor: The `Predictor`, which knows the classes.
-    """
-    size = image.shape[:2]
-    names = predictor.names
-    if predictor.is_detector:
-        detections = _join_objects(parts, size, corner, scale)
-        return Prediction(image, detections, None, names, predictor.palette)
-    labels = np.zeros(size, label_type(names))
-    for part in parts:
-        place = interior(part.prediction.segmentation, part.rows, part.columns, scale)
-        _paste(labels, *place, corner)
-    return Prediction(image, None, labels, names, predictor.palette)
-
-
-def _join_objects(
-    parts: Iterable[Part],
-    size: tuple[int, int],
-    corner: tuple[int, int],
-    scale: Scale,
-) -> sv.Detections:
-    """Join the objects of windows. Those with their centre in the part of the image are kept."""
-    has_masks = False
-    reported = []
-    for part in parts:
-        instances: Any = part.prediction.instances
-        has_masks |= instances.mask is not None
-        reported.append(reported_objects(part))
-    merged = merge_objects(to_image(concatenate(reported), scale))
-    origin = np.array(corner[::-1])  # x and y
-    shapes = shapely.transform(merged.shapes, lambda points: points - origin)
-    shapes = shapely.intersection(shapes, shapely.box(0, 0, *size[::-1]))
-    boxes = (merged.boxes - np.tile(origin, 2)).clip(0, np.tile(size[::-1], 2))
-    centres = (merged.boxes[:, :2] + merged.boxes[:, 2:]) / 2 - origin
-    is_inside = ((centres >= 0) & (centres < size[::-1])).all(axis=1) & (shapely.area(shapes) > 0)
-    masks = to_compact(map(_rasterize, shapes[is_inside]), size) if has_masks else None
-    scores = merged.scores[is_inside]
-    return sv.Detections(boxes[is_inside], masks, scores, merged.labels[is_inside])
-
-
-def _paste(
-    labels: np.ndarray, place: tuple[int, int], inside: np.ndarray, corner: tuple[int, int]
-) -> None:
-    """Write classes that begin at `place` in the image into `labels` that begin at `corner`."""
-    top, left = (start - origin for start, origin in zip(place, corner, strict=True))
-    inside = inside[max(-top, 0) :, max(-left, 0) :]
-    target = labels[max(top, 0) :, max(left, 0) :][: len(inside), : inside.shape[1]]
-    target[:] = inside[: len(target), : target.shape[1]]
-
-
 def to_image(objects: Objects, scale: Scale) -> Objects:
-    """Return the objects of tiles in pixels of the image."""
-    if scale == (1.0, 1.0):
-        return objects
+    """Return the objects of windows in pixels of the image."""
     factors = np.array(scale[::-1])  # of x and y
     corners = np.tile(factors, 2)
     return objects._replace(
@@ -176,10 +93,81 @@ def to_image(objects: Objects, scale: Scale) -> Objects:
     )
 
 
-def _rasterize(polygons: shapely.Geometry) -> Crop:
-    box = (0, 0, 1, 1) if polygons.is_empty else polygons.bounds
-    left, top = map(math.floor, box[:2])
-    right, bottom = map(math.ceil, box[2:])
+def join_objects(objects: Objects, rows: slice, columns: slice) -> Objects:
+    """Merge what windows report in a part of an image, in pixels of the image.
+
+    Objects with their centre in the part are kept, and cut to it.
+    """
+    objects = merge_objects(objects)
+    low = np.array([columns.start, rows.start])
+    high = np.array([columns.stop, rows.stop])
+    centres = (objects.boxes[:, :2] + objects.boxes[:, 2:]) / 2
+    boxes = objects.boxes.clip(np.tile(low, 2), np.tile(high, 2))
+    shapes = shapely.intersection(objects.shapes, shapely.box(*low, *high))
+    is_inside = ((centres >= low) & (centres < high)).all(axis=1) & (shapely.area(shapes) > 0)
+    return objects._replace(boxes=boxes, shapes=shapes).select(is_inside)
+
+
+def join_detections(
+    parts: Iterable[Part], rows: slice, columns: slice, scale: Scale
+) -> sv.Detections:
+    """Join the predictions of windows to the objects in a part of an image, in its pixels."""
+    has_masks = False
+    reported = []
+    for part in parts:
+        instances: Any = part.prediction.instances
+        has_masks |= instances.mask is not None
+        reported.append(reported_objects(part))
+    objects = join_objects(to_image(concatenate(reported), scale), rows, columns)
+    corner = np.array([columns.start, rows.start])
+    masks = None
+    if has_masks:
+        size = rows.stop - rows.start, columns.stop - columns.start
+        shapes = shapely.transform(objects.shapes, lambda points: points - corner)
+        masks = merge_masks((_to_mask(shape, size) for shape in shapes), size)
+    boxes = objects.boxes - np.tile(corner, 2)
+    return sv.Detections(boxes, masks, objects.scores, objects.labels)
+
+
+def _to_mask(polygons: shapely.Geometry, size: tuple[int, int]) -> sv.CompactMask:
+    left, top = map(math.floor, polygons.bounds[:2])
+    right, bottom = map(math.ceil, polygons.bounds[2:])
     shapely.prepare(polygons)
     y, x = np.mgrid[top:bottom, left:right] + 0.5
-    return Crop(left, top, shapely.contains_xy(polygons, x, y))
+    return place_mask(shapely.contains_xy(polygons, x, y), left, top, size)
+
+
+def pixels_in(span: slice, factor: float) -> slice:
+    """Return the pixels of an image with their centre in a span of what the model sees."""
+    first, last = (math.ceil(end / factor - 0.5) for end in (span.start, span.stop))
+    return slice(first, last)
+
+
+def join_labels(
+    labels: np.ndarray,
+    parts: Iterable[Part],
+    rows: slice,
+    columns: slice,
+    scale: Scale,
+    nodata: int | None = None,
+) -> None:
+    """Write the classes that windows predict into `labels`, those of a part of an image.
+
+    A pixel has the class at its centre.
+
+    Args:
+        nodata: The class of pixels without data. Default: what the model predicts there.
+    """
+    for part in parts:
+        classes: Any = part.prediction.segmentation
+        if nodata is not None:
+            classes = np.where(part.valid, classes, nodata)
+        place = []
+        for axis, (window, wanted) in enumerate(((part.rows, rows), (part.columns, columns))):
+            inside = pixels_in(window.inside, scale[axis])
+            first = max(inside.start, wanted.start)
+            last = max(first, min(inside.stop, wanted.stop))
+            seen = np.floor((np.arange(first, last) + 0.5) * scale[axis]).astype(int)
+            classes = classes.take((seen - window.start).clip(0), axis)
+            place.append(slice(first - wanted.start, last - wanted.start))
+        labels[tuple(place)] = classes

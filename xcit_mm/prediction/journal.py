@@ -23,6 +23,8 @@ from .listing import Item
 
 JOURNAL = "journal"
 """Folder of the journals in a folder of predictions."""
+KEYS = ("name", "id")
+"""Fields of a record of which no other image has the same."""
 
 
 class Progress(NamedTuple):
@@ -42,7 +44,7 @@ def read_journals(folder: Path) -> Progress:
     """Read all journals of a folder of predictions."""
     records = {}
     deaths: dict[str, int] = {}
-    for journal in list_journals(folder):
+    for journal in _list_journals(folder):
         started: set[str] = set()
         for line in _iter_lines(journal):
             if "start" in line:
@@ -64,15 +66,15 @@ def read_journals(folder: Path) -> Progress:
 def iter_objects(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of all items of a folder of predictions."""
     done = set()
-    for journal in list_journals(folder):
+    for journal in _list_journals(folder):
         for line in _iter_lines(journal):
             if "objects" in line and line["path"] not in done:
                 done.add(line["path"])
                 yield from line["objects"]
 
 
-def list_journals(folder: Path) -> list[Path]:
-    """List the journals of a folder of predictions, in the order in which they were begun."""
+def _list_journals(folder: Path) -> list[Path]:
+    """List the journals in the order in which they were begun."""
     return sorted((folder / JOURNAL).glob("*.jsonl"))
 
 
@@ -106,24 +108,20 @@ def list_pending(
 
 
 def _check_names(items: Sequence[Item], records: Mapping[str, dict[str, Any]]) -> None:
-    """Raise ArgumentError if a name or id belongs to another image in the records.
-
-    So it does if the id of an image has changed.
-    """
-    path_of_name = {record["name"]: path for path, record in records.items()}
-    path_of_id = {record["id"]: path for path, record in records.items()}
+    """Raise ArgumentError if a name or id is another image's in the records, or has changed."""
+    owners = {(key, record[key]): path for path, record in records.items() for key in KEYS}
     for item in items:
-        path = item.path
-        has_id = item.id is not None
-        problem = ""
-        if path_of_name.get(item.name, path) != path:
-            problem = f"the name {item.name} is that of {path_of_name[item.name]}"
-        elif has_id and path_of_id.get(item.id, path) != path:
-            problem = f"the id {item.id} is that of {path_of_id[item.id]}"
-        elif has_id and path in records and records[path]["id"] != item.id:
-            problem = f"the id {item.id} was {records[path]['id']}"
-        if problem:
-            raise ArgumentError("out", f"{path}: {problem} in earlier results: give another")
+        problems = [
+            f"the {key} {value} is that of {owners[key, value]}"
+            for key, value in zip(KEYS, (item.name, item.id), strict=True)
+            if owners.get((key, value), item.path) != item.path
+        ]
+        former_id = records.get(item.path, {}).get("id", item.id)
+        if item.id not in (None, former_id):
+            problems.append(f"the id {item.id} was {former_id}")
+        if problems:
+            problem = f"{item.path}: {problems[0]} in earlier results"
+            raise ArgumentError("out", f"{problem}: give another")
 
 
 class Journal:

@@ -88,13 +88,13 @@ def find_items(
 
 def _check_unique(items: Sequence[Item]) -> None:
     """Raise ArgumentError if an image is listed twice, or several images have one name."""
-    for path, count in Counter(item.path for item in items).items():
-        if count > 1:
-            raise ArgumentError("inputs", f"{path} is given twice: give it once")
-    for name, count in Counter(item.name for item in items).items():
-        if count > 1:
-            fix = "predict them into several folders, or give the folder that holds them"
-            raise ArgumentError("inputs", f"{count} images have the name {name}: {fix}")
+    ((path, count),) = Counter(item.path for item in items).most_common(1)
+    if count > 1:
+        raise ArgumentError("inputs", f"{path} is given twice: give it once")
+    ((name, count),) = Counter(item.name for item in items).most_common(1)
+    if count > 1:
+        fix = "predict them into several folders, or give the folder that holds them"
+        raise ArgumentError("inputs", f"{count} images have the name {name}: {fix}")
 
 
 def _suffix(path: str) -> str:
@@ -102,23 +102,28 @@ def _suffix(path: str) -> str:
 
 
 def _list_source(source: str, left_out: list[str]) -> list[Item]:
-    """List an image, or those below a folder, and what is left out."""
-    if os.path.isfile(source):
-        if _suffix(source) not in PHOTO_SUFFIXES:
-            raise ArgumentError("inputs", f"{source} is in no format that is predicted: {_FIX}")
-        return [Item(os.path.abspath(source), os.path.basename(source))]
-    paths = sorted(_list_folder(source, left_out))
-    return [Item(os.path.abspath(path), os.path.relpath(path, source)) for path in paths]
+    """List an image, or those below a folder, and add to `left_out` what else the folder has."""
+    if not os.path.isfile(source):
+        paths = sorted(_images_below(source, left_out))
+        return [Item(os.path.abspath(path), os.path.relpath(path, source)) for path in paths]
+    if _suffix(source) not in PHOTO_SUFFIXES:
+        raise ArgumentError("inputs", f"{source} is in no format that is predicted: {_FIX}")
+    return [Item(os.path.abspath(source), os.path.basename(source))]
 
 
-def _list_folder(folder: str, left_out: list[str]) -> Iterator[str]:
+def _images_below(folder: str, left_out: list[str]) -> Iterator[str]:
+    """Yield the paths of the images below a folder.
+
+    Links to folders, folders of results and other files are added to `left_out`. Hidden files and
+    folders are not.
+    """
     entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
     if any(entry.name == SETTINGS for entry in entries):
         left_out.append(folder)
         return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            yield from _list_folder(entry.path, left_out)
+            yield from _images_below(entry.path, left_out)
         elif not entry.is_dir() and _suffix(entry.name) in PHOTO_SUFFIXES:
             yield entry.path
         else:

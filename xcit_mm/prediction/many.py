@@ -1,6 +1,5 @@
 """`predict_many`: many images, predicted into a folder. The same call resumes."""
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,11 +11,11 @@ from ..utils.folders import check_output, lock_folder, open_folder, scratch_fold
 from ..utils.output import progress_bar, say
 from ..utils.ranks import is_first, rank_and_size, wait_for_ranks
 from .cluster import predict_on_ray
-from .engine import Engine
+from .engine import Engine, Run
 from .journal import list_pending, read_journals
 from .listing import Item, Listing, find_items
 from .predictor import Predictor, as_predictor
-from .results import NEW, check_is_run, finish_new, move_new, write_jsons
+from .results import NEW, check_is_run, finish_replacing, replace_results, write_jsons
 
 TAPS = ".taps"
 """Folder, in that of a run, of what the trunk computes of images that it sees whole."""
@@ -109,51 +108,47 @@ def predict_many(
     predictor = as_predictor(model, checkpoint, device)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
-    out = Path(os.path.abspath(out))
+    # Tasks of Ray have another current folder.
+    folder = Path(out) if ray is None else Path(out).absolute()
     drawing = dict(min_score=draw_score, font=font and str(font))
-    engine = Engine(
-        predictor,
-        out / NEW if overwrite else out,
+    run = Run(
+        folder / NEW if overwrite else folder,
         _category_ids(predictor, listing.categories),
         drawing if draws else None,
         workers,
-        out / TAPS if scratch is None else scratch_folder(scratch, out),
-    )
-    settings = dict(
-        category_ids=engine.category_ids,
-        draws=draws,
-        draw_score=draw_score,
-        font=drawing["font"],
-        **predictor.settings,
+        folder / TAPS if scratch is None else scratch_folder(scratch, folder),
     )
     paths = {item.path for item in listing.items}
-    check_output(out, paths)
-    with _open_results(out, engine.out, settings, paths) if is_first() else nullcontext():
+    check_output(folder, paths)
+    with _open_results(predictor, run, folder, paths) if is_first() else nullcontext():
         wait_for_ranks()
-        is_new = _predict_pending(engine, listing.items, retry_failed, ray)
+        is_new = _predict_pending(predictor, run, listing.items, retry_failed, ray)
         wait_for_ranks()
         if not is_first():
             return None
-        shutil.rmtree(engine.scratch, ignore_errors=True)
-        report = _report(engine, is_new)
+        shutil.rmtree(run.scratch, ignore_errors=True)
+        classes = zip(run.category_ids, predictor.names, strict=True)
+        categories = [dict(id=id_, name=name) for id_, name in classes]
+        images, failures = write_jsons(run.out, categories, predictor.is_detector)
         if overwrite:
-            finish_new(out)
-    return report._replace(out=out)
+            replace_results(folder)
+    return Report(Path(out), images, failures, is_new)
 
 
 def _predict_pending(
-    engine: Engine, items: Sequence[Item], retry_failed: bool, ray: str | None
+    predictor: Predictor, run: Run, items: Sequence[Item], retry_failed: bool, ray: str | None
 ) -> bool:
     """Predict the items of this process that have no record. Return whether any process has one."""
-    progress = read_journals(engine.out)
+    progress = read_journals(run.out)
     pending = list_pending(items, progress.records, retry_failed)
     rank, size = rank_and_size()
     own = [item for item in pending if item.checksum % size == rank]
     if ray is None:
-        predicted = engine.predict(own, progress.deaths)
+        predicted = Engine(predictor, run).predict(own, progress.deaths)
     else:
-        predicted = predict_on_ray(ray, engine, own, progress.deaths)
-    with progress_bar(len(own), "image", position=rank, disable=not own) as bar:
+        predicted = predict_on_ray(ray, predictor, run, own, progress.deaths)
+    look: dict[str, Any] = dict(desc="images", position=rank, disable=not own)
+    with progress_bar(len(own), "image", **look) as bar:
         for _ in predicted:
             bar.update()
     return bool(pending)
@@ -178,35 +173,28 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
 
 
 @contextmanager
-def _open_results(
-    out: Path, folder: Path, settings: Mapping[str, Any], paths: set[str]
-) -> Iterator[None]:
-    """Open the folder of a run, `out` or that of the new results in it.
+def _open_results(predictor: Predictor, run: Run, folder: Path, paths: set[str]) -> Iterator[None]:
+    """Open the folder of a run, or that of the new results in it.
 
     Nothing of the user's is replaced, and nothing of other images is taken into new results.
     """
-    is_new = folder != out
-    with lock_folder(out) if is_new else nullcontext():
-        move_new(out)  # which a kill may have stopped
-        check_is_run(out)
-        if is_new and not paths.issuperset(read_journals(folder).records):
-            shutil.rmtree(folder)
-        with open_folder(folder, settings, overwrite=is_new):
+    is_new = run.out != folder
+    with lock_folder(folder) if is_new else nullcontext():
+        finish_replacing(folder)  # which a kill may have stopped
+        check_is_run(folder)
+        if is_new and not paths.issuperset(read_journals(run.out).records):
+            shutil.rmtree(run.out)
+        with open_folder(run.out, _settings(predictor, run), overwrite=is_new):
             yield
 
 
-def _report(engine: Engine, is_new: bool) -> Report:
-    predictor = engine.predictor
-    classes = zip(engine.category_ids, predictor.names, strict=True)
-    categories = [dict(id=id_, name=name) for id_, name in classes]
-    images = []
-    failures = []
-    for record in read_journals(engine.out).records.values():
-        if "error" in record:
-            failures.append(f"{record['path']}: {record['error']}")
-        else:
-            place = dict(id=record["id"], file_name=record["name"])
-            images.append(place | dict(height=record["height"], width=record["width"]))
-    coco = dict(images=images, categories=categories, annotations=[])
-    write_jsons(engine.out, coco, predictor.is_detector)
-    return Report(engine.out, len(images), failures, is_new)
+def _settings(predictor: Predictor, run: Run) -> dict[str, Any]:
+    """Return what determines the results, for `open_folder`."""
+    drawn = "draws=False"
+    if run.drawing is not None:
+        drawn = "draw_score={min_score} and font={font}".format(**run.drawing)
+    return {
+        **predictor.settings,
+        "category_ids": dict(value=run.category_ids, change="the classes have other ids"),
+        "drawing": dict(value=run.drawing, change=f"{drawn} would change only the drawings"),
+    }

@@ -5,7 +5,7 @@ mmdet's masks are as large as the image: 100 objects of 8000 x 6000 pixels take 
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import supervision as sv
@@ -15,43 +15,30 @@ from mmengine.structures import InstanceData
 from ..datasets.coco import encode_mask
 
 
-class Crop(NamedTuple):
-    """A mask in the part of the image that holds its object.
+def place_mask(mask: np.ndarray, left: int, top: int, size: tuple[int, int]) -> sv.CompactMask:
+    """Return the mask of one object in an image.
 
-    Attributes:
-        left, top: Position in the image, in pixels.
+    Args:
         mask: (h, w), bool.
+        left, top: Place of the mask in the image, in pixels.
+        size: Height and width of the image.
     """
-
-    left: int
-    top: int
-    mask: np.ndarray
-
-
-def crop_of(masks: np.ndarray | sv.CompactMask, number: int) -> Crop:
-    """Return mask `number`: from an array (n, H, W) in full size, or if compact in its box."""
-    if isinstance(masks, np.ndarray):
-        return Crop(0, 0, masks[number])
-    left, top = masks.offsets[number].tolist()
-    return Crop(left, top, masks.crop(number))
+    height, width = mask.shape
+    box = np.array([[0, 0, width - 1, height - 1]])
+    return sv.CompactMask.from_dense(mask[None], box, mask.shape).with_offset(left, top, size)
 
 
-def to_compact(crops: Iterable[Crop], size: tuple[int, int]) -> sv.CompactMask:
-    """Return crops as the masks of an image of this height and width."""
-    no_corners = np.zeros((0, 2), np.int32)
-    masks = [sv.CompactMask([], no_corners, no_corners, size)]
-    for left, top, mask in crops:
-        height, width = mask.shape
-        box = np.array([[0, 0, width - 1, height - 1]])
-        crop = sv.CompactMask.from_dense(mask[None], box, mask.shape)
-        masks.append(crop.with_offset(left, top, size))
-    return sv.CompactMask.merge(masks)
+def merge_masks(masks: Iterable[sv.CompactMask], size: tuple[int, int]) -> sv.CompactMask:
+    """Return the masks of objects in an image of this height and width as one."""
+    none = sv.CompactMask.from_dense(np.zeros((0, *size), bool), np.zeros((0, 4)), size)
+    return sv.CompactMask.merge([none, *masks])
 
 
 def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detections:
     """Return instances as detections in descending order of scores, with compact masks.
 
-    Not all heads ensure this order. Masks of instances are a tensor (n, H, W) or a list of `Crop`.
+    Not all heads ensure this order. Masks of instances are a tensor (n, H, W), or a list with the
+    compact mask of each.
 
     Args:
         size: Height and width of the image.
@@ -62,7 +49,7 @@ def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detectio
     boxes = instances.bboxes
     masks = instances.get("masks")
     if isinstance(masks, list):
-        masks = to_compact(masks, size)
+        masks = merge_masks(masks, size)
     elif masks is not None:
         masks = masks.bool()  # without objects, SOLO's masks and labels are floats
         enclosing = mask2bbox(masks)
@@ -76,7 +63,7 @@ def to_detections(instances: InstanceData, size: tuple[int, int]) -> sv.Detectio
 
 
 def return_crops(model: Any, encodes: bool = False) -> None:
-    """Let the mask heads of a Mask R-CNN return a `Crop` of each object instead of a mask.
+    """Let the mask heads of a Mask R-CNN return compact masks.
 
     Args:
         encodes: Whether they return the RLE of each mask, which mmdet's CocoMetric takes, instead.
@@ -101,29 +88,21 @@ def _predict_crops(
 ) -> list[InstanceData]:
     """Call `predict_by_feat` for each object, as if the image were its box."""
     for scores, results, meta in zip(mask_preds, results_list, batch_img_metas, strict=True):
+        height, width = meta["ori_shape"][:2]
         boxes = results.bboxes
         boxes /= boxes.new_tensor(meta["scale_factor"]).repeat((1, 2))
-        image_size = boxes.new_tensor(meta["ori_shape"][1::-1])
         # Interpolation reaches one pixel beyond a box.
         corners = (boxes[:, :2].floor() - 1).clamp(min=0)
-        sizes = (torch.minimum(boxes[:, 2:].ceil() + 1, image_size) - corners).clamp(min=1)
+        ends = torch.minimum(boxes[:, 2:].ceil() + 1, boxes.new_tensor([width, height]))
+        sizes = (ends - corners).clamp(min=1)
         masks: list[Any] = []
         for number, (corner, size) in enumerate(zip(corners, sizes, strict=True)):
             only = slice(number, number + 1)
             moved = InstanceData(bboxes=boxes[only] - corner.repeat(2), labels=results.labels[only])
-            width, height = size.int().tolist()
-            crop_meta = dict(ori_shape=(height, width), scale_factor=(1.0, 1.0))
+            crop_meta = dict(ori_shape=size.int().tolist()[::-1], scale_factor=(1.0, 1.0))
             (pasted,) = predict([scores[only]], [moved], [crop_meta], **options)
             left, top = corner.int().tolist()
-            crop = Crop(left, top, pasted.masks[0].cpu().numpy())
-            masks.append(_encode_crop(crop, meta["ori_shape"]) if encodes else crop)
+            mask = place_mask(pasted.masks[0].cpu().numpy(), left, top, (height, width))
+            masks.append(encode_mask(mask[0]) if encodes else mask)
         results.masks = masks
     return results_list
-
-
-def _encode_crop(crop: Crop, shape: Sequence[int]) -> dict[str, Any]:
-    """Encode a mask in an image of this height and width as RLE."""
-    mask = np.zeros(shape[:2], np.uint8, order="F")
-    height, width = crop.mask.shape
-    mask[crop.top : crop.top + height, crop.left : crop.left + width] = crop.mask
-    return encode_mask(mask)

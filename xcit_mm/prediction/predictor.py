@@ -166,10 +166,11 @@ class Predictor:
         model_input = ModelInput(self.cfg)
         # Folders, batch sizes and the schedule of a training change no prediction.
         parts = [self.cfg.model, model_input.preprocessor, model_input.pipeline, self.metainfo]
-        config = crc32(repr(parts).encode())
+        config = f"{Path(self.cfg.filename or '').name} ({crc32(repr(parts).encode()):08x})"
+        other_config = "the config has another model, other classes or another preprocessing"
         return dict(
-            config=f"{Path(self.cfg.filename or '').name} ({config:08x})".strip(),
-            weights=f"{self._checksum:08x}",
+            config=dict(value=config.strip(), change=other_config),
+            weights=dict(value=f"{self._checksum:08x}", change="the weights are others"),
             **(self.view.settings if self.view else {}),
             dtype=str(self.network.dtype).removeprefix("torch."),
             min_score=self.min_score,

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..utils.atomic import atomic_write
 from ..utils.folders import LOCK, SETTINGS
 from ..utils.output import say
-from .journal import JOURNAL, iter_objects, list_journals, read_journals
+from .journal import JOURNAL, iter_objects, read_journals
 from .prediction import Prediction
 
 LABELS = "labels"
@@ -21,8 +21,8 @@ IMAGES = "images.json"
 PREDICTIONS = "predictions.json"
 NEW = ".new"
 """Folder, in that of a run, of the results that replace it when they are complete."""
-_OUTDATED = "outdated.json"
-"""File in it that says so. It lists the results in the folder of the run without a new one."""
+_COMPLETE = ".complete"
+"""Name of this folder from then on, until all of its files are in their places."""
 
 
 def write_drawing(out: Path, name: str, prediction: Prediction, drawing: Mapping[str, Any]) -> None:
@@ -45,9 +45,24 @@ def write_map(out: Path, name: str, labels: np.ndarray) -> None:
         file.write(cv2.imencode(".png", labels)[1].tobytes())
 
 
-def write_jsons(out: Path, coco: Mapping[str, Any], is_detector: bool) -> None:
-    """Write images.json, and of a detector predictions.json with the objects in the journals."""
+def write_jsons(
+    out: Path, categories: Sequence[Mapping[str, Any]], is_detector: bool
+) -> tuple[int, list[str]]:
+    """Write images.json, and of a detector predictions.json, from the journals.
+
+    Returns:
+        The number of images with a result, and path and reason of each failure.
+    """
+    images = []
+    failures = []
+    for record in read_journals(out).records.values():
+        if "error" in record:
+            failures.append(f"{record['path']}: {record['error']}")
+        else:
+            size = dict(height=record["height"], width=record["width"])
+            images.append(dict(id=record["id"], file_name=record["name"]) | size)
     with atomic_write(out / IMAGES) as file:
+        coco = dict(images=images, categories=categories, annotations=[])
         file.write(json.dumps(coco).encode())
     if is_detector:
         with atomic_write(out / PREDICTIONS) as file:
@@ -56,6 +71,7 @@ def write_jsons(out: Path, coco: Mapping[str, Any], is_detector: bool) -> None:
                 file.write(f"{separator}{json.dumps(result)}".encode())
                 separator = ",\n"
             file.write(b"[]" if separator == "[" else b"]")
+    return len(images), failures
 
 
 def check_is_run(out: Path) -> None:
@@ -65,34 +81,27 @@ def check_is_run(out: Path) -> None:
             raise FileExistsError(f"{out / name} is not of a run: choose another folder")
 
 
-def finish_new(out: Path) -> None:
+def replace_results(out: Path) -> None:
     """Replace the results in a folder by the new ones in `NEW`, which are complete."""
-    new = out / NEW
-    outdated = _list_results(out) - _list_results(new)
-    with atomic_write(new / _OUTDATED) as file:
-        file.write(json.dumps(sorted(outdated)).encode())
-    move_new(out)
+    (out / NEW).rename(out / _COMPLETE)
+    finish_replacing(out)
 
 
-def move_new(out: Path) -> None:
+def finish_replacing(out: Path) -> None:
     """Move new results that are complete to their places. After a kill, the next call goes on."""
-    new = out / NEW
-    if not (new / _OUTDATED).exists():
+    complete = out / _COMPLETE
+    if not complete.exists():
         return
-    for name in json.loads((new / _OUTDATED).read_bytes()):
-        (out / name).unlink(missing_ok=True)
-    for path in new.rglob("*"):
-        if path.is_file() and path.name not in (_OUTDATED, LOCK):
-            target = out / path.relative_to(new)
+    if (complete / JOURNAL).exists():  # the former results are still there, or some of them
+        for record in read_journals(out).records.values():
+            (out / VISUALIZATIONS / f"{record['name']}.jpg").unlink(missing_ok=True)
+            (out / LABELS / f"{record['name']}.png").unlink(missing_ok=True)
+        (out / PREDICTIONS).unlink(missing_ok=True)
+        shutil.rmtree(out / JOURNAL, ignore_errors=True)
+        (complete / JOURNAL).rename(out / JOURNAL)
+    for path in complete.rglob("*"):
+        if path.is_file() and path.name != LOCK:
+            target = out / path.relative_to(complete)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
-    shutil.rmtree(new)
-
-
-def _list_results(out: Path) -> set[str]:
-    """List the files of a run in its folder: drawings, maps, jsons and journals."""
-    results = {IMAGES, PREDICTIONS, *(f"{JOURNAL}/{path.name}" for path in list_journals(out))}
-    for record in read_journals(out).records.values():
-        results.add(f"{VISUALIZATIONS}/{record['name']}.jpg")
-        results.add(f"{LABELS}/{record['name']}.png")
-    return {name for name in results if (out / name).exists()}
+    shutil.rmtree(complete)

@@ -2,23 +2,21 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice, product
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from .joining import Part, join
-from .prediction import Prediction
+from .joining import Part, join_detections, join_labels
+from .prediction import Prediction, label_type
 from .sources import Source
 from .view import View
-from .windows import Window, tiles_along
+from .windows import Window
 
 # Rows and columns of windows.
 Places: TypeAlias = Iterable[tuple[Window, Window]]
-# Says which pixels of a window are asked for, (h, w), bool.
-Mask: TypeAlias = Callable[[Window, Window], np.ndarray]
 
 
 class Seen(ABC):
@@ -30,14 +28,16 @@ class Seen(ABC):
         view: How the predictor sees it.
 
     Attributes:
+        predictor, view: As given.
+        image: The image, as given.
         source: The image as the model sees it.
         scale: Factors of height and width from the image to `source`.
     """
 
     def __init__(self, predictor: Any, source: Source, view: View) -> None:
-        self._predictor = predictor
-        self._image = source
-        self._view = view
+        self.predictor = predictor
+        self.image = source
+        self.view = view
         sides = source.height, source.width
         height, width = (max(1, round(side * view.scale)) for side in sides)
         self.source = source if (height, width) == sides else source.resampled(height, width)
@@ -76,12 +76,21 @@ class Seen(ABC):
         Raises:
             ValueError: If the part is empty, or the block of `see` has ended.
         """
-        rows, seen_rows = _part_of(rows, self._image.height, self.scale[0])
-        columns, seen_columns = _part_of(columns, self._image.width, self.scale[1])
-        parts = self.parts(product(self.spread(0, seen_rows), self.spread(1, seen_columns)))
-        image, _ = self._image.read(rows, columns)
-        corner = rows.start, columns.start
-        return join(parts, image, corner, self.scale, self._predictor)
+        rows = _checked(rows, self.image.height)
+        columns = _checked(columns, self.image.width)
+        height, width = self.scale
+        seen_rows = self.spread(0, _span_of(rows, height))
+        seen_columns = self.spread(1, _span_of(columns, width))
+        parts = self.parts(product(seen_rows, seen_columns))
+        image, _ = self.image.read(rows, columns)
+        names = self.predictor.names
+        detections = labels = None
+        if self.predictor.is_detector:
+            detections = join_detections(parts, rows, columns, self.scale)
+        else:
+            labels = np.zeros(image.shape[:2], label_type(names))
+            join_labels(labels, parts, rows, columns, self.scale)
+        return Prediction(image, detections, labels, names, self.predictor.palette)
 
     def spread(self, axis: int, span: slice | None = None) -> list[Window]:
         """Divide an axis of `source`, or a span of it, into tiles or windows.
@@ -89,60 +98,50 @@ class Seen(ABC):
         Args:
             axis: 0 for rows, 1 for columns.
         """
-        length = (self.source.height, self.source.width)[axis]
-        return self._spread(length, span or slice(0, length))
+        return self.view.spread((self.source.height, self.source.width)[axis], span)
 
-    def parts(self, places: Places, mask: Mask | None = None) -> Iterator[Part]:
-        """Predict the windows at places that have data inside the mask, by default any data."""
+    def parts(self, places: Places) -> Iterator[Part]:
+        """Predict the windows at places that have data."""
         if not self._is_open:
             raise ValueError("the image is closed: predict inside the block `with ... as seen:`")
-        return self._predict_windows(places, mask)
+        return self._predict_windows(places)
 
-    def _read(
-        self, places: Places, mask: Mask | None
-    ) -> Iterator[tuple[Window, Window, np.ndarray, np.ndarray]]:
-        """Read the windows at places, and leave out those without data that is asked for.
+    def _read(self, places: Places) -> Iterator[tuple[Window, Window, np.ndarray, np.ndarray]]:
+        """Read the windows at places, and leave out those without data.
 
         Yields:
             Rows, columns, pixels, and which pixels have data.
         """
         for rows, columns in places:
             image, valid = self.source.read(rows.span, columns.span)
-            wanted = valid if mask is None else valid & mask(rows, columns)
-            if wanted.any():
+            if valid.any():
                 yield rows, columns, image, valid
 
     @abstractmethod
-    def _spread(self, length: int, span: slice) -> list[Window]: ...
-
-    @abstractmethod
-    def _predict_windows(self, places: Places, mask: Mask | None) -> Iterator[Part]: ...
+    def _predict_windows(self, places: Places) -> Iterator[Part]: ...
 
 
-def _part_of(part: slice, side: int, factor: float) -> tuple[slice, slice]:
-    """Return the pixels of a part of an axis, and those that show their centres to the model."""
+def _checked(part: slice, side: int) -> slice:
+    """Return the first and the last pixel of a part of an axis, or raise ValueError."""
     start, stop, step = part.indices(side)
     if step != 1 or start >= stop:
         raise ValueError(f"{part} of {side} pixels: give a part of them")
-    first, last = (math.floor((pixel + 0.5) * factor) for pixel in (start, stop - 1))
-    return slice(start, stop), slice(first, last + 1)
+    return slice(start, stop)
+
+
+def _span_of(pixels: slice, factor: float) -> slice:
+    """Return the span of what the model sees that holds the centres of pixels of the image."""
+    first, last = (math.floor((pixel + 0.5) * factor) for pixel in (pixels.start, pixels.stop - 1))
+    return slice(first, last + 1)
 
 
 class InTiles(Seen):
     """An image in tiles, each of which the model sees alone."""
 
-    def _spread(self, length: int, span: slice) -> list[Window]:
-        cut = []
-        for tile in tiles_along(length, self._view.side, self._view.overlap):
-            inside = slice(max(tile.inside.start, span.start), min(tile.inside.stop, span.stop))
-            if inside.start < inside.stop:
-                cut.append(tile._replace(inside=inside))
-        return cut
-
-    def _predict_windows(self, places: Places, mask: Mask | None) -> Iterator[Part]:
-        tiles = self._read(places, mask)
-        while batch := list(islice(tiles, self._predictor.batch_size)):
+    def _predict_windows(self, places: Places) -> Iterator[Part]:
+        tiles = self._read(places)
+        while batch := list(islice(tiles, self.predictor.batch_size)):
             _, _, images, masks = zip(*batch, strict=True)
-            predictions = self._predictor.predict_arrays(images, masks, resizes=False)
+            predictions = self.predictor.predict_arrays(images, masks, resizes=False)
             for (rows, columns, _, valid), prediction in zip(batch, predictions, strict=True):
                 yield Part(rows, columns, prediction, valid)

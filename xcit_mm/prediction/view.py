@@ -10,7 +10,7 @@ from ..models.large_heads import pooled_head
 from ..utils.errors import ArgumentError
 from ..utils.model_input import ModelInput
 from .preprocessing import Preprocessing
-from .windows import CELL, check_overlap
+from .windows import CELL, Window, check_overlap, tiles_along, windows_along
 
 # Side of what a window of a segmentor's neck and head adds to the result, in pixels. UPerHead's
 # maps of 2,048 channels need three times the memory of Semantic FPN's.
@@ -42,6 +42,23 @@ class View(NamedTuple):
         """What determines predictions, as plain values."""
         side = "window" if self.whole else "tile"
         return {side: self.side, "whole": self.whole, "scale": self.scale, "overlap": self.overlap}
+
+    def spread(self, length: int, span: slice | None = None) -> list[Window]:
+        """Divide an axis of what the model sees into tiles or windows.
+
+        Args:
+            length: Length of the axis in pixels.
+            span: The part of it in which interiors are wanted. Default: all.
+        """
+        span = span or slice(0, length)
+        if self.whole:
+            return windows_along(span, length, self.side, self.overlap)
+        tiles = tiles_along(length, self.side, self.overlap)
+        return [
+            tile
+            for tile in tiles
+            if tile.inside.start < span.stop and span.start < tile.inside.stop
+        ]
 
     def __str__(self) -> str:
         parts = "windows" if self.whole else "tiles"

@@ -21,13 +21,13 @@ from ..models.locality import parts_that_see_windows
 from ..models.trunk_check import check_trunk
 from ..models.xcit import STRIDES
 from ..utils.errors import ArgumentError
-from ..utils.folders import open_folder
+from ..utils.folders import lock_folder
 from ..utils.memory import return_freed_memory
 from ..utils.output import progress_bar, say
 from ..utils.ranks import Ranks
 from .joining import Part
 from .prediction import Prediction
-from .seen import Mask, Places, Seen
+from .seen import Places, Seen
 from .sources import Source
 from .view import View
 from .windows import CELL, Window, windows_along
@@ -75,8 +75,8 @@ class SeenWhole(Seen):
             ValueError: If a step of the test pipeline changes sizes.
         """
         with self._folder_of_taps() as folder:
-            with self._predictor.network.autocast():
-                self._heads = LargeHeads(self._predictor.model, self._run_trunk(folder))
+            with self.predictor.network.autocast():
+                self._heads = LargeHeads(self.predictor.model, self._run_trunk(folder))
                 return_freed_memory()
                 places = product(self.spread(0), self.spread(1))
                 windows = (
@@ -92,7 +92,7 @@ class SeenWhole(Seen):
     @contextmanager
     def _folder_of_taps(self) -> Iterator[Path | None]:
         """Yield the folder of the taps, or None if they fit into memory."""
-        backbone = self._predictor.model.backbone
+        backbone = self.predictor.model.backbone
         size = self.source.height, self.source.width
         tokens = math.prod(_padded(side) // backbone.patch_size for side in size)
         needed = 4 * tokens * backbone.arch.embed_dim * len(backbone.out_indices)
@@ -100,10 +100,10 @@ class SeenWhole(Seen):
         if needed <= MEMORY and is_alone:
             yield None
         elif self._folder is not None:
-            settings = self._predictor.settings | self._view.settings | self._image.fingerprint()
+            settings = self.predictor.settings | self.view.settings | self.image.fingerprint()
             folder = Path(self._folder) / f"taps-{crc32(repr(settings).encode()):08x}"
             is_first = self._ranks.rank == 0
-            with open_folder(folder, settings, overwrite=True) if is_first else nullcontext():
+            with lock_folder(folder) if is_first else nullcontext():
                 self._ranks.wait()
                 yield folder
                 self._ranks.wait()  # others may still read the taps
@@ -117,7 +117,8 @@ class SeenWhole(Seen):
             raise ArgumentError("folder", "is not given: give one that all processes see")
 
     def _run_trunk(self, folder: Path | None) -> Taps:
-        predictor = self._predictor
+        predictor = self.predictor
+        backbone = predictor.model.backbone
         size = self.source.height, self.source.width
 
         def read_rows(first: int, last: int) -> tuple[Tensor, Tensor | None]:
@@ -131,50 +132,48 @@ class SeenWhole(Seen):
             has_data = None if valid.all() else torch.from_numpy(valid.copy())
             return inputs[:, : last - first, : size[1]], has_data
 
-        def progress(done: int, passes: int) -> None:
-            bar.total = passes
-            bar.update(done - bar.n)
-
-        options = dict(folder=folder, memory=MEMORY, progress=progress, group=self._group)
+        # Shown if it takes seconds. It stays on the screen unless it is below a bar of images.
+        look: dict[str, Any] = dict(desc="trunk", delay=2, leave=None)
         is_quiet = self._ranks.rank > 0
-        # It is not shown for a small image.
-        with progress_bar(None, "pass", disable=is_quiet, delay=5, leave=False) as bar:
-            return large_taps(predictor.model.backbone, read_rows, *size, **options)
+        with progress_bar(1 + len(backbone.blocks), "pass", disable=is_quiet, **look) as bar:
+            return large_taps(
+                backbone,
+                read_rows,
+                *size,
+                folder=folder,
+                memory=MEMORY,
+                progress=lambda done, passes: bar.update(done - bar.n),
+                group=self._group,
+            )
 
-    def _spread(self, length: int, span: slice) -> list[Window]:
-        return windows_along(span, length, self._view.side, self._view.overlap)
-
-    def _predict_windows(self, places: Places, mask: Mask | None) -> Iterator[Part]:
+    def _predict_windows(self, places: Places) -> Iterator[Part]:
         """Predict windows. One with as many objects as a detector returns at most is divided."""
         return_freed_memory()  # once for each row of a raster
-        limit = self._predictor.most_objects
-        for rows, columns, _, valid in self._read(places, mask):
+        limit = self.predictor.most_objects
+        for rows, columns, _, valid in self._read(places):
             prediction = self._predict(rows, columns)
             if limit is not None and len(prediction) >= limit:
-                quarters = list(product(self._halves(0, rows), self._halves(1, columns)))
+                halves = self._halves(rows, self.source.height)
+                quarters = list(product(halves, self._halves(columns, self.source.width)))
                 if len(quarters) > 1:
-                    yield from self._predict_windows(quarters, mask)
+                    yield from self._predict_windows(quarters)
                     continue
-                self._warn(limit)
+                if not self._has_warned:
+                    say(f"max_per_img={limit} is reached in {CELL} pixels: objects may be missed")
+                self._has_warned = True
             yield Part(rows, columns, prediction, valid)
 
-    def _halves(self, axis: int, window: Window) -> list[Window]:
+    def _halves(self, window: Window, length: int) -> list[Window]:
         """Divide a window in two, or return it alone if that would show no less."""
         inside = window.inside
         cells = math.ceil((inside.stop - inside.start) / 2 / CELL)
-        length = (self.source.height, self.source.width)[axis]
-        return windows_along(inside, length, cells * CELL, self._view.overlap)
-
-    def _warn(self, limit: int) -> None:
-        if not self._has_warned:
-            say(f"max_per_img={limit} is reached in {CELL} pixels: objects may be missed")
-        self._has_warned = True
+        return windows_along(inside, length, cells * CELL, self.view.overlap)
 
     @torch.no_grad()
     def _predict(self, row: Window, column: Window) -> Prediction:
         assert self._heads is not None
         size = row.stop - row.start, column.stop - column.start
-        with self._predictor.network.autocast():
+        with self.predictor.network.autocast():
             model, images = self._heads.model_at(*_on_grid(row.span, column.span))
             height, width = images.shape[2:]
             sample = self._sample.clone()
@@ -193,7 +192,7 @@ class SeenWhole(Seen):
                 (predicted,) = predict_labels(model, images, [sample])
             else:
                 (predicted,) = model.predict(images, [sample])
-        return self._predictor.to_prediction(np.broadcast_to(np.uint8(0), (*size, 3)), predicted)
+        return self.predictor.to_prediction(np.broadcast_to(np.uint8(0), (*size, 3)), predicted)
 
 
 def _on_grid(*sides: slice) -> tuple[slice, slice]:

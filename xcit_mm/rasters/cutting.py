@@ -108,7 +108,7 @@ def cut_raster(
             tiles = _choose_tiles(_cut_into_tiles(part, side, shared), labels)
             image_folder = unfinished / split if is_detector else unfinished / "images" / split
             write = write_objects if is_detector else write_maps
-            with progress_bar(len(tiles), "tile", iterable=tiles) as bar:
+            with progress_bar(len(tiles), "tile", desc=split, iterable=tiles) as bar:
                 images = write_images(raster, bar, image_folder, shows_all=whole)
                 objects[split] = write(unfinished, split, labels, images)
             count = len([*image_folder.iterdir()])

@@ -1,8 +1,8 @@
-"""Segmentation maps of rasters: a file of each row of tiles, and the GeoTIFF of all rows."""
+"""Segmentation maps of rasters: a file of each row of windows, and the GeoTIFF of all rows."""
 
-import io
 import json
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,27 +21,21 @@ NODATA = np.uint8(255)
 _COMPRESSION = dict(compress="DEFLATE", BIGTIFF="IF_SAFER", SPARSE_OK=True)
 
 
-def encode_labels(tiles: Mapping[tuple[int, int], np.ndarray]) -> bytes:
-    """Return the content of a row's file: an .npz of the classes of tiles.
-
-    Args:
-        tiles: Classes (h, w), by the first row and column of a tile in the raster.
-    """
-    # As .npz, not as GeoTIFF: on a full disk GDAL loses blocks in silence, and Python raises.
-    file = io.BytesIO()
-    arrays: dict[str, Any] = {f"{row}-{column}": labels for (row, column), labels in tiles.items()}
-    np.savez_compressed(file, **arrays)
-    return file.getvalue()
+def encode_labels(labels: np.ndarray) -> bytes:
+    """Return the content of a row's file: the classes of rows of the raster, (h, width), uint8."""
+    # Not as a GeoTIFF: on a full disk GDAL loses blocks in silence, and Python raises.
+    return zlib.compress(labels.tobytes())
 
 
-def join_maps(
+def write_map(
     path: Path,
     rows: Sequence[Path],
     raster: Raster,
-    made_from: Mapping[str, Any],
+    classes: Sequence[str],
     palette: Palette | None,
+    made_from: Mapping[str, Any],
 ) -> None:
-    """Join the files of rows into a Cloud-Optimized GeoTIFF.
+    """Write the classes in the files of rows as a Cloud-Optimized GeoTIFF.
 
     Its band has the palette as color table. Its tag CLASSES is a JSON list of names, MADE_FROM a
     JSON of `made_from`. Programs take the names of the classes from PATH.aux.xml.
@@ -51,38 +45,15 @@ def join_maps(
     """
     from rasterio.shutil import copy
 
-    classes: Sequence[str] = made_from["classes"]
     folder = rows[0].parent
-    # All tiles, and overviews twice. GDAL itself says little of a full disk.
+    # All rows, and overviews twice. GDAL itself says little of a full disk.
     needed = 3 * sum(row.stat().st_size for row in rows)
     if shutil.disk_usage(folder).free < needed:
         raise OSError(f"the disk of {folder} is full: the map needs {needed / 1e6:,.1f} MB")
     colors = {int(NODATA): (0, 0, 0, 0)}
     for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
         colors[number] = (red, green, blue, 255)
-    whole = folder / "tiles.tif"
-    whole.unlink(missing_ok=True)  # GDAL would read what a full disk has left of it
-    with gdal(path), atomic_path(path) as unfinished:
-        with open_raster(whole, "w", **_profile(raster)) as file:
-            file.write_colormap(1, colors)
-            file.update_tags(CLASSES=json.dumps(classes), **{MADE_FROM: json.dumps(made_from)})
-            for window, labels in _iter_tiles(rows):
-                file.write(labels, 1, window=window)
-        copy(whole, unfinished, driver="COG", overview_resampling="NEAREST", **_COMPRESSION)
-        with open_raster(unfinished) as file:
-            for window, labels in _iter_tiles(rows):
-                # On a full disk, GDAL loses blocks in silence.
-                if not np.array_equal(file.read(1, window=window), labels):
-                    raise OSError(f"{path} is not as it was written: see whether the disk is full")
-        names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
-        band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
-        beside = path.with_name(f"{path.name}.aux.xml")
-        beside.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
-
-
-def _profile(raster: Raster) -> dict[str, Any]:
-    """Return how the map of a raster is stored, for rasterio."""
-    return dict(
+    profile = dict(
         _COMPRESSION,
         driver="GTiff",
         height=raster.height,
@@ -93,20 +64,33 @@ def _profile(raster: Raster) -> dict[str, Any]:
         crs=raster.crs,
         transform=raster.transform,
         photometric="palette",
-        tiled=True,
-        blockxsize=512,
-        blockysize=512,
     )
+    joined = folder / "joined.tif"
+    joined.unlink(missing_ok=True)  # GDAL would read what a full disk has left of it
+    with gdal(path), atomic_path(path) as unfinished:
+        with open_raster(joined, "w", **profile) as file:
+            file.write_colormap(1, colors)
+            file.update_tags(CLASSES=json.dumps(classes), **{MADE_FROM: json.dumps(made_from)})
+            for window, labels in _read_rows(rows, raster.width):
+                file.write(labels, 1, window=window)
+        copy(joined, unfinished, driver="COG", overview_resampling="NEAREST", **_COMPRESSION)
+        with open_raster(unfinished) as file:
+            for window, labels in _read_rows(rows, raster.width):
+                # On a full disk, GDAL loses blocks in silence.
+                if not np.array_equal(file.read(1, window=window), labels):
+                    raise OSError(f"{path} is not as it was written: see whether the disk is full")
+        names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
+        band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
+        beside = path.with_name(f"{path.name}.aux.xml")
+        beside.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
 
 
-def _iter_tiles(rows: Sequence[Path]) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield the window and the classes of each tile in the files of rows."""
+def _read_rows(rows: Sequence[Path], width: int) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield the window and the classes of the file of each row."""
     from rasterio.windows import Window
 
     for path in rows:
-        with np.load(path) as row:
-            for corner in row.files:
-                labels = row[corner]
-                first_row, first_column = map(int, corner.split("-"))
-                height, width = labels.shape
-                yield Window(first_column, first_row, width, height), labels
+        values = np.frombuffer(zlib.decompress(path.read_bytes()), np.uint8)
+        labels = values.reshape(-1, width)
+        top = int(path.name.removeprefix("row-"))
+        yield Window(0, top, width, len(labels)), labels

@@ -1,4 +1,4 @@
-"""Objects of rasters: a file of each row of tiles, and the table of all objects for a GIS."""
+"""Objects of rasters: a file of each row of windows, and the table of all objects for a GIS."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import shapely
 
-from ..prediction.seams import Objects, concatenate, merge_objects
+from ..prediction.joining import join_objects
+from ..prediction.seams import Objects, concatenate
 from ..utils.atomic import atomic_path
 from .finished import LAYER, MADE_FROM
 from .polygons import to_map
@@ -28,31 +29,35 @@ def _read_row(path: Path) -> Objects:
     return Objects(shapely.from_wkb(shapes), *map(np.array, columns))
 
 
-def join_objects(
-    path: Path, rows: Sequence[Path], raster: Raster, made_from: Mapping[str, Any], area: Any
+def write_table(
+    path: Path,
+    rows: Sequence[Path],
+    raster: Raster,
+    area: Any,
+    classes: Sequence[str],
+    made_from: Mapping[str, Any],
 ) -> None:
-    """Join the files of rows into a GeoPackage, in descending order of scores.
+    """Write the objects in the files of rows as a GeoPackage, in descending order of scores.
 
     Its columns are `class`, `score` and the geometry in the raster's coordinate system, or in
     pixels without a transform.
 
     Args:
-        made_from: With the names of the `classes`. It goes into the file's metadata, as a JSON.
         area: Polygon in pixels that holds the centres of the objects.
+        classes: Names of the classes.
+        made_from: Goes into the file's metadata, as a JSON.
 
     Raises:
         RuntimeError: If the disk is full.
     """
     import geopandas
 
-    objects = merge_objects(concatenate(map(_read_row, rows)))
+    everywhere = slice(0, raster.height), slice(0, raster.width)
+    objects = join_objects(concatenate(map(_read_row, rows)), *everywhere)
     x, y = (objects.boxes[:, :2] + objects.boxes[:, 2:]).T / 2
-    # Small rasters are padded.
-    inside = shapely.intersection(objects.shapes, shapely.box(0, 0, raster.width, raster.height))
-    is_kept = shapely.contains_xy(area, x, y) & (shapely.area(inside) > 0)
-    objects = objects._replace(shapes=inside).select(is_kept)
+    objects = objects.select(shapely.contains_xy(area, x, y))
     columns = {
-        "class": np.array(made_from["classes"], object)[objects.labels.astype(int)],
+        "class": np.array(classes, object)[objects.labels.astype(int)],
         "score": objects.scores.round(4),
     }
     table = geopandas.GeoDataFrame(columns, geometry=to_map(objects.shapes, raster))

@@ -12,14 +12,14 @@ import numpy as np
 import shapely
 from shapely.affinity import scale as scaled
 
-from ..prediction.joining import interior, reported_objects, to_image
+from ..prediction.joining import join_labels, pixels_in, reported_objects, to_image
 from ..prediction.predictor import Predictor, as_predictor
 from ..prediction.seams import concatenate
 from ..prediction.seen import InTiles, Seen
 from ..prediction.view import View, choose_view
 from ..prediction.whole import SeenWhole, check_whole, is_exact_whole
 from ..prediction.windows import Window
-from ..utils.atomic import atomic_path
+from ..utils.atomic import atomic_write
 from ..utils.errors import ArgumentError
 from ..utils.folders import check_is_shared, check_output, open_folder, scratch_folder
 from ..utils.output import progress_bar, say
@@ -102,7 +102,11 @@ def predict_raster(
     predictor = as_predictor(model, checkpoint, device)
     _check_result(out, predictor)
     former = read_made_from(out) if out.exists() and not overwrite else None
-    whole = _sees_whole(predictor, whole, tile, aoi, former)
+    if whole is None:  # see docs/benchmark.md, "Whole images"
+        is_in_tiles = predictor.is_detector or tile is not None or aoi is not None
+        whole = not is_in_tiles and is_exact_whole(predictor.model)
+    elif whole:
+        check_whole(predictor.model)
     given = dict(bands=bands, bounds=bounds, nodata=nodata, tile=tile, overlap=overlap)
     reading = resolve_settings(predictor.cfg, given)
     sizes = dict(tile=reading.pop("tile", None), overlap=reading.pop("overlap", None))
@@ -110,22 +114,55 @@ def predict_raster(
         sizes["tile"] = tile  # not that of the training
     sizes |= dict(scale=scale, window=window)
     view = choose_view(predictor.cfg, predictor.model, predictor.preprocess, whole, **sizes)
+    parts = out.with_name(f"{out.name}.parts")
+    taps = parts if scratch is None else scratch_folder(scratch, out)
+    group = all_ranks()
+    ranks = Ranks(group)
     with Raster(raster, **reading) as source:
-        run = _Run(predictor, source, view, aoi, out, scratch)
+        area = area_in_pixels(aoi, source)
+        settings = {
+            **predictor.settings,
+            **view.settings,
+            **source.fingerprint(),
+            "area": dict(value=crc32(shapely.to_wkb(area)), change="the area is another"),
+        }
         if former is not None:
-            check_same(out, former, run.settings)
+            check_same(out, former, settings)
             say(f"{out} exists: overwrite it to predict it again")
-            if not run.parts.exists():  # which a kill may have left
+            if not parts.exists():  # a kill may have left it
                 return out
-        with open_folder(run.parts, run.settings, overwrite) if is_first() else nullcontext():
-            run.ranks.wait()
-            check_is_shared(run.parts, run.ranks)
+        with open_folder(parts, settings, overwrite) if is_first() else nullcontext():
+            ranks.wait()
+            check_is_shared(parts, ranks)
             if former is None:
-                run.predict()
-                run.ranks.wait()
-                run.join()
-        run.remove_parts()
+                say(str(view))
+                _note_differences(predictor.cfg, source, view)
+                seen: Seen = InTiles(predictor, source, view)
+                if view.whole:
+                    seen = SeenWhole(predictor, source, view, taps, group)
+                rows = _predict_rows(seen, area, parts, ranks)
+                ranks.wait()
+                if is_first():
+                    made_from = settings | _origin(predictor, source, aoi)
+                    names = predictor.names
+                    if predictor.is_detector:
+                        objects.write_table(out, rows, source, area, names, made_from)
+                    else:
+                        maps.write_map(out, rows, source, names, predictor.palette, made_from)
+        if is_first():
+            for folder in (parts, taps):
+                shutil.rmtree(folder, ignore_errors=True)
     return out
+
+
+def _origin(predictor: Predictor, raster: Raster, aoi: Polygons | None) -> dict[str, str | None]:
+    """Return where a result comes from, apart from what determines it."""
+    return dict(
+        raster=raster.path.partition("?")[0],  # the rest of a URL may be a password
+        aoi=None if aoi is None else name_of(aoi),
+        checkpoint=(predictor.arguments or {}).get("checkpoint"),
+        date=f"{date.today()}",
+    )
 
 
 def _check_result(out: Path, predictor: Predictor) -> None:
@@ -135,144 +172,57 @@ def _check_result(out: Path, predictor: Predictor) -> None:
     suffixes = [".gpkg"] if predictor.is_detector else [".tif", ".tiff"]
     if out.suffix.lower() not in suffixes:
         raise ArgumentError("out", f"{out}: the result of this model is a {suffixes[0]}")
-    classes = len(predictor.metainfo["classes"])
+    classes = len(predictor.names)
     if not predictor.is_detector and classes > maps.NODATA:
         raise ArgumentError("model", f"it has {classes} classes: a map has at most {maps.NODATA}")
 
 
-def _sees_whole(
-    predictor: Predictor,
-    whole: bool | None,
-    tile: int | None,
-    aoi: Polygons | None,
-    former: Mapping[str, Any] | None,
-) -> bool:
-    """Decide whether the trunk sees a raster whole. See docs/benchmark.md, "Whole images".
+def _predict_rows(seen: Seen, area: Any, folder: Path, ranks: Ranks) -> list[Path]:
+    """Predict the rows of this process that touch an area and have no file.
 
-    Args:
-        whole: As in `predict_raster`.
-        former: What a finished result was made from. The model then needs no trial.
+    Returns:
+        The files of all rows of tiles or windows that touch the area, from top to bottom. Their
+        names have the first row of pixels.
     """
-    if whole and former is None:
-        check_whole(predictor.model)
-    if whole is not None:
-        return whole
-    if predictor.is_detector or tile is not None:
-        return False
-    if former and "whole" in former:
-        return former["whole"]
-    return aoi is None and is_exact_whole(predictor.model)
+    columns = seen.spread(1)
+    seen_area = scaled(area, *seen.scale[::-1], origin=(0, 0))
+    shapely.prepare(seen_area)
+    rows = {}
+    for row in seen.spread(0):
+        wanted = [column for column in columns if seen_area.intersects(box_of(row, column))]
+        if wanted:
+            top = pixels_in(row.inside, seen.scale[0]).start
+            rows[folder / f"row-{top:07}"] = [(row, column) for column in wanted]
+    own = list(rows.items())[ranks.rank :: ranks.size]
+    pending = {path: places for path, places in own if not path.exists()}
+    # All processes see the image, though only one may have a row left.
+    if any(ranks.gather(bool(pending))):
+        unit = "window" if seen.view.whole else "tile"
+        look: dict[str, Any] = dict(desc=f"{unit}s", disable=ranks.rank > 0)
+        with seen, progress_bar(sum(map(len, pending.values())), unit, **look) as bar:
+            for path, places in pending.items():
+                content = _predict_row(seen, places, area)
+                with atomic_write(path) as file:
+                    file.write(content)
+                bar.update(len(places))
+    return list(rows)
 
 
-class _Run:
-    """A raster whose rows of tiles or windows are predicted into files, which become the result.
-
-    Attributes:
-        settings: What determines the rows, as plain values.
-        parts: Folder of the rows.
-        ranks: The processes that share the rows.
-    """
-
-    def __init__(
-        self,
-        predictor: Predictor,
-        raster: Raster,
-        view: View,
-        aoi: Polygons | None,
-        out: Path,
-        scratch: str | Path | None,
-    ) -> None:
-        self._predictor = predictor
-        self._raster = raster
-        self._view = view
-        self._out = out
-        self._area = area_in_pixels(aoi, raster)
-        self.settings = {
-            **predictor.settings,
-            **view.settings,
-            **raster.fingerprint(),
-            "classes": list(predictor.metainfo["classes"]),
-            "aoi_polygons": crc32(shapely.to_wkb(self._area)),
-        }
-        self._made_from = self.settings | dict(
-            raster=raster.path.partition("?")[0],  # the rest of a URL may be a password
-            aoi=None if aoi is None else name_of(aoi),
-            checkpoint=(predictor.arguments or {}).get("checkpoint"),
-            date=f"{date.today()}",
-        )
-        self.parts = out.with_name(f"{out.name}.parts")
-        group = all_ranks()
-        self.ranks = Ranks(group)
-        self._taps = self.parts if scratch is None else scratch_folder(scratch, out)
-        self._seen: Seen
-        if view.whole:
-            self._seen = SeenWhole(predictor, raster, view, self._taps, group)
-        else:
-            self._seen = InTiles(predictor, raster, view)
-        self._rows = self._seen.spread(0)
-        self._columns = self._seen.spread(1)
-        self._seen_area = scaled(self._area, *self._seen.scale[::-1], origin=(0, 0))
-        shapely.prepare(self._seen_area)
-        self._files = [self.parts / f"row-{row.inside.start:07}" for row in self._rows]
-
-    def predict(self) -> None:
-        """Predict the rows of this process that are not done, where they touch the area."""
-        say(str(self._view))
-        _note_differences(self._predictor.cfg, self._raster, self._view)
-        rank = self.ranks.rank
-        size = self.ranks.size
-        rows = list(zip(self._rows, self._files, strict=True))[rank::size]
-        pending = [
-            (row, [column for column in self._columns if self._is_wanted(row, column)], path)
-            for row, path in rows
-            if not path.exists()
-        ]
-        # All processes see the image, though only one may have a row left.
-        if not any(self.ranks.gather(bool(pending))):
-            return
-        total = sum(len(columns) for _, columns, _ in pending)
-        with self._seen, progress_bar(total, "window", disable=rank > 0) as bar:
-            for row, columns, path in pending:
-                content = self._predict_row(row, columns)
-                with atomic_path(path) as unfinished:
-                    unfinished.write_bytes(content)
-                bar.update(len(columns))
-
-    def _is_wanted(self, row: Window, column: Window) -> bool:
-        return self._seen_area.intersects(box_of(row, column))
-
-    def _predict_row(self, row: Window, columns: list[Window]) -> bytes:
-        """Predict the windows of a row, and return the content of its file: objects or classes."""
-        places = ((row, column) for column in columns)
-        parts = self._seen.parts(places, lambda *place: covers(self._seen_area, *place))
-        scale = self._seen.scale
-        if self._predictor.is_detector:
-            reported = concatenate(map(reported_objects, parts))
-            return objects.encode_objects(to_image(reported, scale))
-        interiors = {}
-        for part in parts:
-            labels = np.where(part.valid, part.prediction.segmentation, maps.NODATA)
-            (top, left), inside = interior(labels, part.rows, part.columns, scale)
-            place = slice(top, top + len(inside)), slice(left, left + inside.shape[1])
-            inside[~covers(self._area, *place)] = maps.NODATA
-            interiors[top, left] = inside.astype(np.uint8)
-        return maps.encode_labels(interiors)
-
-    def join(self) -> None:
-        """Join the files of all rows into the result. Only the first process does this."""
-        if not is_first():
-            return
-        result = self._out, self._files, self._raster, self._made_from
-        if self._predictor.is_detector:
-            objects.join_objects(*result, self._area)
-        else:
-            maps.join_maps(*result, self._predictor.metainfo.get("palette"))
-
-    def remove_parts(self) -> None:
-        """Remove the files of the rows, and what the trunk has computed."""
-        if is_first():
-            for folder in (self.parts, self._taps):
-                shutil.rmtree(folder, ignore_errors=True)
+def _predict_row(seen: Seen, places: Sequence[tuple[Window, Window]], area: Any) -> bytes:
+    """Return the content of a row's file: its objects, or the classes of its pixels."""
+    parts = seen.parts(places)
+    if seen.predictor.is_detector:
+        reported = concatenate(map(reported_objects, parts))
+        return objects.encode_objects(to_image(reported, seen.scale))
+    height, width = seen.scale
+    rows = pixels_in(places[0][0].inside, height)
+    labels = np.full((rows.stop - rows.start, seen.image.width), maps.NODATA)
+    everything = slice(0, seen.image.width)
+    join_labels(labels, parts, rows, everything, seen.scale, maps.NODATA)
+    for _, column in places:
+        columns = pixels_in(column.inside, width)
+        labels[:, columns][~covers(area, rows, columns)] = maps.NODATA
+    return maps.encode_labels(labels)
 
 
 def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> None:

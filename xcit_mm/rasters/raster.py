@@ -212,6 +212,7 @@ class Raster:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what tells a raster from others, wherever it is, as plain values."""
+        checksum = crc32(self.sample.tobytes())
         return dict(
             bands=self.bands,
             bounds=None if self._bounds is None else self._bounds.ravel().tolist(),
@@ -222,7 +223,7 @@ class Raster:
             raster_crs=self.crs and self.crs.to_string(),
             raster_nodata=str(self._file.nodata),
             raster_scaling=self.scaling,
-            raster_pixels=crc32(self.sample.tobytes()),
+            raster_pixels=dict(value=checksum, change="the raster has other pixels"),
         )
 
     @property

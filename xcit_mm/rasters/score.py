@@ -94,7 +94,8 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
         raise ArgumentError("labels", f"{source.name}: {problem}")
     scores = pandas.DataFrame(dict(IoU=both / (counts.sum(axis=0) + pixels - both), pixels=pixels))
     scores.loc["mean"] = [scores["IoU"].mean(), pixels.sum()]
-    say(f"{out} is scored over {pixels.sum():,} of {total:,} pixels of the area")
+    counted = f"{pixels.sum():,} of {total:,} pixels in the area count"
+    say(f"{out}: {counted}; they have a label and data")
     return scores.astype(dict(pixels=int))
 
 
@@ -145,8 +146,8 @@ def _score_objects(
         problem = f"none of {len(drawn)} labels has a class, and its centre in the area"
         raise ArgumentError("labels", f"{source.name}: {problem}: compare both in a GIS")
     scores = _score_matches(out, objects, labels, _match(objects, labels))
-    counts = f"{len(labels)} of {len(drawn)} labels, {len(objects)} of {len(table)} objects"
-    say(f"{out} is scored over {counts}: those with a class in the area")
+    counts = f"{len(objects)} of {len(table)} objects and {len(labels)} of {len(drawn)} labels"
+    say(f"{out}: {counts} count; they lie in the area and have a class")
     return scores
 
 

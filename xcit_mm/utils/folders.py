@@ -61,13 +61,18 @@ def clear_folder(folder: Path) -> None:
 def find_change(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Describe the first setting that differs from stored ones, or return '' if none does.
 
+    A setting whose value says nothing to a user, such as a checksum, is a dictionary that also has
+    the `change` in words.
+
     Args:
         stored: Settings as they were read from a JSON.
     """
     current = json.loads(json.dumps(settings))  # tuples are lists in a JSON
     for name in {**current, **stored}:
-        if stored.get(name) != current.get(name):
-            return f"{name} was {stored.get(name)}, is {current.get(name)}"
+        former, value = stored.get(name), current.get(name)
+        if former != value:
+            is_in_words = isinstance(value, dict)
+            return value["change"] if is_in_words else f"{name} was {former}, is {value}"
     return ""
 
 
