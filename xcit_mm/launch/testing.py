@@ -52,7 +52,7 @@ def evaluate(
     write_data_anew(cfg)
     check_checkpoint(weights)
     if not skip_checks:
-        stop_at_failure(check_test(copy.deepcopy(cfg), weights))
+        stop_at_failure(check_test(copy.deepcopy(cfg)))
     cfg.load_from = weights
     cfg.resume = False
     for name in ("train_dataloader", "train_cfg", "optim_wrapper", "param_scheduler"):
