@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
     Args:
-        argv: Command line after the name of the program, by default that of the process.
+        argv: Command line after the name of the program. Default: `sys.argv[1:]`.
     """
     argv = sys.argv[1:] if argv is None else argv
     command, *arguments = argv or ["--help"]

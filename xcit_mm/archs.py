@@ -51,7 +51,7 @@ def resolve_arch(arch: str | Mapping | None) -> Arch:
             `tokens_norm` is the value of the published architecture of this shape, or else True.
 
     Raises:
-        ValueError: If the name is missing or unknown, a field is missing, unknown or of a wrong
+        ValueError: If the name is missing or unknown, a field is missing, unknown or has a wrong
             value, or `num_heads` does not divide `embed_dim`.
     """
     if isinstance(arch, str) and arch in ARCHS:

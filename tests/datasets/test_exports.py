@@ -89,7 +89,7 @@ def test_objects_of_the_validation_that_are_of_no_class_are_counted(tmp_path):
         ("data.yaml", "0: date", "date", "mapping values"),
         ("labels/train/b.txt", "0 0.5", "2 0.5", "b.txt, line 1: '2 0.5"),
         ("labels/train/b.txt", "\n", " 0.9", "give a class of `names` and a box"),
-        ("labels/train/b.txt", "1.000000", "nan", "a polygon in parts of the image"),
+        ("labels/train/b.txt", "1.000000", "nan", "a polygon in fractions of the image"),
     ],
 )
 def test_what_a_data_yaml_or_its_labels_must_not_hold(file, old, new, message, tmp_path):
@@ -106,7 +106,7 @@ def test_what_a_data_yaml_or_its_labels_must_not_hold(file, old, new, message, t
     "old, new, message",
     [
         ("labels/val", "labels/valid", "no image for validation has an object"),
-        ("images/train/b.jpg", "images/train/b.heic", "has no photos of the labels b"),
+        ("images/train/b.jpg", "images/train/b.heic", "has no photos for the labels b"),
     ],
 )
 def test_labels_that_lack_their_photos_are_named(old, new, message, tmp_path):

@@ -115,7 +115,7 @@ def test_a_wrong_option_ends_before_tiles_are_cut(trained, scene, refused, folde
     """Tiles of a large raster take minutes."""
     monkeypatch.setattr(cutting, "cut_raster", lambda *_, **options: pytest.fail("cuts tiles"))
     options = "finetune", trained, *labelled(scene), "--cfg-options"
-    assert "no part of a run has the name max_iter" in refused(*options, "max_iter=9")
+    assert "a config has no setting max_iter" in refused(*options, "max_iter=9")
     assert not list(folder.glob("scene-tiles"))
 
 
@@ -125,7 +125,7 @@ def test_a_wrong_option_ends_before_tiles_are_cut(trained, scene, refused, folde
         (["{labels}", "--tile", 160, "--class-column", "kind"], "has no column kind, but class"),
         (["{labels}"], "--tile: the config has no raster = dict(tile=...)"),
         (["gone.gpkg", "--tile", 160], "gone.gpkg: No such file"),
-        (["{labels}", "--val", "val.json"], "--val: it is for a COCO json, and the data are a"),
+        (["{labels}", "--val", "val.json"], "--val: is only for a COCO json, but the data are a"),
     ],
 )
 def test_labels_that_do_not_fit_are_one_line_before_work(

@@ -65,7 +65,7 @@ ROAD = ("road", "circle", "square", "triangle", "star")
 def test_a_file_without_the_state_of_a_run_resumes_nothing(changes, shapes, refused):
     write_state(Path("state.pth"), **changes)
     error = refused("train", CONFIG, "--resume", "state.pth", *cfg_options(SEG, shapes, 4))
-    assert "holds no state of a run" in error
+    assert "only weights and no optimizer state: start a new run" in error
 
 
 def test_a_run_of_other_classes_is_not_resumed(shapes, refusal):
@@ -103,5 +103,5 @@ def test_a_complete_run_says_so_and_changes_nothing(length, shapes, capsys):
     options = cfg_options(SEG, shapes, length)
     assert main(["train", str(CONFIG), "--work-dir", "work", "--resume", *options]) == 0
     assert {path: path.stat().st_mtime_ns for path in Path("work").rglob("[!.]*")} == before
-    line = f"the run is complete: {state} is its end; a longer run starts from it by load_from"
+    line = f"the run is complete: {state} is its end; to train longer, start a new run from it"
     assert [line in text for text in capsys.readouterr().err.splitlines()] == [True]

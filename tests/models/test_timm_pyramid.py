@@ -120,7 +120,7 @@ def test_wrong_arguments_are_named_in_one_line(options, message):
     "name, tensor, message",
     [
         ("blocks.6.attn.qkv.weight", torch.ones(3), "unknown timm_model.blocks.6.attn"),
-        ("cls_token", torch.ones(1, 1, 9), r"cls_token of \(1, 1, 9\), not \(1, 1, 64\)"),
+        ("cls_token", torch.ones(1, 1, 9), r"cls_token with shape \(1, 1, 9\), not \(1, 1, 64\)"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused_and_changes_nothing(name, tensor, message, tmp_path):

@@ -11,7 +11,7 @@ DET = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes-quick.py"
 @pytest.mark.parametrize("key", ["lr", "optim_wraper.optimizer.lr", "max_iters"])
 def test_a_first_name_that_no_run_reads_is_refused(key):
     """Also that of a variable, whose value the parts of the config have copied."""
-    with pytest.raises(ValueError, match=f"cfg_options: no part of a run has the name {key}: "):
+    with pytest.raises(ValueError, match=f"cfg_options: a config has no setting {key}: "):
         read_config(DET, {key: 3})
 
 

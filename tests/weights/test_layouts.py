@@ -169,7 +169,7 @@ def test_training_file_gives_the_average_on_request(name, average):
         ({key: value.long() for key, value in SAVED.items()}, {}, "of torch.int64, not"),
         (SAVED | {NORM: torch.full((32,), torch.nan)}, {}, f"{NORM} with values .* not finite"),
         (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "unknown blocks.3.extra"),
-        (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} of \(33,\), not \(32,\)"),
+        (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} with shape \(33,\), not \(32,\)"),
         (SAVED | {"fpn1.0.bias": torch.ones(32)}, {}, "it has no fpn1.0.weight"),
         ([1, 2, 3], {}, "a list"),
     ],
@@ -183,7 +183,7 @@ def test_mismatch_raises_and_changes_nothing(saved, options, named, tmp_path):
 
 
 CLASSIFIER = "decode_head.conv_seg.weight"
-OTHER_CLASSES = r"conv_seg.weight of \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads=False"
+OTHER_CLASSES = r"conv_seg.weight with shape \(7, 8, 1, 1\), not \(5, 8, 1, 1\).*strict_heads=False"
 
 
 @pytest.mark.parametrize(

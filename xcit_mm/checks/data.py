@@ -10,7 +10,7 @@ from .segmentation import check_maps
 
 
 def check_data(split: ConfiguredSplit) -> Findings:
-    """Check that the files of a split exist, and their content in a known format."""
+    """Check that the files of a split exist, and check their content if the format is known."""
     for dataset in split.datasets:
         for finding in _check_dataset(dataset):
             yield finding._replace(text=f"{split.name}: {finding.text}")
@@ -26,11 +26,11 @@ def _check_dataset(dataset: ConfiguredData) -> Findings:
         return check_coco(dataset)
     if dataset.data_format == "maps":
         return check_maps(dataset)
-    return [note("", f"a {type(dataset.built).__name__} like this is not checked")]
+    return [note("", f"the content of this {type(dataset.built).__name__} is not checked")]
 
 
 def check_overlap(train: ConfiguredSplit, split: ConfiguredSplit) -> Findings:
-    """Compare the photos of a split with those of the training. Other checks report exceptions."""
+    """Compare the photos of a split with the training photos. Other checks report exceptions."""
     with suppress(Exception):
         trained = {path for dataset in train.datasets for path in dataset.list_photos()}
         photos = [path for dataset in split.datasets for path in dataset.list_photos()]

@@ -25,7 +25,7 @@ def diagnose(
 
     Args:
         config: A config of mmdet or mmseg, a model's name or a work folder.
-        cfg_options: Values that replace those of the config, by dotted key.
+        cfg_options: Values that replace values in the config, by dotted key.
         processes: Number of processes that will train.
 
     Yields:
@@ -55,7 +55,7 @@ def check_training(
 
     Args:
         names: The splits.
-        processes: Number of processes that train. Default: those of torchrun.
+        processes: Number of processes that train. Default: the number that torchrun started.
     """
     processes = processes or rank_and_size()[1]
     start = [

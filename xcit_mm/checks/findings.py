@@ -7,11 +7,11 @@ from ..utils.errors import preview, reason
 
 
 class Finding(NamedTuple):
-    """A line of the doctor.
+    """A line that the doctor prints.
 
     Attributes:
         level: 'ok', 'note' or 'FAIL'.
-        code: What docs/doctor.md explains, or '' for the message of a library.
+        code: The code in docs/doctor.md, or '' for the message of a library.
         text: What was found.
         fix: What to do, or ''.
     """

@@ -19,7 +19,7 @@ from .findings import Findings, fail, listed, note
 
 
 def check_batch(cfg: Config, processes: int) -> Findings:
-    """Check that the learning rate is for the number of images in a step."""
+    """Check that the learning rate fits the number of images in a step."""
     accumulated = (cfg.get("optim_wrapper") or {}).get("accumulative_counts", 1)
     scaling = cfg.get("auto_scale_lr") or {}
     batch = (cfg.get("train_dataloader") or {}).get("batch_size", 1) * processes * accumulated
@@ -41,10 +41,11 @@ def check_files_of_weights(cfg: Config) -> Findings:
 
 
 def check_sizes(cfg: Config, model: Any) -> Findings:
-    """Check that a segmentor sees sides that are multiples of 32, in tests and in training.
+    """Check that images for a segmentor have sides that are multiples of 32.
 
-    The coarsest map has a cell for each whole 32 pixels, and mmseg stretches the logits to the
-    image. The rest of a side shifts them, and a training on such sides learns the shift.
+    The coarsest feature map has one cell for each 32 pixels, and mmseg stretches the logits over
+    the image. If a side is no multiple of 32, they are shifted against the image, and a training
+    on such images learns the shift.
     """
     if not hasattr(model, "decode_head") or not isinstance(model.backbone, Pyramid):
         return
@@ -74,7 +75,7 @@ def check_sizes(cfg: Config, model: Any) -> Findings:
 
 
 def check_pixels(cfg: Config) -> Findings:
-    """Check that published weights get pixels as in their training."""
+    """Check that published weights get pixels that are normalised as in their training."""
     sources = f"{(cfg.model.get('backbone') or {}).get('init_cfg')} {cfg.get('load_from')}"
     if "xcit://" not in sources or not cfg.get("test_dataloader") or not has_pyramid(cfg):
         return

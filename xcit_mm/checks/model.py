@@ -94,9 +94,9 @@ def check_feature_maps(model: Any, must_train_all: bool = False) -> Findings:
 
 
 def _check_gradients(backbone: Pyramid, maps: dict[str, Tensor], read: list[Tensor]) -> Findings:
-    """Check that each level with parameters, and the last level, has a gradient from the heads.
+    """Check that the heads give a gradient to each level with parameters, and to the last level.
 
-    Without the last level the last blocks would have none.
+    If the last level had no gradient, the last blocks would have none.
     """
     total: Any = sum(feature_map.sum() for feature_map in read)
     gradients = torch.autograd.grad(total, list(maps.values()), allow_unused=True)
@@ -107,7 +107,7 @@ def _check_gradients(backbone: Pyramid, maps: dict[str, Tensor], read: list[Tens
         if not any(is_read[number:]) or (has_parameters and not is_read[number]):
             unread.append(name)
     if unread:
-        problem = f"no head trains {', '.join(unread)} of the backbone: several processes stop"
+        problem = f"no head trains {', '.join(unread)}: several processes would stop"
         fix = f"leave levels that no head reads out of model.backbone.strides={backbone.strides}"
         yield note("", problem, fix)
 

@@ -19,7 +19,7 @@ _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}  # their steps do not change labels
 
 
 class ConfiguredData:
-    """A data set of a config.
+    """A data set in a config.
 
     Attributes:
         split: The split that it belongs to.
@@ -76,7 +76,7 @@ class ConfiguredData:
 
     @cached_property
     def coco(self) -> CocoFile:
-        """Its json. Raises as `read_coco`."""
+        """The content of its json. Raises the errors of `read_coco`."""
         return read_coco(Path(self.json_path))
 
     def list_photos(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class ConfiguredData:
 
 
 class ConfiguredSplit:
-    """A split of a config: 'train', 'val' or 'test'.
+    """A split in a config: 'train', 'val' or 'test'.
 
     Attributes:
         heads: The heads of the model that predict its classes, by name.
@@ -114,7 +114,7 @@ class ConfiguredSplit:
 
     @cached_property
     def datasets(self) -> list[ConfiguredData]:
-        """Its data sets of mmengine, without wrappers. Raises as a library for a wrong option."""
+        """Its data sets, without wrappers. Raises a library's error for a wrong option."""
         return [
             ConfiguredData(options, self)
             for options in data_sets(self._cfg, self.name)

@@ -46,7 +46,7 @@ def check_maps(dataset: ConfiguredData) -> Findings:
 
 
 def _find_labels(dataset: ConfiguredData, paths: list[str]) -> _MapsOfLabels:
-    """Return the maps in which each label occurs, as mmseg trains it."""
+    """Return for each label, as mmseg trains it, the maps in which it occurs."""
     maps = defaultdict(list)
     for path, values in zip(paths, read_all(_read_values, paths), strict=True):
         for label in {_trained_label(value, dataset.built) for value in values}:
@@ -60,7 +60,7 @@ def _read_values(file: BinaryIO) -> list[int]:
 
 
 def _trained_label(value: int, built: Any) -> int:
-    """Return the label that mmseg makes of a map's value. Values below 0 or above 8 bits stay."""
+    """Return the label that mmseg makes from a map's value. Values below 0 or above 8 bits stay."""
     if not 0 <= value <= IGNORED:
         return IGNORED if value == 65535 else value
     if built.reduce_zero_label:

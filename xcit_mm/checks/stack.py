@@ -56,7 +56,7 @@ def describe_distributions() -> str:
 def describe_version(name: str) -> str:
     """Return the version of a module, or raise ImportError if it is too old.
 
-    mmdet and mmseg raise one for another mmcv.
+    mmdet and mmseg raise an ImportError themselves if they do not fit the installed mmcv.
     """
     if name in OPTIONAL and importlib.util.find_spec(name) is None:
         return f"{name} is not installed"
@@ -70,14 +70,14 @@ def describe_version(name: str) -> str:
 
 
 def describe_package() -> str:
-    """Import the models of the installed libraries, and say whether mmcv is compiled."""
+    """Import the models of the installed libraries, and describe whether mmcv is compiled."""
     for name in filter(importlib.util.find_spec, OPTIONAL):
         importlib.import_module(f"{name}.models")
     return f"xcit_mm {__version__}, mmcv.ops {'compiled' if is_compiled() else 'ours'}"
 
 
 def describe_device() -> str:
-    """Say where mmengine trains, after an operator of mmcv has run there."""
+    """Run an operator of mmcv on the device where mmengine trains, and return its name."""
     from mmcv.ops import nms  # a mmcv that was compiled for another torch has none
 
     device = get_device()

@@ -121,26 +121,26 @@ RASTER = (*TILES, *COLUMNS, "--aoi", "--bands", "--bounds", "--nodata")
 
 
 def add_options(parser: "argparse._ActionsContainer", names: Iterable[str]) -> None:
-    """Add shared options to a parser, or to a group of one."""
+    """Add shared options to a parser, or to a group of options in a parser."""
     for name in names:
         parser.add_argument(name, **_OPTIONS[name])
 
 
 def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Remove the values of some options from those of a command, and return them."""
+    """Remove the values of some options from all options of a command, and return them."""
     keys = [_OPTIONS.get(name, {}).get("dest", name[2:].replace("-", "_")) for name in names]
     return {key: options.pop(key) for key in keys}
 
 
 def choose_checkpoint(option: str | None, following: str | None) -> str | None:
-    """Return the checkpoint that is given by its option or after the model."""
+    """Return the checkpoint from `--checkpoint`, or the one that follows the model."""
     if option and following:
         raise ArgumentError("checkpoint", f"{following} is given too: leave one of them out")
     return option or following
 
 
 def check_order(command: str, model: str, others: Sequence[str]) -> None:
-    """Raise ArgumentError if the model comes after what it predicts, before anything is loaded."""
+    """Raise ArgumentError if the model does not come first, before a model is loaded in vain."""
     models = [other for other in others if _is_model(other)]
     if models and not _is_model(model):
         fix = f"xcit-mm {command} {models[0]} {model}"

@@ -46,7 +46,7 @@ def predict(
         LabelFile(labels, **columns).check(raster)
     for name, value in columns.items():
         if labels is None and value is not None:
-            raise ArgumentError(name, f"{value} is for labels: give them too")
+            raise ArgumentError(name, f"{value} is only for labels: give labels too")
     predictor = Predictor.from_pretrained(model, checkpoint, **take(options, PREDICTOR))
     predict_raster(predictor, raster, out, **options)
     if not is_first():

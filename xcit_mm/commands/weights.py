@@ -26,7 +26,7 @@ def list_names() -> None:
 
 
 def inspect(file: str) -> None:
-    """Print a table of each model of a file."""
+    """Print a table for each model in a file."""
     checkpoint = load_checkpoint(file)
     for prefix in list_prefixes(checkpoint) or [""]:
         weights = parse_checkpoint(checkpoint, prefix=prefix)

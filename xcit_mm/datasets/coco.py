@@ -58,7 +58,7 @@ class Annotation(Struct, gc=False):
 
 
 class CocoFile(Struct):
-    """The content of a file. A list of images to predict needs nothing else."""
+    """The content of a COCO json. A list of images to predict needs only `images`."""
 
     images: list[CocoImage]
     categories: list[Category] = []
@@ -66,7 +66,7 @@ class CocoFile(Struct):
 
 
 def read_coco(path: Path) -> CocoFile:
-    """Read a file.
+    """Read a COCO json.
 
     Raises:
         ValueError: If the file does not match the schema, an id or name of an image or category
@@ -76,7 +76,7 @@ def read_coco(path: Path) -> CocoFile:
     try:
         coco = msgspec.json.decode(path.read_bytes(), type=CocoFile)
     except ValueError as error:  # of the schema, of json, or of UTF-8
-        fix = ": docs/your-own-data.md#coco adds it" if "area`" in str(error) else ""
+        fix = ": docs/your-own-data.md#coco shows how to add it" if "area`" in str(error) else ""
         raise ValueError(f"{path}: {error}{fix}") from None
     for noun, entries in (("images", coco.images), ("categories", coco.categories)):
         check_unique((entry.id for entry in entries), f"{path}: two {noun} have the id")
@@ -86,7 +86,7 @@ def read_coco(path: Path) -> CocoFile:
     category_ids = {category.id for category in coco.categories}
     for number, entry in enumerate(coco.annotations):
         if entry.image_id not in image_ids or entry.category_id not in category_ids:
-            raise ValueError(f"{path}: no such image or category - at `$.annotations[{number}]`")
+            raise ValueError(f"{path}: unknown image or category - at `$.annotations[{number}]`")
     return coco
 
 
@@ -107,7 +107,7 @@ def write_coco(
 
 
 def check_unique(values: Iterable[Hashable], problem: str) -> None:
-    """Raise ValueError with `problem` and the first value that occurs twice, if any does."""
+    """Raise ValueError with `problem` and the first value that occurs twice, if there is one."""
     seen: set[Hashable] = set()
     for value in values:
         if value in seen:
@@ -116,7 +116,7 @@ def check_unique(values: Iterable[Hashable], problem: str) -> None:
 
 
 def from_corners(boxes: Any) -> np.ndarray:
-    """Convert boxes (n, 4) of left, top, right and bottom into COCO's boxes."""
+    """Convert boxes (n, 4) from left, top, right, bottom to COCO's left, top, width, height."""
     left, top, right, bottom = np.asarray(boxes).reshape(-1, 4).T
     return np.stack([left, top, right - left, bottom - top], axis=1)
 

@@ -87,7 +87,7 @@ def arguments_of(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
     """Return the arguments with which mmdet or mmseg reads 'train' and, if there is one, 'val'.
 
     Args:
-        folder: Of `train.json` and `val.json`. Images of objects have paths relative to it.
+        folder: The folder with `train.json` and `val.json`. Their images have paths relative to it.
     """
     arguments: dict[str, dict[str, Any]] = {}
     for name, split in (("train", dataset.train), ("val", dataset.val)):

@@ -17,7 +17,7 @@ def read(folder: Path) -> Dataset:
     """List the images and maps in a folder, and raise the errors of `read_dataset`."""
     names = folder / "classes.txt"
     if not names.exists():
-        raise FileNotFoundError(f"no {names}: {PAGE} shows the folder of maps")
+        raise FileNotFoundError(f"no {names}: {PAGE} shows what belongs in the folder")
     classes = read_text(names).rstrip().splitlines()
     if len(classes) < 2 or "" in classes:
         raise ValueError(f"{names}: expected at least two names, one on each line")
@@ -34,7 +34,7 @@ def _read_split(folder: Path, split: str) -> Maps:
     photos = [path for path in image_folder.rglob("[!.]*") if path.suffix.lower() in PHOTO_SUFFIXES]
     if not photos:
         problem = f"{image_folder} is missing or has no images"
-        raise FileNotFoundError(f"{problem}: {PAGE} shows the folder of maps")
+        raise FileNotFoundError(f"{problem}: {PAGE} shows what belongs in the folder")
     suffixes = sorted({path.suffix for path in photos})
     if len(suffixes) > 1:
         raise ValueError(f"{image_folder}: expected images of one suffix, found {suffixes}")
@@ -42,7 +42,7 @@ def _read_split(folder: Path, split: str) -> Maps:
     maps = {path.relative_to(map_folder).with_suffix("") for path in map_folder.rglob("[!.]*.png")}
     alone = sorted(images ^ maps)
     if alone:
-        problem = f"{image_folder} and *.png in {map_folder}: without a partner are"
+        problem = f"{image_folder} and *.png in {map_folder}: no partner for"
         raise FileNotFoundError(f"{problem} {preview(alone)}")
     folders = dict(img_path=str(image_folder), seg_map_path=str(map_folder))
     return Maps(dict(data_prefix=folders, img_suffix=suffixes[0]), sorted(images))

@@ -43,7 +43,7 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     data = source.data
     for name in ("val", "images", "val_images"):
         if getattr(source, name) and data.suffix != ".json":
-            raise ArgumentError(name, f"it is for a COCO json, and the data are {data}")
+            raise ArgumentError(name, f"is only for a COCO json, but the data are {data}")
     if not is_detector:
         return maps.read(data)
     val = None
@@ -70,7 +70,7 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
 def dataset_of_objects(
     train: CocoFile, val: CocoFile | None, order: Sequence[str], val_name: object = "the validation"
 ) -> Dataset:
-    """Make a data set from objects. Its classes are the categories that have some in the training.
+    """Make a data set from objects. Its classes are the categories with objects in the training.
 
     Args:
         order: As in `read_dataset`.
@@ -94,7 +94,7 @@ def dataset_of_objects(
 
 
 def _read_objects(path: Path, folder: Path | None) -> CocoFile:
-    """Read a COCO json, and give its images their paths as names."""
+    """Read a COCO json, and replace the names of its images with their paths."""
     coco = read_coco(path)
     for image in coco.images:
         image.file_name = os.path.join(folder or path.parent, image.file_name)

@@ -65,7 +65,7 @@ def _list_photos(path: Path, root: str, source: str) -> list[Path]:
         return [found / name for name in below if name.lower().endswith(PHOTO_SUFFIXES)]
     photos = []
     for line in filter(None, map(str.strip, read_text(found).split("\n"))):
-        names = (line, line.removeprefix("data/"))  # which CVAT's archive lacks
+        names = (line, line.removeprefix("data/"))  # CVAT's archive has no such folder
         photos.append(_find_first(found, [found.parent / name for name in names]))
     return photos
 
@@ -75,7 +75,7 @@ def _find_first(named_in: Path, paths: list[Path]) -> Path:
         if path.exists():
             return path
     fix = ": write / in place of Windows' \\" if "\\" in paths[0].as_posix() else ""
-    raise FileNotFoundError(f"{named_in}: no {paths[0]}{fix}")
+    raise FileNotFoundError(f"{named_in}: {paths[0]} does not exist{fix}")
 
 
 def _label_path(photo: Path) -> Path:
@@ -90,7 +90,7 @@ def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
         there = {path.stem for path in folder.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES}
         alone = sorted(labelled - there - {"classes"})  # names, which some tools write there
         if alone:
-            raise ValueError(f"{folder} has no photos of the labels {preview(alone)}")
+            raise ValueError(f"{folder} has no photos for the labels {preview(alone)}")
     images = []
     annotations = []
     for number, (photo, header) in enumerate(zip(photos, read_headers(photos), strict=True)):
@@ -112,7 +112,7 @@ def _read_object(line: str, image: CocoImage, names: dict[int, str]) -> Annotati
     category, *values = map(float, line.split())
     are_parts = all(-0.01 <= value <= 1.01 for value in values)  # but for rounding
     if category not in names or len(values) < 4 or len(values) % 2 or not are_parts:
-        raise ValueError("give a class of `names` and a box or a polygon in parts of the image")
+        raise ValueError("give a class of `names` and a box or a polygon in fractions of the image")
     points = np.array(values).reshape(-1, 2) * (image.width, image.height)
     if len(points) == 2:
         centre, sides = points

@@ -41,11 +41,11 @@ def compare(path: Path, model: Any) -> float:
 def largest_deviation(run: Callable[[Tensor], Arrays], model: Any, channels: int) -> float:
     """Compare what a function returns for noise with what mmdet or mmseg predict.
 
-    The objects of a detector are compared at any score, the logits of a segmentor as those of whole
-    images.
+    A detector's objects are compared whatever their score is, a segmentor's logits with those for
+    whole images.
 
     Args:
-        run: Returns the outputs of a file, by name, for normalised images (B, C, H, W).
+        run: Function that returns a file's outputs, by name, for normalised images (B, C, H, W).
         model: The model of mmdet or mmseg. A detector predicts objects of any score from now on.
         channels: Number of channels of the images.
 

@@ -23,7 +23,8 @@ class ExportableDetector(nn.Module):
 
     Attributes:
         outputs: Names of the outputs.
-        score_thr: A detection exceeds this score, (1, 1). It is a buffer, so that a file names it.
+        score_thr: Detections have higher scores than this, (1, 1). It is a buffer, so that a file
+            has a name for it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -88,7 +89,7 @@ def _of_class(outputs: Tensor, labels: Tensor) -> Tensor:
 def _pool(extractor: Any, maps: tuple[Tensor, ...], boxes: Tensor, images: Tensor) -> Tensor:
     """Pool features (n, C, size, size) of boxes (n, 4) in images (n,).
 
-    Each box is pooled from the level that mmdet chooses by its size.
+    Each box is pooled from the level that mmdet chooses by the size of the box.
     """
     layers = extractor.roi_layers
     rois = F.pad(boxes, (1, 0))  # mmdet puts the image's index before the box

@@ -70,7 +70,7 @@ def export(model: str | Path, out: str | Path, *, checkpoint: str | Path | None 
         try:
             with atomic_path(out) as path:
                 _write_onnx(module, path, channels, facts)
-                say("compare ...")
+                say("compare with torch ...")
                 return compare(path, trained)
         except Exception as error:  # exporters and runtimes raise nearly anything
             raise RuntimeError(f"the file is not written: {reason(error)[:300]}") from error

@@ -77,7 +77,7 @@ class Model:
     """A detector or segmentor in an ONNX file.
 
     Args:
-        path: File of `xcit-mm export`.
+        path: File that `xcit-mm export` wrote.
         options: Arguments of `onnxruntime.InferenceSession`, such as `providers`.
 
     Raises:

@@ -64,21 +64,21 @@ def finetune(
     cfg_options: Mapping[str, Any] | None = None,
     skip_checks: bool = False,
 ) -> Path:
-    """Fine-tune a detector or a segmentor on own data.
+    """Fine-tune a detector or a segmentor on your own data.
 
-    The config of the training is written first, for you to read, edit and train again by `train`.
-    Then the run is checked and trained. If a check fails, nothing is written.
+    The function writes a config first, which you can edit and train again with `train`. Then it
+    checks the run and trains it. If a check fails, nothing is written.
 
-    A detector with masks becomes one without if no annotation has a mask.
+    If no annotation has a mask, a detector with masks is trained to find boxes only.
 
     Args:
         model: A published model's name, a work folder, or a config.
         data: A COCO json, a data.yaml of YOLO, a folder of images and segmentation maps, or, with
             `labels`, a raster that GDAL reads.
-        checkpoint: Weights to start from. Default: those of the model.
-        val: The COCO json of the validation. Default: none.
-        images: Folder of the images of a COCO json. Default: that of the json.
-        val_images: Folder of the images of `val`. Default: `images`.
+        checkpoint: Weights to start from. Default: the model's own.
+        val: The COCO json for the validation. Default: none.
+        images: Folder with the images in a COCO json. Default: the folder of the json.
+        val_images: Folder with the images in `val`. Default: `images`.
         boxes: Whether to train boxes only, with a model that could predict masks.
         labels: Polygons of the raster's objects or classes: a vector file, or a GeoDataFrame.
         class_column: Column of the labels' classes. Default: `class`.
@@ -94,13 +94,13 @@ def finetune(
         bands: Numbers of the raster's bands, from 1. Default: the first three.
         bounds: Values that become 0 and 255: a pair, or a pair for each band. Default: those of the
             8 bits of a raster.
-        nodata: The value of pixels without data. Default: as the raster says.
+        nodata: The value of pixels without data. Default: what the raster declares.
         config: The config to write. Default: the name of the data, in the current folder.
         overwrite: Whether to replace an existing config, and the tiles of a raster.
         work_dir: Folder of the run. Default: `work_dirs/NAME_OF_CONFIG`.
         amp: Whether to train in mixed precision.
         auto_scale_lr: Whether to scale the learning rate to the batch size.
-        cfg_options: Values that replace those of the config, by dotted key.
+        cfg_options: Values that replace values in the config, by dotted key.
         skip_checks: Whether to start without checks.
 
     Returns:
@@ -182,7 +182,7 @@ def finetune(
 
 
 def _refuse(options: Mapping[str, Any], problem: str) -> None:
-    """Raise ArgumentError for the first option that is given."""
+    """Raise ArgumentError for the first of these options that the user has set."""
     for name, value in options.items():
         if value is not None:
             raise ArgumentError(name, problem)
@@ -218,7 +218,7 @@ def _use_photos(
     dataset = read_dataset(source, cfg.default_scope == "mmdet", configured_classes(cfg) or ())
     values = adapt(cfg, dataset, boxes)
     adapt_to_photos(values, cfg, dataset)
-    # With all keys, since mmengine keeps those of the base.
+    # With all keys, since mmengine keeps the keys of the base.
     files = {name: file and str(file) for name, file in vars(source).items()}
     values["source"] = dict(files, folder=str(folder))
     write_dataset(dataset, folder)

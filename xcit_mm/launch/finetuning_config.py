@@ -127,7 +127,8 @@ def _load_objects(pipelines: list[Any], has_masks: bool) -> None:
 def _pad_to_cells(model: dict[str, Any]) -> None:
     """Let a segmentor pad images to whole cells of its coarsest feature map.
 
-    mmseg misplaces the map of an image of another size. It takes either a size or a divisor.
+    For other sizes, mmseg shifts the map against the image. Its preprocessor takes either a size
+    or a divisor.
     """
     preprocessor = model["data_preprocessor"]
     preprocessor["seg_pad_val"] = IGNORED
@@ -138,7 +139,7 @@ def _pad_to_cells(model: dict[str, Any]) -> None:
 
 
 def _set_classes(heads: list[Any], classes: int) -> None:
-    """Set the number of classes in heads. Raise ValueError if none has it."""
+    """Set the number of classes in all heads, or raise ValueError if no head has one."""
     has_classes = False
     for part in iter_parts(heads):
         for key in {"num_classes", "num_things_classes"} & part.keys():
@@ -154,7 +155,7 @@ def _set_classes(heads: list[Any], classes: int) -> None:
 def adapt_to_photos(values: dict[str, Any], cfg: Config, dataset: Dataset) -> None:
     """Add the size at which the model sees photos to the values from `adapt`.
 
-    Of the training photos, at most a hundred are asked.
+    It is estimated from at most a hundred of the training photos.
     """
     step = math.ceil(len(dataset.train.images) / 100)
     if isinstance(dataset.train, CocoFile):
@@ -185,8 +186,8 @@ def _median_scale(cfg: Config, sizes: Sequence[tuple[int, int]]) -> float | None
 def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
     """Adapt the values from `adapt` to tiles of a raster.
 
-    The model takes the bands of the tiles. What a tile's edge leaves of an object counts neither
-    as an object nor as background, if it is a small part.
+    The model takes the bands of the tiles. If a tile shows only a small part of an object, this
+    part counts neither as an object nor as background.
     """
     tile = tiles.settings["tile"]
     values["raster"] = tiles.settings
@@ -234,7 +235,7 @@ def adapt_to_whole(values: dict[str, Any]) -> None:
 def write_config(
     config: Path, cfg: Config, dataset: Dataset, folder: Path, values: dict[str, Any]
 ) -> None:
-    """Write the config of a fine-tuning of 12 epochs, at least 1000 iterations.
+    """Write the config for a fine-tuning of 12 epochs, but at least 1000 iterations.
 
     Args:
         cfg: The model's own config, with its checkpoint as `load_from`.

@@ -22,7 +22,7 @@ _PHOTOS = 4
 
 
 def report(work_dir: Path, cfg: Config) -> None:
-    """Say where the checkpoint of a training is, and after a fine-tuning the drawings of photos."""
+    """Print where the checkpoint is, and after a fine-tuning where the drawings of photos are."""
     checkpoint = find_in(work_dir).checkpoint
     if checkpoint and cfg.get("source"):
         drawings = work_dir / "predictions"
@@ -36,7 +36,7 @@ def report(work_dir: Path, cfg: Config) -> None:
 
 
 def _draw_photos(cfg: Config, checkpoint: str, folder: Path) -> None:
-    """Draw some photos of the test set, with labels at the left and predictions at the right."""
+    """Draw some photos from the test set, with labels on the left and predictions on the right."""
     predictor = Predictor.from_pretrained(cfg.filename, checkpoint)
     dataset = DATASETS.build(tested_dataset(cfg))
     folder.mkdir(exist_ok=True)

@@ -69,7 +69,7 @@ def write_data_anew(cfg: Config) -> None:
 
 
 def stop_at_failure(findings: Iterable[Finding]) -> None:
-    """Say the notes of checks, and raise ValueError for the first failure.
+    """Print the notes of the checks, and raise ValueError at the first failure.
 
     Only the first process checks. The others wait for it in mmengine.
     """
@@ -95,9 +95,9 @@ def build_runner(cfg: Config) -> Runner:
 
 
 def _only_counts_masks(cfg: Config) -> bool:
-    """Return whether only CocoMetric uses the predicted masks: no hook draws them or may read them.
+    """Return whether CocoMetric alone uses the predicted masks, because no hook can read them.
 
-    If so, they need not be tensors of full size, which take 4.8 GB for 100 objects in a photo of
+    Then they need not be tensors of full size, which take 4.8 GB for 100 objects in a photo of
     8000 x 6000 pixels.
     """
     metrics = evaluators(cfg, "val") + evaluators(cfg, "test")
@@ -112,7 +112,7 @@ def _only_counts_masks(cfg: Config) -> bool:
 class QuietRunner(Runner):
     """A Runner that shows only warnings, errors and lines of this package on the screen.
 
-    Its learning rates are scaled by the images of a step, over which gradients accumulate.
+    It scales learning rates by the number of images for which gradients accumulate in a step.
     """
 
     def build_logger(self, *args: Any, **options: Any) -> MMLogger:
@@ -136,7 +136,7 @@ class QuietRunner(Runner):
         super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def dump_config(self) -> None:
-        """Write nothing before the first checkpoint: a folder has the config of its checkpoints."""
+        """Write nothing before the first checkpoint, so that config and checkpoints match."""
 
     def save_checkpoint(self, *args: Any, **options: Any) -> None:
         super().save_checkpoint(*args, **options)

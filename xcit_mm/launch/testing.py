@@ -26,10 +26,10 @@ def evaluate(
 
     Args:
         model: A published model's name, a work folder, or a config.
-        checkpoint: A path, URL or `xcit://NAME`. Default: that of the model, of a work folder the
-            best or the last. A config alone has none.
-        work_dir: Folder of the log. Default: that of the config, or `work_dirs/NAME`.
-        cfg_options: Values that replace those of the config, by dotted key.
+        checkpoint: A path, URL or `xcit://NAME`. Default: the model's own. In a work folder this
+            is the best one, or else the last. A config alone has none.
+        work_dir: Folder for the log. Default: `work_dir` of the config, or `work_dirs/NAME`.
+        cfg_options: Values that replace values in the config, by dotted key.
         launcher: 'pytorch' if torchrun has started this process.
         skip_checks: Whether to start without checks.
 

@@ -40,16 +40,16 @@ def train(
     """Train a config of mmdet, mmseg or mmpretrain.
 
     The run is checked first, as by `diagnose`: a failed check raises before anything is written.
-    Of a config that `finetune` wrote, the user's labels are read again, so that corrections count.
+    If `finetune` wrote the config, the user's labels are read again, so that corrections count.
 
     Args:
         config: Path of a config, a model's name, or a work folder.
         resume: Whether to continue from the last checkpoint of the work folder, or the path or URL
             of the checkpoint to continue from. Without a checkpoint the run starts.
-        work_dir: Folder of the run. Default: that of the config, or `work_dirs/NAME`.
+        work_dir: Folder of the run. Default: `work_dir` of the config, or `work_dirs/NAME`.
         amp: Whether to train in mixed precision.
         auto_scale_lr: Whether to scale the learning rate to the batch size.
-        cfg_options: Values that replace those of the config, by dotted key.
+        cfg_options: Values that replace values in the config, by dotted key.
         launcher: 'pytorch' if torchrun has started this process.
         skip_checks: Whether to start without checks.
 
@@ -77,7 +77,7 @@ def train(
         if resume is True:
             checkpoint = last_checkpoint(folder)
         if checkpoint and is_complete(checkpoint):
-            fix = "a longer run starts from it by load_from, see docs/recipes.md"
+            fix = "to train longer, start a new run from it, see docs/recipes.md"
             say(f"the run is complete: {checkpoint} is its end; {fix}")
             return folder
         if not checkpoint:
@@ -94,7 +94,7 @@ def check_is_new(work_dir: Path) -> None:
 
 
 def is_complete(checkpoint: str) -> bool:
-    """Return whether the checkpoint from which a run resumes is at its end.
+    """Return whether a run that resumes from a checkpoint has nothing left to train.
 
     `ResumableCheckpointHook` and `StrictLoadHook` compare its schedule and classes with the config.
 
@@ -107,8 +107,8 @@ def is_complete(checkpoint: str) -> bool:
     keys = set(state) if isinstance(state, Mapping) else set()
     # mmengine would run the text `config` of mmcv 1.
     if not {"message_hub", "optimizer"} <= keys or "config" in meta_of(state):
-        problem = "it holds no state of a run, as best checkpoints and published weights"
-        raise ValueError(f"cannot resume from {checkpoint}: {problem}: start from it by load_from")
+        problem = f"cannot resume from {checkpoint}, which has only weights and no optimizer state"
+        raise ValueError(f"{problem}: start a new run from it, with load_from in the config")
     info = state["message_hub"].get("runtime_info") or {}
     return state["meta"]["iter"] >= info.get("max_iters", math.inf)
 
@@ -116,10 +116,10 @@ def is_complete(checkpoint: str) -> bool:
 def prepare(
     cfg: Config, checkpoint: str | None, amp: bool, auto_scale_lr: bool, skip_checks: bool
 ) -> Runner:
-    """Check a training, and build its Runner from a config that is changed as `train` was called.
+    """Change a config by the arguments of `train`, check the training, and build its Runner.
 
     Args:
-        checkpoint: The checkpoint from which the run resumes, or None if it starts.
+        checkpoint: The checkpoint from which the run resumes, or None for a new run.
     """
     change_training(cfg, amp, auto_scale_lr)
     cfg.resume = checkpoint is not None
@@ -135,7 +135,7 @@ def prepare(
 
 
 def run(runner: Runner) -> None:
-    """Train, and say where the results are."""
+    """Train, and print where the results are."""
     runner.register_hook(TerminationHook())
     with restored_signal(), print_into_log(runner), load_files_by(load_checkpoint):
         runner.train()
@@ -147,7 +147,7 @@ def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
     """Change a config by arguments of `train`.
 
     Raises:
-        ArgumentError: If its optimizer wrapper has a precision of its own.
+        ArgumentError: If the config's optimizer wrapper sets a precision itself.
         ValueError: If its model does not train in float16. Heads of MaskFormer divide the loss of
             masks by the number of masks times that of points.
     """
@@ -155,7 +155,7 @@ def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
     wrapper.setdefault("type", "OptimWrapper")
     name = type_name(wrapper)
     if amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
-        problem = f"optim_wrapper.type={wrapper['type']} has a precision of its own"
+        problem = f"optim_wrapper.type={wrapper['type']} sets the precision itself: leave this out"
         raise ArgumentError("amp", problem)
     if amp or name == "AmpOptimWrapper":
         is_on_cpu = get_device() == "cpu"  # in bfloat16

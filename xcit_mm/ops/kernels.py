@@ -13,7 +13,7 @@ def raise_missing(name: str, *args: object, **options: object) -> NoReturn:
     """Raise NotImplementedError in place of the operator `name`, with any arguments."""
     source = "torchvision or a compiled mmcv" if "deform_conv" in name else "a compiled mmcv"
     raise NotImplementedError(
-        f"mmcv's operator {name} is missing: {source} brings it, see docs/install.md"
+        f"mmcv's operator {name} is missing: install {source}, see docs/install.md"
     )
 
 
@@ -33,7 +33,7 @@ def write_gradients(
     grad_output: Tensor,
     targets: Sequence[Tensor],
 ) -> None:
-    """Write the gradients of a function by its inputs into `targets`."""
+    """Write the gradients of a function with respect to its inputs into `targets`."""
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
     with torch.enable_grad():
         grads = torch.autograd.grad(function(*leaves), leaves, grad_output)

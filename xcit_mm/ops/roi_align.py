@@ -123,10 +123,10 @@ def roi_align(maps: Tensor, rois: Tensor, sampling: Sampling) -> Tensor:
         sampling: Bins and their samples.
 
     Returns:
-        (n, C, rows, columns) in the type of `maps`. An empty RoI has zeros.
+        (n, C, rows, columns) in the type of `maps`. An empty RoI gives zeros.
 
     Raises:
-        ValueError: If a RoI is not finite, is not of an image of the batch, is much larger than an
+        ValueError: If a RoI is not finite, belongs to no image of the batch, is much larger than an
             image or, where `sampling.aligned` is true, ends before it begins.
     """
     channels = maps.shape[1]

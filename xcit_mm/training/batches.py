@@ -33,7 +33,7 @@ def seed_generators(*numbers: int) -> None:
 class SeededDataset(Dataset):
     """A data set whose random numbers depend on a seed and the position of a sample in the run.
 
-    They do not depend on the worker. All attributes are those of the original data set.
+    The random numbers do not depend on the worker. It has all attributes of the data set.
     """
 
     def __init__(self, dataset: Any, seed: tuple[int, ...]) -> None:
@@ -176,7 +176,7 @@ class NumberedIterLoop(IterBasedTrainLoop):
 
 def _number_batches(loop: Any, endless: bool) -> tuple[int, int]:
     """Give a loop a loader of numbered batches, and return the run's seed and the rank."""
-    seeds = [loop.runner.seed]  # after a resume that of the checkpoint
+    seeds = [loop.runner.seed]  # after a resume the checkpoint's
     broadcast_object_list(seeds)  # with diff_rank_seed every process has its own
     seed = (seeds[0], rank_and_size()[0])
     config = train_dataloader_config(loop.runner)
@@ -190,8 +190,8 @@ _NUMBERED_LOOPS = {EpochBasedTrainLoop: NumberedEpochLoop, IterBasedTrainLoop: N
 def use_numbered_loop(runner: Runner) -> None:
     """Let the training loop of a runner number its batches.
 
-    This must come before the loop runs. A line says so if it cannot be done, because the loop is
-    of a class of its own, or the loader is not built from a config.
+    This must come before the loop runs. It is not possible if the loop has a class of its own, or
+    if the loader is not built from a config. A message then says so.
     """
     loop = runner.train_loop
     if isinstance(train_dataloader_config(runner), Mapping) and type(loop) in _NUMBERED_LOOPS:

@@ -25,7 +25,7 @@ class CPUAmpOptimWrapper(OptimWrapper):
         self, loss_scale: Any = None, dtype: str | torch.dtype | None = None, **kwargs: Any
     ) -> None:
         if dtype not in (None, "bfloat16", torch.bfloat16):
-            fix = "a CPU trains in mixed precision in bfloat16: leave dtype out"
+            fix = "a CPU has mixed precision in bfloat16 only, so leave dtype out"
             raise ValueError(f"optim_wrapper.{dtype=}: {fix}")
         super().__init__(**kwargs)
         self._prepared_model: nn.Module | None = None

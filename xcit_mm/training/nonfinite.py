@@ -39,7 +39,7 @@ class NonFiniteHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         if not keeps_step_hooks() and runner.cfg.get("compile"):
-            problem = f"torch {torch.__version__} lets compile switch off the check of gradients"
+            problem = f"torch {torch.__version__} does not check gradients of compiled models"
             raise ValueError(f"{problem}: set compile=False, or take torch 2.3 or newer")
         self._runner: Any = runner
         optimizer = getattr(runner.optim_wrapper, "optimizer", None)

@@ -83,13 +83,13 @@ class ResumableCheckpointHook(CheckpointHook):
             parameters[name].grad = gradient.to(parameters[name].device) * _loss_scale(runner)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float]) -> None:
-        """Save the best checkpoint. A score of -1 means that nothing was to be found."""
+        """Save the best checkpoint. A score of -1 means that there was nothing to find."""
         super().after_val_epoch(
             runner, {name: None if score == -1 else score for name, score in metrics.items()}
         )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Add gradients that accumulate, or raise FloatingPointError at non-finite weights."""
+        """Add accumulated gradients to the checkpoint, and refuse weights that are not finite."""
         for name, value in checkpoint["state_dict"].items():
             if not is_finite(value):
                 problem = f"iteration {runner.iter}: {name} is not finite"

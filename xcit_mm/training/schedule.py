@@ -15,9 +15,9 @@ _FREE = ("train_cfg.val_interval", *_PRECISION)
 
 
 def check_schedule(cfg: Config, checkpoint: Mapping[str, Any]) -> None:
-    """Compare the schedule of a config with that of the config in a checkpoint, if it has one.
+    """Compare the schedule in a config with the schedule in a checkpoint's config, if it has one.
 
-    Both are compared as text, since that is all a checkpoint has, and neither is run. The interval
+    Both are compared as text, because a checkpoint has only a text. Neither is run. The interval
     of validations and the precision of the optimizer may differ.
 
     Raises:
@@ -28,8 +28,8 @@ def check_schedule(cfg: Config, checkpoint: Mapping[str, Any]) -> None:
     for name in _SCHEDULE:
         if new.get(name) != saved.get(name):
             values = f"{new.get(name)} in the config, {saved.get(name)} in the checkpoint"
-            fix = "undo the edit, or start another run by load_from, see docs/recipes.md"
-            raise ValueError(f"{name} is {values}: a run that resumes keeps its schedule: {fix}")
+            fix = "undo the edit, or start another run with load_from, see docs/recipes.md"
+            raise ValueError(f"{name} is {values}, but a resumed run keeps its schedule: {fix}")
 
 
 def _schedule(config: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ def unfinished_path(path: Path) -> Path:
 
 
 def finish(unfinished: Path, path: Path) -> None:
-    """Give a file or folder its name, in place of a former file."""
+    """Give a finished file or folder its name, and replace a former file."""
     if unfinished.is_file():  # a power failure must not leave a part of it
         with unfinished.open("r+b") as file:  # Windows needs the right to write
             os.fsync(file.fileno())
@@ -66,7 +66,7 @@ def restored_on_error(paths: Iterable[Path]) -> Iterator[None]:
     hidden name beside them while the block runs, and are removed at its end.
 
     Raises:
-        FileExistsError: If a kill has left a file of this hidden name.
+        FileExistsError: If a kill has left a file with this hidden name.
     """
     former = {path: path.with_name(f".former-{path.name}") for path in paths}
     new_folders = {path.parent for path in former if not path.parent.exists()}

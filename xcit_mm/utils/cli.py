@@ -13,7 +13,7 @@ from .memory import keep_freed_memory
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of a command of `xcit-mm`, whose help begins with its commonest calls."""
+    """The parser of a command of `xcit-mm`, whose help begins with its most common calls."""
 
     def __init__(self, command: str, calls: str) -> None:
         usage = calls.strip().replace("\n", "\n       ")
@@ -60,9 +60,9 @@ def cli_main(
     """Run a command in the main thread and return its exit code.
 
     Args:
-        interrupted: Message after Ctrl-C, for which the exit code is 130, and after SIGTERM, 143.
+        interrupted: Message after Ctrl-C (exit code 130) and after SIGTERM (exit code 143).
         verbose: Whether an error ends the program with its traceback, not with one line.
-        parser: Of the command. It knows the options of arguments that an error names.
+        parser: The command's parser, which has the options for the arguments that errors name.
     """
 
     def terminate(number: int, frame: object) -> None:
@@ -91,7 +91,7 @@ def cli_main(
 
 
 def _is_stdout_read() -> bool:
-    """Return whether stdout takes an empty line, or its reader has gone, as `head` does."""
+    """Print an empty line, and return whether a reader takes it: `head` may have ended."""
     try:
         print(flush=True)
     except BrokenPipeError:

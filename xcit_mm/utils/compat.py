@@ -52,7 +52,7 @@ def is_torchscript(path: Path) -> bool:
 
 
 def is_compiling() -> bool:
-    """Return whether torch compiles or exports. It has a public function from 2.3 on."""
+    """Return whether torch compiles or exports. The public function exists from torch 2.3 on."""
     if TORCH < (2, 3):
         return torch._utils.is_compiling()
     return torch.compiler.is_compiling()
@@ -132,7 +132,7 @@ def is_hooked(module: nn.Module, harmless: tuple = ()) -> bool:
     torch (2.13) has no public function that lists hooks.
 
     Args:
-        harmless: Hooks before the module that do not count.
+        harmless: Forward pre-hooks that do not count.
     """
     everywhere = _all_modules._global_forward_hooks or _all_modules._global_forward_pre_hooks
     backward_everywhere = (
@@ -165,7 +165,7 @@ def find_bases_by_package() -> Iterator[None]:
     find_base = Config._get_cfg_path  # the libraries' scripts call it, and no subclass of ours
 
     def find(base: str, filename: str) -> tuple[str, str | None]:
-        """Return the path of a base, and the scope of its parts or None."""
+        """Return the path of a base config, and the scope for its parts, or None for no scope."""
         package, separator, path = base.partition("::")
         if not separator:
             return find_base(base, filename)
@@ -186,7 +186,7 @@ def find_bases_by_package() -> Iterator[None]:
 def load_files_by(loader: Callable[..., Any]) -> Iterator[None]:
     """Make mmengine (0.10.7) load checkpoints from the web by another function in this block.
 
-    Its own function runs what a file contains. Below torch 2.6 local files are loaded so too.
+    Its own function runs what a file contains. Below torch 2.6 it does so for local files too.
     """
     own_loader = checkpoint.load_from_http  # also of torchvision://, open-mmlab:// and mmcls://
     own_schemes = CheckpointLoader._schemes
@@ -225,7 +225,7 @@ def is_training_run(runner: Runner) -> bool:
 def gdal_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions of rasterio (1.4) and of GDAL.
 
-    Writing and closing raise those of GDAL, which `rasterio.errors` does not export.
+    Writing and closing raise GDAL's exceptions, which `rasterio.errors` does not export.
     """
     from rasterio._err import CPLE_BaseError
     from rasterio.errors import RasterioError

@@ -36,7 +36,7 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
 
     Args:
         options: Values by dotted key, such as `{"model.backbone.arch": "t12"}`, that replace those
-            in the config. A line names each new key.
+            in the config. A message names each new key.
 
     Raises:
         ArgumentError: If no part of a run has the name of an option.
@@ -67,7 +67,7 @@ def check_keys(options: Iterable[str]) -> None:
         # It is mistyped, or it is a variable whose value other parts of the config have copied.
         if key.partition(".")[0] not in _READ_KEYS:
             fix = "give a whole key, such as train_cfg.max_iters"
-            raise ArgumentError("cfg_options", f"no part of a run has the name {key}: {fix}")
+            raise ArgumentError("cfg_options", f"a config has no setting {key}: {fix}")
 
 
 def _has_key(cfg: Config, key: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 class ArgumentError(ValueError):
     """The value of an argument is wrong.
 
-    A command shows the name of its option in place of that of the argument.
+    A command shows the name of its option in place of the argument's name.
 
     Attributes:
         name: The argument.

@@ -28,7 +28,7 @@ def open_folder(
     Args:
         settings: Model, options and versions that determine the items, stored in run.json.
         overwrite: Whether to remove all files in the folder if they were made with other settings.
-            With the same settings, they are those of an overwriting call that was stopped.
+            With the same settings, they come from an overwriting call that was stopped.
 
     Raises:
         BlockingIOError: If another process has opened the folder.
@@ -84,7 +84,7 @@ def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
 
 
 def scratch_folder(scratch: str | Path, out: Path) -> Path:
-    """Return the folder of a result in a folder that several results may share."""
+    """Return the folder for one result, inside a folder that several results may share."""
     checksum = crc32(os.fsencode(os.path.realpath(out)))
     return Path(os.path.abspath(scratch)) / f"{out.name}-{checksum:08x}"
 
@@ -114,7 +114,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         try:
             import fcntl
 
-            # Unlike those of flock, these locks do not pass on to processes that read images.
+            # Unlike locks of flock, these do not pass on to processes that read images.
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             fix = "wait for its end, or choose another folder"

@@ -27,13 +27,13 @@ _PHOTO_BANDS = {2: 3, 5: 4, 6: 3, 8: 3}
 def read_image(
     path: str | Path, color_type: str = "color", imdecode_backend: str = "cv2"
 ) -> np.ndarray:
-    """Read an image by mmcv, as `LoadImageFromFile` does.
+    """Read an image with mmcv, as `LoadImageFromFile` does.
 
     Args:
         color_type, imdecode_backend: As in `LoadImageFromFile`.
 
     Returns:
-        By default (H, W, 3), BGR, uint8. Of 16 bits the upper 8 are kept.
+        By default (H, W, 3), BGR, uint8. Images of 16 bits keep the upper 8.
 
     Raises:
         ValueError: If OpenCV cannot decode the file, if it would ignore its orientation, as in HEIC
@@ -63,14 +63,14 @@ def reads_all_bands(color_type: str, imdecode_backend: str | None) -> bool:
 
 
 def find_dropped(file: BinaryIO, keeps_bands: bool = False) -> str:
-    """Say what OpenCV would drop from a TIFF or take for alpha, and what to do.
+    """Describe what OpenCV would drop from a TIFF or take for alpha, and what to do.
 
     Args:
         keeps_bands: Whether the bands are read as they are.
 
     Returns:
-        Such as '4 bands, ...' or 'several pages, ...', or '' for a photo. It is '' for a broken
-        file too, since the decoder reports it.
+        Text such as '4 bands, ...' or 'several pages, ...', or '' for a photo. A broken file
+        gives '' too, since the decoder reports it.
     """
     header = file.read(16)
     if header[:4] not in _HEADER_LENGTHS:
@@ -93,6 +93,6 @@ def find_dropped(file: BinaryIO, keeps_bands: bool = False) -> str:
         bands = page.get(ExifTags.Base.SamplesPerPixel, 1)
         interpretation = page.get(ExifTags.Base.PhotometricInterpretation, 0)
         if bands != _PHOTO_BANDS.get(interpretation, 1) and not keeps_bands:
-            fix = "`xcit-mm raster` reads them, or a config as in docs/bands.md"
+            fix = "use `xcit-mm raster`, or a config as in docs/bands.md"
             return f"{bands} bands, which are not those of a photo: {fix}"
     return ""

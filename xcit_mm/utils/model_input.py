@@ -43,10 +43,10 @@ class ModelInput:
 
     @property
     def side(self) -> int | None:
-        """Shorter side of the images in pixels, or None if the config does not say it.
+        """Shorter side of the images in pixels, or None if the config has no size.
 
-        The first Resize says it, or else the `size` of mmseg's preprocessor, which is that of the
-        crops in training.
+        The size is in the first Resize, or else in `size` of mmseg's preprocessor, where it is that
+        of the training crops.
         """
         scales = [step.get("scale") for step in self.pipeline if type_name(step) == "Resize"]
         size = next(filter(None, scales), self.preprocessor.get("size"))

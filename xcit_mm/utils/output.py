@@ -31,12 +31,12 @@ def say(line: str) -> None:
 
 
 def log_line(line: str) -> None:
-    """Write a line into the log of a run, and to stderr where a console of ours shows it.
+    """Write a line into the log of a run, from which `ConsoleHook` shows it on stderr.
 
-    Without a run, it is said.
+    Outside a run, the line goes to stderr directly.
     """
     logger = MMLogger.get_current_instance()
-    if logger.instance_name == "mmengine":  # that of no Runner
+    if logger.instance_name == "mmengine":  # outside of a run
         say(line)
     else:
         logger.info(line, extra=dict(on_screen=True))
@@ -60,7 +60,7 @@ def _is_heard() -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the logs, warnings and stdout of libraries. `say` and stderr stay open."""
+    """Silence the logs, warnings and stdout of libraries. `say` and stderr still work."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -12,7 +12,7 @@ Palette = Sequence[Sequence[int]] | str
 def make_palette(count: int, palette: Palette | None = None) -> np.ndarray:
     """Return colors (count, 3) in BGR, from a palette in RGB.
 
-    Colors are distinct ones if the palette is a name, as some configs have it, or has too few.
+    If the palette has too few colors, or is a name, as in some configs, distinct ones are made.
     """
     if palette is not None and not isinstance(palette, str) and len(palette) >= count:
         return np.array(palette, np.uint8).reshape(-1, 3)[:count, ::-1].copy()

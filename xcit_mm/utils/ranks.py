@@ -14,9 +14,9 @@ from torch import Tensor
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return the number of this process, from 0, and how many there are.
+    """Return the number of this process, from 0, and the number of processes.
 
-    Before torch.distributed is initialised, they are those that torchrun says; without it 0 and 1.
+    Before torch.distributed is initialised, torchrun sets both. Without torchrun they are 0 and 1.
     """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -55,17 +55,17 @@ def wait_for_ranks() -> None:
 
 
 class Ranks:
-    """Processes that work on one thing. Each calls the same methods in the same order.
+    """Processes that share some work. Each calls the same methods in the same order.
 
     Args:
         group: A group of torch.distributed, or None for this process alone.
 
     Attributes:
         rank: Number of this process in the group, from 0.
-        size: How many there are.
+        size: Number of processes in the group.
 
     Raises:
-        ConnectionError: By each method, if another process has ended.
+        ConnectionError: From each method, if another process has ended.
     """
 
     def __init__(self, group: Any | None) -> None:
@@ -96,7 +96,7 @@ class Ranks:
         self.gather(None)
 
     def of_first(self, function: Callable[[], Any]) -> Any:
-        """Call a function in the first process when all have come here, and return its result."""
+        """Call a function in the first process when all have called this, and return its result."""
         self.wait()
         result = function() if self.rank == 0 else None
         return self.gather(result)[0]
@@ -107,7 +107,8 @@ class Ranks:
         Args:
             before: Tensor for the previous process.
             after: Tensor for the next process.
-            count: Number of processes that take part, from the first on. The others call it too.
+            count: Number of processes that take part, counted from the first. The others must call
+                this method too.
 
         Returns:
             The tensors from the previous and the next process. They have the shapes of `before` and

@@ -13,9 +13,9 @@ KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg 
 
 
 def learned_classes(checkpoint: Any) -> tuple[str, ...] | None:
-    """Return the names of the classes that the content of a file was trained on.
+    """Return the names of the classes that the content of a file was trained on, or None.
 
-    A file of weights alone does not name them: None.
+    A file that has only weights does not name its classes.
     """
     meta = meta_of(checkpoint)
     dataset_meta = meta.get("dataset_meta") or {}

@@ -60,7 +60,7 @@ class Weights:
         layout: 'official', 'timm' or 'mmpretrain'.
         task: 'detector', 'segmentor', 'classifier' or 'backbone'.
         prefix: What precedes the names of the model in the file, such as 'teacher.', or ''.
-        needs_pyramid: Whether the file must fill a pyramid, as it has levels of one.
+        needs_pyramid: Whether the file must fill a pyramid, because it has levels of one.
     """
 
     trunk: dict[str, Tensor]
@@ -117,7 +117,7 @@ def list_prefixes(checkpoint: Any, use_ema: bool = False) -> list[str]:
 
 
 def _unwrap(checkpoint: Any, use_ema: bool) -> dict[str, Tensor]:
-    """Return the tensors of a file under their names before wrappers of torch."""
+    """Return the tensors in a file, without the prefixes that torch's wrappers add to names."""
     if not isinstance(checkpoint, Mapping):
         raise ValueError(f"it holds a {type(checkpoint).__name__}, not a dict of weights")
     entries = ["model_ema", "state_dict_ema"] if use_ema else ["state_dict", "model", "teacher"]
@@ -134,13 +134,13 @@ def _unwrap(checkpoint: Any, use_ema: bool) -> dict[str, Tensor]:
 
 
 def _choose_model(state: Mapping[str, Tensor], prefix: str | None) -> str:
-    """Return the prefix of the only model of a file, or below a prefix, or raise ValueError."""
+    """Return the prefix of the only model in a file, or below a prefix, or raise ValueError."""
     prefix = f"{prefix.removesuffix('.')}." if prefix else ""
     backbones = _find_backbones(_select_under(state, prefix))
     if not backbones:
         keys = ", ".join(list(state)[:3]) or "none"
         place = f"under prefix={prefix!r}" if prefix else "in it"
-        raise ValueError(f"no XCiT {place}: keys such as {keys} have an unknown layout")
+        raise ValueError(f"no XCiT {place}: its layout is unknown, with keys such as {keys}")
     # OpenMMLab's model is `backbone.` beside averages, teachers and others that it may hold.
     chosen = [name for name in backbones if name in ("", _BACKBONE)][:1] or backbones
     models = [prefix + _model_prefix(name) for name in chosen]
@@ -158,7 +158,7 @@ def _find_backbones(state: Mapping[str, Tensor]) -> list[str]:
 
 
 def _model_prefix(backbone: str) -> str:
-    """Return the prefix of the model that has its backbone under another prefix."""
+    """Return the prefix of a model from the prefix of its backbone."""
     return re.sub(r"(^|\.)backbone\.$", r"\1", backbone)
 
 
@@ -221,7 +221,7 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
             raise ValueError(f"it has no {key}")
     stem = stem_key(trunk)
     if stem not in trunk or trunk[stem].dim() != 4:
-        raise ValueError(f"it has no filters of a stem, {stem}")
+        raise ValueError(f"it has no {stem}, the filters of the stem")
     last_block = max(int(key.split(".")[1]) for key in trunk if key.startswith("blocks."))
     if last_block > len(trunk):  # no memory is taken for blocks that cannot be there
         raise ValueError(f"it has a block {last_block}, but {len(trunk)} tensors")

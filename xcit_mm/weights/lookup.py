@@ -100,7 +100,7 @@ def _download_from_hub(name: str) -> Path:
         return folder
     except Exception as error:  # the Hub's client and its libraries raise many types
         problem = f"cannot download {name} ({reason(error)[:300]})"
-        raise ConnectionError(f"{problem}: check the name") from error
+        raise ConnectionError(f"{problem}: check the name and the connection") from error
 
 
 def find_config(model: str | Path) -> str:
@@ -119,7 +119,7 @@ def find_config(model: str | Path) -> str:
 def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple[str, str]:
     """Return the path of a model's config, and the path, URL or `xcit://NAME` of its checkpoint.
 
-    A line says what a name or folder stands for.
+    A message says which files a name or folder stands for.
 
     Args:
         model: As in `find_config`.
@@ -146,7 +146,7 @@ def _look_up_with_config(name: str) -> tuple[str, Model]:
     """Return the config of a model, which it must have, and the model."""
     if name.startswith(HUB_PREFIX):
         command = f"hf download {name.removeprefix(HUB_PREFIX)} --local-dir FOLDER"
-        raise ValueError(f"{name}: a config may run code: `{command}`, read it, and give FOLDER")
+        raise ValueError(f"{name} may run code: `{command}`, read its config, and give FOLDER")
     found = lookup(name)
     if found.config is None and name.endswith(CHECKPOINT_SUFFIXES):
         check_checkpoint(name)

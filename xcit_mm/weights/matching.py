@@ -195,9 +195,9 @@ def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> 
         tensor = state[key]
         problem = ""
         if tensor.shape != target.shape:
-            problem = f"of {tuple(tensor.shape)}, not {tuple(target.shape)}"
+            problem = f"with shape {tuple(tensor.shape)}, not {tuple(target.shape)}"
         elif tensor.is_floating_point() != target.is_floating_point():
-            problem = f"of {tensor.dtype}, not {target.dtype}"
+            problem = f"with type {tensor.dtype}, not {target.dtype}"
         elif not tensor.float().isfinite().all():  # float8 has no isfinite
             problem = "with values that are not finite"
         if problem:

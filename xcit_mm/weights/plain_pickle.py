@@ -24,7 +24,7 @@ def _encode(text: str, encoding: str) -> bytes:
     Python would import the module of another encoding.
     """
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes of the encoding {encoding}")
+        raise pickle.UnpicklingError(f"it has bytes in the encoding {encoding}")
     return text.encode("latin1")
 
 

@@ -28,8 +28,8 @@ class PublishedFile(NamedTuple):
         resolution: Side of the training images in pixels, for COCO the shorter side.
         training: Data, and method or model.
         timm_name: Name of the same weights in timm and on the Hub, or ''.
-        scale: Factor at which the model saw its training images. For COCO it is what the recipe
-            does to a photo of 640 x 480 pixels.
+        scale: Factor by which its training images were resized. For COCO it is the factor by which
+            the recipe resizes a photo of 640 x 480 pixels.
     """
 
     url: str

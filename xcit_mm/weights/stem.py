@@ -35,8 +35,8 @@ def stem_for_bands(rgb: Tensor, bands: int) -> Tensor:
     """Make the filters (C, bands, h, w) of the first layer from the filters for RGB, (C, 3, h, w).
 
     Bands 1 to 3 are red, green and blue and keep their filters. The other bands get the mean of the
-    three, and so does each of one or two bands. The filters are scaled by 3 / `bands`, so that an
-    image with equal bands gives the output of a grey image.
+    three. If there are only one or two bands, each gets the mean. The filters are scaled by
+    3 / `bands`, so that an image with equal bands gives the output of a grey image.
     """
     filters = rgb.double()
     grey = filters.mean(dim=1, keepdim=True)

@@ -73,9 +73,9 @@ def _lines_of_run(config: str) -> list[str]:
 
 
 def _best_checkpoint(last: str, content: Any) -> str:
-    """Return the best checkpoint that the content of the last one records, or else the last.
+    """Return the best checkpoint that the last one names, or else the last one.
 
-    With several metrics it is that of the first.
+    If there are best checkpoints for several metrics, the first metric counts.
     """
     hub = content.get("message_hub") if isinstance(content, Mapping) else None
     info = (hub or {}).get("runtime_info") or {}
@@ -95,7 +95,7 @@ def _names(paths: Iterable[str | Path]) -> str:
 
 
 def last_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that a run saved last, or None if it saved none. It may be missing.
+    """Return the checkpoint that a run saved last, or None. The file may be missing.
 
     Work folders may be moved, so a file with the recorded name in the folder is preferred. The
     recorded path is used for URLs and for checkpoints that were saved elsewhere.
