@@ -58,7 +58,7 @@ def resolve_arch(arch: str | Mapping | None) -> Arch:
         return ARCHS[arch]
     required = [field for field in Arch._fields if field not in Arch._field_defaults]
     if not isinstance(arch, Mapping) or not set(required) <= set(arch) <= set(Arch._fields):
-        fields = f"{', '.join(required)} and, if need be, {', '.join(Arch._field_defaults)}"
+        fields = f"{', '.join(required)} and, if needed, {', '.join(Arch._field_defaults)}"
         choices = f"one of {', '.join(ARCHS)}, or a dict of {fields}"
         raise ValueError(f"{arch=}: give {choices}, see docs/backbone.md")
     shape = Arch(**arch)

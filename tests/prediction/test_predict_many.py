@@ -319,7 +319,7 @@ def test_inputs_before_the_model_are_one_line_with_the_order(models, photos, ref
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--tile 64 --overlap 64", "--overlap: 64 of tiles of 64 pixels: give at least 0"),
+        ("--tile 64 --overlap 64", "--overlap: 64 for tiles of 64 pixels: give at least 0"),
         ("--min-score 0.5", "--min-score: 0.5: only detectors have scores"),
     ],
 )

@@ -152,7 +152,7 @@ def test_classes_that_differ_by_case_or_spaces_are_one_line(raster, tmp_path, ca
     labels = write_shapes(tmp_path / "labels.gpkg", shapes, "EPSG:32633", **names)
     cut(raster, labels, model_classes=("Square",))
     lines = capsys.readouterr().err
-    assert "labels.gpkg: 3 classes are 'circle', but for case or spaces" in lines
+    assert "labels.gpkg: 3 classes are all 'circle' without case and spaces" in lines
     assert "labels.gpkg: 2 classes are 'square'" in lines
 
 

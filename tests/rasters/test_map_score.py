@@ -100,5 +100,5 @@ def test_labels_without_a_class_or_pixel_of_the_map_are_one_line(
     write_map(out, np.zeros((240, 300), np.uint8), predicted, transform=ROTATED)
     with pytest.raises(ValueError, match=f"^[^\n]*{message}"):
         score_raster(out, labels)
-    line = "l.gpkg: 2 classes are 'road', but for case or spaces\n"
+    line = "l.gpkg: 2 classes are all 'road' without case and spaces\n"
     assert (line in capsys.readouterr().err) == ("Road" in labelled)

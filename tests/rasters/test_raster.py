@@ -146,7 +146,7 @@ class TestMask:
         expected[:, :40] = sign == "none"
         expected[:, 180:] = nodata is None
         np.testing.assert_array_equal(valid, expected)
-        note = "a.tif has no nodata, alpha or mask: if it has a collar, give its value as nodata\n"
+        note = "a.tif has no nodata, alpha or mask: if it has a collar, give the collar's value"
         assert (note in capsys.readouterr().err) == (sign == "none" and nodata is None)
 
     def test_blocks_that_a_sparse_file_lacks_are_no_data(self, path):

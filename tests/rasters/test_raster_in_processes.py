@@ -51,7 +51,7 @@ def test_a_map_of_processes_is_that_of_one(recipe, count, height, tmp_path):
     raster = save_image(tmp_path / "a.tif", synthetic_photo(height, 200))
     out, log = tmp_path / "map.tif", tmp_path / "log"
     assert run_ranks(count, predict_rank, recipe, raster, out, log=log) == [0] * count
-    assert log.read_text().count("seen at 1 of its pixels, in windows of 128\n") == 1
+    assert log.read_text().count("seen at scale 1, in windows of 128 pixels\n") == 1
     labels = read_map(out)
     assert np.array_equal(labels, read_map(predict(recipe, raster, tmp_path / "one.tif")))
     assert len(np.unique(labels)) > 1
@@ -111,4 +111,4 @@ def test_torchrun_ends_with_a_process_that_is_killed_and_resumes(models, tmp_pat
     assert "the same command again to continue" in errors or "start all processes again" in errors
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == f"{out}\n" and done.stderr.count("seen at 1 of its pixels") == 1
+    assert done.stdout == f"{out}\n" and done.stderr.count("seen at scale 1, in windows") == 1

@@ -141,7 +141,7 @@ def test_one_of_several_layers_is_named_and_its_shapes_repaired(result, tmp_path
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (dict(kind=["oak"] * 2, height=[9, 8]), "no column class, but kind, height: name one"),
+        (dict(kind=["oak"] * 2, height=[9, 8]), "no column class, but kind, height: choose one"),
         ({"class": [None, None]}, "none of 2 labels has a class, and its centre in the area"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_stopped_raster_goes_on_after_its_last_finished_tap(
     # Whole is a segmentor's default.
     run = partial(predict_raster, predictor, raster, window=128)
     expected = read_map(run(tmp_path / "expected.tif"))
-    assert "seen at 1 of its pixels, in windows of 128\n" in capsys.readouterr().err
+    assert "seen at scale 1, in windows of 128 pixels\n" in capsys.readouterr().err
     if scratch:
         run = partial(run, scratch=tmp_path / scratch)
     run_block = large._Image.run_block
@@ -154,7 +154,7 @@ def test_a_raster_of_other_pixels_than_the_training_is_named(tmp_path, capsys):
     predictor, _ = predictors(semantic_fpn)
     predictor.cfg.large = dict(scale=0.5, pixel_size=0.25)
     raster = save_image(tmp_path / "a.tif", synthetic_photo(200, 200))
-    line = "has pixels of 0.5 m, the training of 0.25 m: a scale of 1 shows it at the same"
+    line = "has pixels of 0.5 m, the training of 0.25 m: scale 1 shows it at the same size"
     for scale, is_named in ((None, True), (1.2, False), (0.75, True)):
         predict_raster(predictor, raster, tmp_path / f"{scale}.tif", scale=scale)
         assert (line in capsys.readouterr().err) == is_named

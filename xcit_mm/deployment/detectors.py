@@ -59,7 +59,7 @@ class ExportableDetector(nn.Module):
         proposals, _, _, images = select_by_nms(boxes, scores, levels, rpn_head.test_cfg)
         roi_head = self.model.roi_head
         boxes, scores, labels = _classify(roi_head, maps, proposals, images, size)
-        # Each image has the candidates of all images, with a score of -1 for those of other images.
+        # Each image has the candidates of all images. Those from other images have a score of -1.
         number = torch.arange(image.shape[0], device=image.device)[:, None, None]
         scores = scores.where(images[:, None] == number, -1.0).flatten(1)
         boxes = boxes.flatten(0, 1).expand(image.shape[0], -1, -1)

@@ -147,7 +147,7 @@ def _set_classes(heads: list[Any], classes: int) -> None:
             has_classes = True
         weights = part.get("class_weight")
         if isinstance(weights, list) and set(weights[:-1]) == {1.0}:
-            part["class_weight"] = [1.0] * classes + weights[-1:]  # the last is that of no object
+            part["class_weight"] = [1.0] * classes + weights[-1:]  # the last is for no object
     if not has_classes:
         raise ValueError(f"the model has no head with num_classes: {_TAKEN}")
 

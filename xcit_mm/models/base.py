@@ -1,6 +1,6 @@
 """What OpenMMLab expects of a backbone: `init_cfg`, frozen stages, BatchNorm in eval mode.
 
-And what it lacks: images of which only a part has data.
+It also handles images of which only a part has data.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -85,7 +85,7 @@ class Backbone(BaseModule):
     def __init__(self, init_cfg: InitCfg = None, **unknown: object) -> None:
         if unknown:
             fix = f"remove it, or give {DELETE_HINT}"
-            if list(unknown) == ["pretrained"]:  # mmseg gives the backbone that of the model
+            if list(unknown) == ["pretrained"]:  # mmseg passes the model's `pretrained` on
                 fix = "give model=dict(pretrained=None, ...), and the backbone an init_cfg"
             raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {fix}")
         super().__init__(init_cfg)
@@ -130,12 +130,12 @@ class Backbone(BaseModule):
 
     @contextmanager
     def valid(self, masks: Sequence[Tensor]) -> Iterator[None]:
-        """Leave pixels without data out of the images that the block passes, in inference.
+        """Leave out the pixels without data in images that are predicted inside this block.
 
-        A token is valid if one of its pixels is. The others act as what lies beyond the border of
-        an image: they are zero in the input of each convolution, in what follows the trunk and in
-        the feature maps, and attention does not see them. So the maps of a part of an image are
-        those of the part alone, but for the positional encoding, which is that of the whole.
+        A token is valid if one of its pixels is. Other tokens are treated like the area beyond the
+        border of an image: they are zero in the input of each convolution, in what follows the
+        trunk and in the feature maps, and attention does not see them. So a part of an image has
+        the same maps as if it were alone, except for the positional encoding of the whole image.
 
             with model.backbone.valid(masks), torch.no_grad():
                 model.predict(...)
@@ -165,7 +165,7 @@ class Backbone(BaseModule):
     def valid_cells(self, x: Tensor, size: int) -> Tensor | None:
         """Return which cells of `size` pixels of images have data, or None if all pixels have.
 
-        The cells are those of `cells_with_data`. It raises what `valid` says of its block.
+        `cells_with_data` defines the cells, and `valid` lists the errors.
         """
         if self._valid is None:
             return None
@@ -204,11 +204,11 @@ class Backbone(BaseModule):
         """Return the tensors of a checkpoint that fill the backbone.
 
         Args:
-            strict_heads: False leaves another head out.
+            strict_heads: False leaves out a head for other classes.
             fill_stem: Whether to convert a stem for RGB.
 
         Raises:
-            ValueError: If they do not fill it.
+            ValueError: If the checkpoint does not fill the backbone.
         """
         return match_trunk(self, weights, strict_heads, fill_stem)
 
@@ -267,6 +267,6 @@ class Backbone(BaseModule):
             options = {key: value for key, value in cfg.items() if key != "type"}
             if required not in options or not set(options) <= {required, *optional}:
                 fix = f"give {required} and, if needed, {' or '.join(optional)}"
-                raise ValueError(f"init_cfg with {', '.join(options)}: {fix}")
+                raise ValueError(f"init_cfg has the options {', '.join(options)}: {fix}")
             from_checkpoint.append(options)
         return by_mmengine, from_checkpoint

@@ -32,9 +32,9 @@ def backbone(
     The heads of the weights are left out. Images are RGB, minus `MEAN`, divided by `STD` of
     `xcit_mm.archs`.
 
-    The tensors in a file do not tell which blocks feed which level of a pyramid. The text of a
-    config in the file tells it, which is parsed but never run. Without one, as in safetensors, the
-    published blocks are tapped, and a line on stderr names them.
+    The tensors in a file do not show which blocks feed which level of a pyramid. The file may have
+    the text of a config that does, which is parsed but never run. Without a text, as in
+    safetensors, the published blocks are tapped, and a message on stderr names them.
 
     Args:
         name: Published weights, such as 'xcit_small_12_p16_224_dist', or timm's name of these; the
@@ -160,7 +160,7 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
     if not is_known:
         strides = getattr(model, "strides", (model.patch_size,) * len(model.out_indices))
         taps = f"blocks {model.out_indices} are tapped for strides {strides}"
-        problem = "no config in it says out_indices and strides"
+        problem = "it has no config with out_indices and strides"
         say(f"{path}: {problem}: {taps}; give both if the training had others")
     return model
 
@@ -168,8 +168,8 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
 def _taps_of_training(checkpoint: Any) -> dict[str, Any] | None:
     """Return `out_indices` and `strides` of the backbone in the text of a config.
 
-    It returns what the text gives of both, or None if a checkpoint has no such text, or if they
-    are not literals.
+    The result has those of the two that are in the text. It is None if a checkpoint has no such
+    text, or if they are not literals.
     """
     meta = meta_of(checkpoint)
     try:

@@ -33,8 +33,7 @@ PLAIN_TYPES = (nn.Linear, FastLinear, nn.Dropout)
 
 
 def is_unmodified(layer: nn.Module) -> bool:
-    """Return whether XCA or a transposed convolution is unmodified: its parameters alone determine
-    its results.
+    """Return whether parameters alone determine the results of XCA or a transposed convolution.
 
     Adapters such as LoRA, quantized and parametrized layers are of other classes. Pruning is a
     hook.
@@ -56,9 +55,9 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
     """Return whether to compute XCA of tokens (B, N, C) by `covariance_attention`.
 
     It saves multiplications in proportion to N C^2 and adds some in proportion to C^3, so the ratio
-    N / C decides, and on a GPU also the size. Its sums over the tokens overflow float16, and a GPU
-    multiplies in half precision too fast for the part in float32. A graph of torch.export for
-    several sizes always has it.
+    N / C decides, and on a GPU also the size. It is not used in float16, where its sums over the
+    tokens overflow, nor in bfloat16 on a GPU, where its part in float32 takes longer than it saves.
+    A graph of torch.export for several sizes always has it.
     """
     dtype = product_dtype(x)
     half = dtype.itemsize < 4

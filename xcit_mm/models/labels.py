@@ -47,7 +47,7 @@ def predict_labels(
         valid: Which pixels count in pools over the image, (B, 1, H, W). Default: all.
 
     Returns:
-        Of each image (H, W), in its size before it was resized and padded.
+        For each image (H, W), in its size before it was resized and padded.
     """
     features = model.extract_feat(images)
     head = model.decode_head

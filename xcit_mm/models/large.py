@@ -57,7 +57,7 @@ class Taps(NamedTuple):
     """The maps of a trunk over an image, which counts as padded to multiples of 32 pixels.
 
     Attributes:
-        stores: Of each of `out_indices`, tokens (height, width, C), zero where no data are.
+        stores: For each of `out_indices`, tokens (height, width, C), zero where no data are.
         valid: Which tokens have data, (height, width).
     """
 
@@ -129,7 +129,7 @@ def large_taps(
     Raises:
         ValueError: If the trunk is not XCiT's, is in training mode or has changed layers, or if a
             folder is needed.
-        OSError: If the folder's disk lacks space for the taps, a process does not see the folder of
+        OSError: If the folder's disk is too small for the taps, a process does not see the folder of
             the first, or another process has ended.
     """
     check_trunk(trunk)
@@ -211,7 +211,7 @@ class _Image:
         self.forget_moments()
 
     def open_stores(self, folder: Path | None, memory: int) -> dict[int, Any]:
-        """Make place for each tap, by the number of its block, or raise."""
+        """Reserve memory or a file for each tap, by the number of its block, or raise."""
         indices = self.trunk.out_indices
         shape = self.height, self.width, self.trunk.arch.embed_dim
         size = 4 * math.prod(shape)
@@ -256,7 +256,7 @@ class _Image:
         with torch.autocast(self.device.type, enabled=False):
             normed = self.trunk.blocks[number].norm1(x)
             _, band = fast.centre(normed, torch.float32, self.mask(rows))
-        # Moved first: the device may lack float64.
+        # Moved first, since the device may not have float64.
         device = self.moments.mean.device
         mean, products = (sums.to(device).double() for sums in band[1:])
         added = fast.Moments(int(band.tokens), mean, products)
@@ -279,7 +279,7 @@ class _Image:
         self.share_valid()
 
     def share_valid(self) -> None:
-        """Take from each process which tokens of its rows have data."""
+        """Collect from all processes which tokens in their rows have data."""
         parts = self.ranks.gather(self.valid[self.rows].cpu())
         self.valid = torch.cat(parts).to(self.device)
 

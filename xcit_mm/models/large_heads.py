@@ -92,7 +92,7 @@ class LargeHeads:
 
 
 class _GivenMaps(nn.Module):
-    """Stands for a backbone whose feature maps are known."""
+    """Replaces a backbone whose feature maps are known."""
 
     def __init__(self, maps: Sequence[Tensor]) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Pools:
 
 
 class _GivenPools(nn.Module):
-    """Stands for mmseg's PPM, whose pools are known."""
+    """Replaces mmseg's PPM, whose pools are known."""
 
     def __init__(self, pools: list[Tensor]) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class _GivenPools(nn.Module):
 
 
 def pooled_map(head: Any, features: Sequence[Tensor]) -> Tensor:
-    """Return the map that a head of `pooled_head` pools: of UPerHead, the coarsest."""
+    """Return the map that a head of `pooled_head` pools, in UPerHead the coarsest."""
     x = head._transform_inputs(features)
     return x if isinstance(x, Tensor) else x[-1]
 

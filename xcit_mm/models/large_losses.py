@@ -113,7 +113,7 @@ class _Head:
     """A head with its losses, sums over pixels that are divided by what mmseg divides them by.
 
     Args:
-        prefix: Of the names of its losses.
+        prefix: Prefix for the names of its losses.
         counts: The number of pixels of each label in the images.
     """
 
@@ -202,7 +202,7 @@ class _Losses:
         """Return what a window adds to each loss, and to the right pixels of each head.
 
         Args:
-            parts: Those of the taps in the window.
+            parts: The parts of the taps in the window.
         """
         values = []
         right = []
@@ -224,7 +224,7 @@ class _Losses:
         """Return what a window adds to the gradients of its parts of the taps, and of the weights.
 
         Args:
-            parts: Those of the taps in the window.
+            parts: The parts of the taps in the window.
             of_values: The gradients of the losses.
         """
         with torch.enable_grad(), self._autocast:
@@ -289,7 +289,7 @@ class _Losses:
 def _cells_of(pixels: slice, origin: int, stride: int, count: int) -> tuple[slice, slice]:
     """Return the cells along an axis of a map that pixels are interpolated from.
 
-    Returned as well is the place of the pixels in what these cells are enlarged to.
+    The second result is the place of the pixels in the enlarged cells.
 
     Args:
         origin: The first pixel of the map.

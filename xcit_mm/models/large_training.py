@@ -60,7 +60,7 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
         ValueError: If the trunk has changed layers, dropout, BatchNorm in training mode, or weights
             in half precision, in parts or with hooks.
         RuntimeError: If the call is compiled or traced, or a checkpoint around it repeats it.
-        OSError: If the disk of the temporary files lacks space.
+        OSError: If the disk is too small for the temporary files.
     """
     check_training(trunk)
     autocast = current_autocast(images.device.type)

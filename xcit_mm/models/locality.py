@@ -12,8 +12,9 @@ from .xcit import Pyramid
 
 @torch.no_grad()
 def parts_that_see_windows(model: Any, margin: int) -> list[str]:
-    """List the types of the parts of a model that predict another result in windows than in the
-    image, by trying: each computes random maps of an image, and those of a window of it.
+    """List the types of the parts of a model whose result differs in windows and in the image.
+
+    Each part is tried on random feature maps of an image, and on a window of the same maps.
 
     Args:
         model: A detector or segmentor in eval mode with an XCiT.
@@ -66,7 +67,7 @@ def _parts(model: Any) -> list[tuple[str, Any]]:
 
 
 class _NoPools(nn.Module):
-    """Stands for mmseg's PPM in a trial of what a head sees beside its pools."""
+    """Replaces mmseg's PPM, to try what a head sees in addition to its pools."""
 
     def __init__(self, ppm: Any) -> None:
         super().__init__()
@@ -80,8 +81,9 @@ class _NoPools(nn.Module):
 def _random_maps(
     backbone: Pyramid, sides: Sequence[int], axis: int, margin: int, device: torch.device
 ) -> list[Tensor]:
-    """Return random feature maps of an image of five margins along an axis. The outer two have
-    other statistics.
+    """Return random feature maps of an image that is five margins long on an axis.
+
+    The outer two margins have other statistics.
     """
     generator = torch.Generator().manual_seed(0)
     maps = []
@@ -96,8 +98,9 @@ def _random_maps(
 
 
 def _agree(whole: Any, window: Any, axis: int) -> bool:
-    """Return whether maps of a window, the middle three fifths of the image along an axis, have in
-    their middle third what those of the image have there.
+    """Return whether the maps of a window agree with the maps of the image in its middle third.
+
+    The window is the middle three fifths of the image along an axis.
     """
     if isinstance(whole, Tensor):
         if (

@@ -21,8 +21,9 @@ from ..utils.compat import (
 
 
 def is_traced() -> bool:
-    """Return whether torch compiles, exports or traces, so that the graph must serve other sizes
-    too, or transforms by torch.func, where an image has further dimensions.
+    """Return whether torch traces a graph for other sizes, or adds dimensions to an image.
+
+    Compiling, exporting and tracing make such a graph. torch.func adds dimensions, as in vmap.
     """
     return is_compiling() or torch.jit.is_tracing() or is_transformed()
 

@@ -52,7 +52,7 @@ class WholeImageEncoderDecoder(EncoderDecoder):
         backbone = self.backbone
         if type(backbone) is not XCiT or backbone.with_cp != "bands":
             fix = "give an XCiT with with_cp='bands' and norm_eval=True"
-            raise ValueError(f"{name} over another backbone: {fix}")
+            raise ValueError(f"{name} needs another backbone: {fix}")
         for head in heads_of(self).values():
             check_loss(head)
         check_locality(self.eval())

@@ -163,9 +163,9 @@ class TimmPyramid(Pyramid):
     ) -> dict[str, Tensor]:
         """Return the tensors of a checkpoint that fill the backbone.
 
-        The file of a detector or segmentor must fill the pyramid too. Another file may lack it: its
-        tensors are converted as timm does, which interpolates the position embedding and resamples
-        the patches to those of the model.
+        The file of a detector or segmentor must fill the pyramid too. Other files need not. Their
+        tensors are converted by timm, which interpolates the position embedding and resamples the
+        filters of the patches.
 
         `fill_stem` converts a stem for RGB to other bands. `strict_heads` is unused.
 
@@ -173,7 +173,7 @@ class TimmPyramid(Pyramid):
             ValueError: If they do not fit.
         """
         if LINEAR_STEM not in weights.trunk:
-            raise ValueError(f"it lacks {LINEAR_STEM}, which each ViT of timm has")
+            raise ValueError(f"it has no {LINEAR_STEM}, which each ViT of timm has")
         trunk = with_stem_for_bands(weights.trunk, self.in_channels, fill_stem)
         if not weights.needs_pyramid:
             trunk = self._convert_by_timm(trunk)

@@ -38,9 +38,9 @@ class TokensInFile:
     were read would count as memory of the process.
 
     Args:
-        folder: Of the file.
-        name: Which it has when it is finished.
-        current_name: Which it has now, as `prepare_files` says.
+        folder: Folder of the file.
+        name: Its name when it is finished.
+        current_name: Its name now, from `prepare_files`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TokensInFile:
             for row, content in enumerate(tokens, first):
                 file.seek(4 * channels * (row * width + left))
                 if file.readinto(content.data) < content.nbytes:
-                    raise EOFError(f"{self.path} ends early")
+                    raise EOFError(f"{self.path} is incomplete: remove it")
         return torch.from_numpy(tokens).to(self.device)
 
     def write(self, rows: slice, tokens: Tensor) -> None:
@@ -90,7 +90,7 @@ def prepare_files(folder: Path, names: Sequence[str], size: int) -> list[str]:
         size: Bytes of each.
 
     Raises:
-        OSError: If the disk lacks space.
+        OSError: If the disk is too small.
     """
     for unfinished in folder.glob(".unfinished-*"):
         unfinished.unlink()

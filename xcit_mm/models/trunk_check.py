@@ -16,7 +16,8 @@ from .xcit import XCA, LinearPatchEmbed, Trunk, XCiT
 def check_trunk(trunk: Any, is_training: bool = False) -> None:
     """Raise ValueError unless a trunk is XCiT's and has no changed layers.
 
-    Bands know what the paper's layers see, so each layer is compared with that of a new trunk.
+    Bands read the neighbours that the paper's layers need, so each layer is compared with the same
+    layer in a new trunk.
     Layers in training mode are refused, unless bands train.
     """
     otherwise = "set with_cp=True" if is_training else "predict in tiles"

@@ -36,7 +36,7 @@ class ConvPatchEmbed(nn.Module):
     """Convolutional stem (section 3.3, after LeViT): 3x3 stride-2 convolutions to a cell per patch.
 
     Each convolution halves the size, rounding up, and doubles the channels. BatchNorm follows each
-    convolution, GELU stands between them.
+    convolution, and GELU is between two of them.
 
     Shape: (B, in_channels, H, W) -> (B, embed_dim, ceil(H / P), ceil(W / P)).
 
@@ -65,7 +65,7 @@ class ConvPatchEmbed(nn.Module):
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         # In this layout a map is a contiguous list of tokens.
-        if not is_transformed():  # vmap does not know the layout
+        if not is_transformed():  # vmap does not support the layout
             x = x.contiguous(memory_format=torch.channels_last)
         if valid is None:
             return self.proj(x)
@@ -121,9 +121,9 @@ class PositionalEncoding(nn.Module):
         return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)
 
     def forward(self, x: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Return the encoding of rows of a map (B, C, h, w), by default all, as tokens (1, N, C).
+        """Return the encoding for rows of a map (B, C, h, w), by default for all, as (1, N, C).
 
-        It depends on the map's size alone.
+        It depends on the size of the map alone.
         """
         height, width = x.shape[-2:]
         along_y = self.encode(height, x.device)[rows, None].expand(-1, width, -1)
@@ -190,7 +190,7 @@ class XCA(nn.Module):
 class LPI(nn.Module):
     """Local patch interaction (section 3.3): two depthwise 3x3 convolutions.
 
-    GELU and BatchNorm stand between them.
+    GELU and BatchNorm are between them.
 
     Shape: (B, N, C) tokens of a `height` x `width` grid -> (B, N, C).
     """
@@ -572,10 +572,10 @@ class Pyramid(Backbone):
 
 
 def _apply_level(level: nn.Sequential, tap: Tensor, valid: Tensor | None) -> Tensor:
-    """Compute a feature map of the valid tokens, zero elsewhere.
+    """Compute a feature map from the valid tokens, with zeros elsewhere.
 
     Raises:
-        ValueError: If other tokens would count, as in a level that pools by means.
+        ValueError: If tokens without data would change the map, as in a level of mean pooling.
     """
     if valid is None:
         return level(tap)

@@ -146,7 +146,7 @@ def _focal_loss(logits: Tensor, labels: Tensor, gamma: float, alpha: float) -> T
 
     Args:
         logits: (n, classes).
-        labels: Indices of classes, (n,). One beyond the classes stands for the background.
+        labels: Indices of classes, (n,). An index beyond the classes means background.
     """
     is_class = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
     logit_of_truth = torch.where(is_class, logits, -logits)

@@ -22,7 +22,7 @@ class Part(NamedTuple):
 
     Attributes:
         rows, columns: Its place, in pixels as the model sees the image.
-        prediction: Of the window. Its image is not that of the user.
+        prediction: The window's prediction. Its image is not the user's image.
         valid: Which of its pixels have data, (h, w), bool.
     """
 

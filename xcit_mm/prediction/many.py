@@ -166,7 +166,7 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
         return list(range(1, len(names) + 1))
     missing = [name for name in names if name not in categories]
     if missing:
-        problem = f"the json has no category {preview(missing)}, a class of the model"
+        problem = f"the json has no category {preview(missing)}, which the model predicts"
         fix = f"but {preview(categories)}: rename them in the json"
         raise ArgumentError("inputs", f"{problem}, {fix}")
     return [categories[name] for name in names]
@@ -174,7 +174,7 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
 
 @contextmanager
 def _open_results(predictor: Predictor, run: Run, folder: Path, paths: set[str]) -> Iterator[None]:
-    """Open the folder of a run, or that of the new results in it.
+    """Open the folder of a run, or the folder inside it for new results.
 
     Nothing of the user's is replaced, and nothing of other images is taken into new results.
     """

@@ -220,7 +220,7 @@ class Predictor:
         valid: np.ndarray | None = None,
         folder: str | Path | None = None,
     ) -> Seen:
-        """See a large image once, to predict parts of it.
+        """Read a large image once, to predict parts of it.
 
         A predictor with a `tile` sees it in tiles, each when it is asked for. Others run the trunk
         over the whole image at the beginning of the block.
@@ -230,7 +230,7 @@ class Predictor:
             valid: Which pixels of a path or an array have data, (H, W), bool. Default: all.
             folder: In which what the trunk computes is stored, in a folder of its own, if it needs
                 more than 256 MiB: 16 bytes for each channel of each token. Default: the temporary
-                folder, as a line says.
+                folder, which a message names.
 
         Raises:
             ValueError: If the model cannot see whole images, or at which scale is not known.
@@ -245,7 +245,7 @@ class Predictor:
         if isinstance(image, str | Path | np.ndarray):
             image = ImageSource(self.preprocess.read(image), valid)
         elif valid is not None:
-            raise ArgumentError("valid", "is for a path or an array: a Source says it itself")
+            raise ArgumentError("valid", "is for a path or an array: a Source has its own mask")
         view = self.view or self._whole_view
         if view.whole:
             return SeenWhole(self, image, view, folder)

@@ -26,7 +26,7 @@ _COMPLETE = ".complete"
 
 
 def write_drawing(out: Path, name: str, prediction: Prediction, drawing: Mapping[str, Any]) -> None:
-    """Draw the prediction for an item by these arguments. A line says so if it cannot be drawn."""
+    """Draw the prediction for an item by these arguments, or print why it cannot be drawn."""
     path = out / VISUALIZATIONS / f"{name}.jpg"
     try:
         is_encoded, jpeg = cv2.imencode(".jpg", prediction.draw(**drawing))
@@ -75,7 +75,7 @@ def write_jsons(
 
 
 def check_is_run(out: Path) -> None:
-    """Raise FileExistsError if a folder that is not of a run has files with names of results."""
+    """Raise FileExistsError if a folder has files with the names of results, but no run.json."""
     for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
         if (out / name).exists() and not (out / SETTINGS).exists():
             raise FileExistsError(f"{out / name} is not of a run: choose another folder")

@@ -31,7 +31,7 @@ class Source(Protocol):
         ...
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what tells the image from others, as plain values."""
+        """Return plain values that identify the image."""
         ...
 
 

@@ -62,7 +62,7 @@ class View(NamedTuple):
 
     def __str__(self) -> str:
         parts = "windows" if self.whole else "tiles"
-        return f"seen at {self.scale:.3g} of its pixels, in {parts} of {self.side}"
+        return f"seen at scale {self.scale:.3g}, in {parts} of {self.side} pixels"
 
 
 def choose_view(
@@ -121,7 +121,7 @@ def choose_view(
 
 
 def _choose_scale(cfg: Config, preprocess: Preprocessing, scale: float | None) -> float:
-    """Return a given scale, that in a config, or that of its training images.
+    """Return the given scale, the one in a config, or the scale of its training images.
 
     Raises:
         ArgumentError: If it is not positive or not known.

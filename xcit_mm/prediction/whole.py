@@ -147,7 +147,7 @@ class SeenWhole(Seen):
             )
 
     def _predict_windows(self, places: Places) -> Iterator[Part]:
-        """Predict windows. One with as many objects as a detector returns at most is divided."""
+        """Predict windows. A window with as many objects as a detector may return is divided."""
         return_freed_memory()  # once for each row of a raster
         limit = self.predictor.most_objects
         for rows, columns, _, valid in self._read(places):
@@ -164,7 +164,7 @@ class SeenWhole(Seen):
             yield Part(rows, columns, prediction, valid)
 
     def _halves(self, window: Window, length: int) -> list[Window]:
-        """Divide a window in two, or return it alone if that would show no less."""
+        """Divide a window in two, or return it alone if the halves would read as much."""
         inside = window.inside
         cells = math.ceil((inside.stop - inside.start) / 2 / CELL)
         return windows_along(inside, length, cells * CELL, self.view.overlap)
@@ -208,7 +208,7 @@ def _padded(length: int) -> int:
 def check_whole(model: Any) -> None:
     """Raise ValueError if a model cannot predict whole images.
 
-    A line names the parts that see windows in place of the image.
+    A message names the parts that see windows in place of the image.
     """
     for part in _parts_in_windows(model):
         say(f"{part} sees windows, not the image: the result is not that of the whole image")

@@ -62,7 +62,7 @@ def check_overlap(tile: int, overlap: int) -> None:
     if tile < 1:
         raise ArgumentError("tile", f"{tile} pixels: must be positive")
     if not 0 <= overlap < tile:
-        problem = f"{overlap} of tiles of {tile} pixels"
+        problem = f"{overlap} for tiles of {tile} pixels"
         raise ArgumentError("overlap", f"{problem}: give at least 0, and less than a tile")
 
 

@@ -175,7 +175,7 @@ def _divide(area: Any, labels: Labels) -> dict[str, Any]:
 
 
 def _cut_into_tiles(area: Any, side: int | None, overlap: int) -> list[Tile]:
-    """Cut an area into tiles, or without a side into one of all of it."""
+    """Cut an area into tiles, or without a side into one tile that covers it."""
     spans = []
     for start, stop in np.reshape(area.bounds, (2, 2)).T:
         first = int(start)

@@ -32,7 +32,7 @@ def read_made_from(out: Path) -> dict[str, Any]:
 
 
 def check_same(out: Path, made_from: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise ArgumentError if a result was not made with these settings, by the first difference."""
+    """Raise ArgumentError with the first difference, if a result was made with other settings."""
     change = find_change({name: made_from.get(name) for name in settings}, settings)
     if change:
         fix = "give another, or overwrite it"

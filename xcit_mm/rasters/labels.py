@@ -61,7 +61,7 @@ class LabelFile(NamedTuple):
             columns = polygons.columns.drop("geometry")
             if column not in columns:
                 problem = f"{self.name} has no column {column}, but {', '.join(columns) or 'none'}"
-                raise ArgumentError("class_column", f"{problem}: name one, or one class for all")
+                raise ArgumentError("class_column", f"{problem}: choose one, or one class for all")
             # Numbers are floats where one is missing.
             names = polygons[column].convert_dtypes().astype("string")
             classes = names.fillna(NO_CLASS).astype(object)
@@ -72,7 +72,7 @@ def note_similar(names: Iterable[str], source: str) -> None:
     """Print a line if names of classes differ only by case or spaces."""
     for name, count in Counter("".join(name.split()).casefold() for name in set(names)).items():
         if count > 1:
-            say(f"{source}: {count} classes are {name!r}, but for case or spaces")
+            say(f"{source}: {count} classes are all {name!r} without case and spaces")
 
 
 class Labels:
@@ -82,7 +82,7 @@ class Labels:
         names: Names of the classes, in the order of their numbers.
         shapes: The polygons in pixels, from large to small.
         numbers: Their class numbers.
-        objects: Those of the polygons that have a class.
+        objects: The polygons that have a class.
         have_masks: Whether some of these are not boxes.
     """
 

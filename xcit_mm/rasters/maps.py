@@ -46,7 +46,7 @@ def write_map(
     from rasterio.shutil import copy
 
     folder = rows[0].parent
-    # All rows, and overviews twice. GDAL itself says little of a full disk.
+    # All rows, and overviews twice. GDAL itself reports little about a full disk.
     needed = 3 * sum(row.stat().st_size for row in rows)
     if shutil.disk_usage(folder).free < needed:
         raise OSError(f"the disk of {folder} is full: the map needs {needed / 1e6:,.1f} MB")

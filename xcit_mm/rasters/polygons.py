@@ -23,7 +23,7 @@ Polygons: TypeAlias = Union[str, Path, "geopandas.GeoDataFrame"]
 def read_polygons(source: Polygons, crs: Any, layer: str | None = None) -> Any:
     """Read polygons as a GeoDataFrame in a coordinate system.
 
-    Shapes that are no polygons, or have no place in this system, are left out, as a line says.
+    Shapes that are no polygons, or have no place in this system, are left out with a message.
 
     Args:
         crs: The coordinate system, or None if neither the raster nor the polygons have one.

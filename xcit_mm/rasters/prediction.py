@@ -63,7 +63,7 @@ def predict_raster(
         model: A `Predictor`, or a model as `Predictor.from_pretrained` takes it.
         raster: Path or URL of a file that GDAL reads.
         out: `.tif` or `.tiff` for a segmentor, `.gpkg` for a detector. A finished result of the
-            same raster, model and options stays, as a line says.
+            same raster, model and options stays, and a message says so.
         checkpoint, device: As in `Predictor.from_pretrained`, for the name of a model.
         bands: Numbers of the bands, from 1.
         bounds: Stored values that become 0 and 255, a pair for all bands or one for each.
@@ -74,7 +74,7 @@ def predict_raster(
             `raster = dict(...)` in the config.
         aoi: Vector file or GeoDataFrame. Only what lies in its polygons is predicted.
         whole: Whether the trunk sees the raster whole, and only neck and heads see windows.
-            Default: for a segmentor that is exact so, without `aoi` and `tile`.
+            Default: True for a segmentor whose result is then exact, without `aoi` and `tile`.
         scale, window: As in `Predictor`.
         scratch: Folder for what the trunk computes of a raster that it sees whole, 16 bytes for
             each channel of each token. Default: that of the rows.
@@ -226,7 +226,7 @@ def _predict_row(seen: Seen, places: Sequence[tuple[Window, Window]], area: Any)
 
 
 def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> None:
-    """Print a line for what differs between a raster and that of the model's training."""
+    """Print a line for each difference between a raster and the raster of the training."""
     trained = cfg.get("raster")
     if trained and trained.get(SCALING) != raster.scaling:
         change = f"{trained.get(SCALING)} in the training, and are {raster.scaling} here"
@@ -237,4 +237,4 @@ def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> Non
         fitting = large["scale"] * raster.pixel_size / trained_size
         if not 0.8 <= view.scale / fitting <= 1.25:
             sizes = f"pixels of {raster.pixel_size:.3g} m, the training of {trained_size:.3g} m"
-            say(f"{raster.path} has {sizes}: a scale of {fitting:.3g} shows it at the same")
+            say(f"{raster.path} has {sizes}: scale {fitting:.3g} shows it at the same size")

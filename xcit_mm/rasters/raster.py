@@ -85,7 +85,7 @@ class Raster:
             if nodata is not None:
                 self._check_nodata(nodata)
             elif MaskFlags.all_valid in self._file.mask_flag_enums[0]:
-                fix = "if it has a collar, give its value as nodata"
+                fix = "if it has a collar, give the collar's value as nodata"
                 say(f"{path} has no nodata, alpha or mask: {fix}")
             self._nodata = nodata
             self._bounds = self._find_bounds(bounds)
@@ -142,7 +142,7 @@ class Raster:
         return chosen
 
     def _check_nodata(self, nodata: float) -> None:
-        """Say a line if no pixel in a sample has the value, and the file does not declare it."""
+        """Print a line if no pixel in a sample has the value, and the file does not declare it."""
         if not np.isfinite(nodata):
             raise ArgumentError(
                 "nodata", f"{nodata}: such pixels have no data anyway: leave it out"
@@ -174,7 +174,7 @@ class Raster:
         return pairs
 
     def _suggest_bounds(self) -> str:
-        """Return the percentiles 2 and 98 of each band in a sample, as text.
+        """Return the 2nd and the 98th percentile of each band in a sample, as text.
 
         A band of few values gets LOW HIGH. The lowest and the highest value do not count: they may
         be those of a collar.
@@ -211,7 +211,7 @@ class Raster:
         return sample
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what tells a raster from others, wherever it is, as plain values."""
+        """Return plain values that identify a raster, wherever it is stored."""
         checksum = crc32(self.sample.tobytes())
         return dict(
             bands=self.bands,

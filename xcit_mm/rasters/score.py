@@ -51,7 +51,7 @@ def score_raster(
         precision, recall, F1, the score, and how many objects the labels have, and how many are
         matched, missed and false; the row `all` has the mean of AP50. For a map it has IoU and
         labelled pixels, and the row `mean`.
-        A line says how many of the labels, objects and pixels count.
+        A message says how many of the labels, objects and pixels count.
 
     Raises:
         ArgumentError: If no label counts, or labels and result do not match.

@@ -18,7 +18,7 @@ SCALING = "scaling"
 def resolve_settings(
     cfg: Config, command: Mapping[str, Any], trains: bool = False
 ) -> dict[str, Any]:
-    """Decide how a raster is read for a model: as a user says, else as the model's config says.
+    """Decide how a raster is read for a model: by the user's options, else by the model's config.
 
     Args:
         command: What a user gave for READING, as numbers, lists or arrays. None is no value.

@@ -164,7 +164,7 @@ class NumberedIterLoop(IterBasedTrainLoop):
         batches: Any = self.dataloader.batch_sampler
         batches.first_batch = self.iter
         # mmengine takes the trained batches from the iterator and drops them. The loader leaves
-        # them out, so None stands for each.
+        # them out, so None takes their place.
         self.fast_forward_on_resume = False  # by which OneDL's would drop nothing
         self.dataloader_iterator = _LoopIterator(itertools.repeat(None, self.iter), self.dataloader)
         return super().run()

@@ -243,7 +243,7 @@ def without_resize_warning() -> Iterator[None]:
     from mmseg.models.utils import resize
 
     defaults = resize.__defaults__
-    resize.__defaults__ = (*defaults[:-1], False)  # the last default is that of `warning`
+    resize.__defaults__ = (*defaults[:-1], False)  # the last default is for `warning`
     try:
         yield
     finally:

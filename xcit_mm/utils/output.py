@@ -31,7 +31,7 @@ def say(line: str) -> None:
 
 
 def log_line(line: str) -> None:
-    """Write a line into the log of a run, from which `ConsoleHook` shows it on stderr.
+    """Write a line into the log of a run, which shows it on stderr.
 
     Outside a run, the line goes to stderr directly.
     """
