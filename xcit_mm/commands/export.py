@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def export(model: str, checkpoint: str | None, following: str | None, out: Path) -> None:
     """Export a model, and print how exact and how large the file is."""
-    from .. import export as write  # which an older torch cannot import
+    from .. import export as write  # an older torch cannot import it
 
     deviation = write(model, out, checkpoint=choose_checkpoint(checkpoint, following))
     print(f"within {deviation:.1e} of torch, in units of the largest value")

@@ -1,4 +1,4 @@
-"""`xcit-mm finetune`: fine-tune a model on own data."""
+"""`xcit-mm finetune`: fine-tune a model on your own data."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -75,7 +75,7 @@ def read_coco(path: Path) -> CocoFile:
     """
     try:
         coco = msgspec.json.decode(path.read_bytes(), type=CocoFile)
-    except ValueError as error:  # of the schema, of json, or of UTF-8
+    except ValueError as error:  # from the schema, from JSON, or from UTF-8
         fix = ": docs/your-own-data.md#coco shows how to add it" if "area`" in str(error) else ""
         raise ValueError(f"{path}: {error}{fix}") from None
     for noun, entries in (("images", coco.images), ("categories", coco.categories)):

@@ -79,7 +79,7 @@ def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
         if isinstance(split, CocoFile):
             write_coco(path, dataset.classes, split.images, split.annotations)
         else:
-            path.unlink(missing_ok=True)  # of a former writing
+            path.unlink(missing_ok=True)  # from an earlier call
     return arguments_of(dataset, folder)
 
 

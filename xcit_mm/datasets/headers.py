@@ -47,7 +47,7 @@ def read_all(read: Callable[[BinaryIO], _Fact], paths: Sequence[str | Path]) -> 
         except Exception as error:  # every decoder has its own exceptions
             raise ValueError(f"{path} cannot be read: {reason(error)}") from None
 
-    with ThreadPool(4) as pool:  # which waits for the disk
+    with ThreadPool(4) as pool:  # threads wait for the disk
         facts = pool.imap(read_file, paths, chunksize=64)
         return list(progress_bar(len(paths), "file", iterable=facts, delay=2))
 
@@ -62,6 +62,6 @@ def _read_header(file: BinaryIO) -> Header:
     exif = image.getexif() if has_exif else {}
     if exif.get(ExifTags.Base.Orientation) in (5, 6, 7, 8):  # on a side
         width, height = height, width
-    # Pillow opens colors of 16 bits as 8, and tells it in the decoder's arguments.
+    # Pillow opens colors of 16 bits as 8, which shows only in the decoder's arguments.
     is_deep = image.mode[0] in "IF" or ";16" in str(image.tile)
     return Header(width, height, len(image.getbands()), is_deep, dropped)

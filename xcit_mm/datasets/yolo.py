@@ -110,7 +110,7 @@ def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
 def _read_object(line: str, image: CocoImage, names: dict[int, str]) -> Annotation:
     """Read a class with a box (centre and sides) or a polygon, or raise ValueError."""
     category, *values = map(float, line.split())
-    are_parts = all(-0.01 <= value <= 1.01 for value in values)  # but for rounding
+    are_parts = all(-0.01 <= value <= 1.01 for value in values)  # up to rounding
     if category not in names or len(values) < 4 or len(values) % 2 or not are_parts:
         raise ValueError("give a class of `names` and a box or a polygon in fractions of the image")
     points = np.array(values).reshape(-1, 2) * (image.width, image.height)

@@ -26,7 +26,7 @@ def compare(path: Path, model: Any) -> float:
     from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
     options = SessionOptions()
-    if _is_detector(model):  # which compares objects of any score
+    if _is_detector(model):  # objects of any score are compared
         threshold = OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.float32))
         options.add_initializer("score_thr", threshold)
     session = InferenceSession(path, options)

@@ -1,4 +1,4 @@
-"""Fine-tune a model on own data: a config for both, written, checked and trained."""
+"""Fine-tune a model on your own data: write a config, check it, and train it."""
 
 import os
 import re
@@ -145,7 +145,7 @@ def finetune(
         source = Source(**{name: Path(os.path.abspath(path)) for name, path in paths.items()})
         use_data = partial(_use_photos, cfg, source, folder)
     else:
-        from ..rasters.cutting import check_folder, cut_raster  # which need the extra `raster`
+        from ..rasters.cutting import check_folder, cut_raster  # they need the extra `raster`
         from ..rasters.labels import LabelFile
         from ..rasters.settings import resolve_settings
 

@@ -87,7 +87,7 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
     for part in iter_parts([heads, training, test]):
         if "ignore_index" in part:
             part["ignore_index"] = IGNORED
-    if cfg.load_from:  # which replaces the weights of the backbone
+    if cfg.load_from:  # it replaces the backbone's own weights
         model["backbone"]["init_cfg"] = None
     pipelines = dict(train_pipeline=training, test_pipeline=test)
     return dict(pipelines, model=model, metric=metric, batch_size=2)

@@ -1,4 +1,4 @@
-"""What a user is told after a training: its best checkpoint, and where drawings are."""
+"""What is printed after a training: where its best checkpoint and the drawings are."""
 
 from dataclasses import replace
 from pathlib import Path

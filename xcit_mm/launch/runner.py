@@ -131,7 +131,7 @@ class QuietRunner(Runner):
     def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
         if auto_scale_lr and "base_batch_size" in auto_scale_lr:
             count = (self.cfg.get("optim_wrapper") or {}).get("accumulative_counts", 1)
-            images = auto_scale_lr["base_batch_size"] / count  # of an iteration
+            images = auto_scale_lr["base_batch_size"] / count  # in an iteration
             auto_scale_lr = dict(auto_scale_lr, base_batch_size=images)
         super().scale_lr(optim_wrapper, auto_scale_lr)
 

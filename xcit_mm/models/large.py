@@ -129,8 +129,8 @@ def large_taps(
     Raises:
         ValueError: If the trunk is not XCiT's, is in training mode or has changed layers, or if a
             folder is needed.
-        OSError: If the folder's disk is too small for the taps, a process does not see the folder of
-            the first, or another process has ended.
+        OSError: If the folder's disk is too small for the taps, a process does not see the first
+            one's folder, or another process has ended.
     """
     check_trunk(trunk)
     image = _Image(trunk, height, width, Ranks(group))

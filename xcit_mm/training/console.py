@@ -1,4 +1,4 @@
-"""What a run says: progress, scores of validations, and the path of the log with the rest."""
+"""What a run prints: progress, scores of validations, and the path of the log with the rest."""
 
 import io
 import os

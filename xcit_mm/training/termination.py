@@ -53,7 +53,7 @@ class TerminationHook(Hook):
             _STOPPED,
             meta=dict(epoch=runner.epoch, iter=runner.iter),
             by_epoch=False,
-            backend_args=dict(backend="atomic"),  # which writes `last_checkpoint` too
+            backend_args=dict(backend="atomic"),  # it writes `last_checkpoint` too
         )
         hint = f"{Path(runner.work_dir, _STOPPED)} is saved, and the run can be resumed"
         say(f"stopped by SIGTERM after iteration {runner.iter}: {hint}")

@@ -1,4 +1,4 @@
-"""What this package says while it works, and silence for what other libraries say.
+"""What this package prints while it works, and silence for other libraries.
 
 Lines and progress bars go to stderr. The level of the logger `xcit_mm` silences both:
 

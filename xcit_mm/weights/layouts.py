@@ -235,7 +235,7 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
     convolutions = [key for key in trunk if re.fullmatch(r"patch_embed\.proj\.\d+\.0\.weight", key)]
     patch_size = trunk[stem].shape[-1] if stem == LINEAR_STEM else 2 ** len(convolutions)
     return dict(
-        arch=name if name in ARCHS else dict(shape, eta=1.0),  # shapes do not tell eta
+        arch=name if name in ARCHS else dict(shape, eta=1.0),  # shapes do not determine eta
         patch_size=patch_size,
         patch_embed="linear" if stem == LINEAR_STEM else "conv",
         in_channels=trunk[stem].shape[1],

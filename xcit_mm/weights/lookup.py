@@ -1,4 +1,4 @@
-"""What the name of a model stands for: the one place that tells names, folders and files apart."""
+"""Which config and checkpoint a model's name means: the only place that resolves names."""
 
 import functools
 from difflib import get_close_matches
