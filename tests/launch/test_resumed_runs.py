@@ -65,7 +65,7 @@ ROAD = ("road", "circle", "square", "triangle", "star")
 def test_a_file_without_the_state_of_a_run_resumes_nothing(changes, shapes, refused):
     write_state(Path("state.pth"), **changes)
     error = refused("train", CONFIG, "--resume", "state.pth", *cfg_options(SEG, shapes, 4))
-    assert "only weights and no optimizer state: start a new run" in error
+    assert "does not have the state of a run: start a new run" in error
 
 
 def test_a_run_of_other_classes_is_not_resumed(shapes, refusal):

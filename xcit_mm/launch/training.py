@@ -107,7 +107,7 @@ def is_complete(checkpoint: str) -> bool:
     keys = set(state) if isinstance(state, Mapping) else set()
     # mmengine would run the text `config` of mmcv 1.
     if not {"message_hub", "optimizer"} <= keys or "config" in meta_of(state):
-        problem = f"cannot resume from {checkpoint}, which has only weights and no optimizer state"
+        problem = f"cannot resume from {checkpoint}, which does not have the state of a run"
         raise ValueError(f"{problem}: start a new run from it, with load_from in the config")
     info = state["message_hub"].get("runtime_info") or {}
     return state["meta"]["iter"] >= info.get("max_iters", math.inf)
@@ -155,7 +155,7 @@ def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
     wrapper.setdefault("type", "OptimWrapper")
     name = type_name(wrapper)
     if amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
-        problem = f"optim_wrapper.type={wrapper['type']} sets the precision itself: leave this out"
+        problem = f"optim_wrapper.type={wrapper['type']} sets the precision itself: leave this option out"
         raise ArgumentError("amp", problem)
     if amp or name == "AmpOptimWrapper":
         is_on_cpu = get_device() == "cpu"  # in bfloat16
