@@ -155,7 +155,7 @@ def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
     wrapper.setdefault("type", "OptimWrapper")
     name = type_name(wrapper)
     if amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
-        problem = f"optim_wrapper.type={wrapper['type']} sets the precision itself: leave this option out"
+        problem = f"optim_wrapper.type={wrapper['type']} sets a precision: leave this option out"
         raise ArgumentError("amp", problem)
     if amp or name == "AmpOptimWrapper":
         is_on_cpu = get_device() == "cpu"  # in bfloat16

@@ -115,15 +115,15 @@ def large_taps(
 
     Args:
         trunk: In eval mode, as built or prepared for inference.
-        read_rows: Is asked for rows of the image, from the first to the last, or from the first to
-            the last row of this process.
+        read_rows: Function that returns rows of the image. It is called for one band after the
+            other, over all rows or over the rows of this process.
         height, width: Size of the image in pixels.
         folder: For this image and this model alone. A later call with the same folder continues
             after the last tap that was finished, without the image. The number of processes may
             have changed.
         memory: Bytes that tokens and taps may take on the trunk's device. If they need more, or if
             there are several processes, they are in files of the folder.
-        progress: Is called with the number of passes done and of all passes.
+        progress: Function that is called with the number of passes done and of all passes.
         group: A group of torch.distributed. Default: this process alone.
 
     Raises:

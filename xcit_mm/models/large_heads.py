@@ -26,11 +26,11 @@ Place: TypeAlias = tuple[slice, slice]
 class LargeHeads:
     """The neck and heads of a model over the taps of an image, which they read in windows.
 
-    Windows are given in pixels, by multiples of 32 inside of the image padded to them.
+    Windows are given in pixels, as multiples of 32. They lie in the image that is padded to 32.
 
     Args:
         model: A detector or segmentor with an XCiT, in eval mode. It stays as it is.
-        taps: Of its trunk, from `large_taps`.
+        taps: The taps of its trunk, from `large_taps`.
     """
 
     def __init__(self, model: Any, taps: Taps) -> None:

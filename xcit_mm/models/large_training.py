@@ -229,7 +229,7 @@ class _ByBands(torch.autograd.Function):
     """A function of x (B, H, ...) and other tensors that is computed by bands of rows.
 
     Args of `apply`:
-        function: Is called with rows of x and the rows of the result (B, h, ...).
+        function: Function that is called with rows of x and the rows of the result (B, h, ...).
         bands: The rows of the result and of x. Without rows of the result, its bands are added up.
         leaves: The weights and other tensors that the function uses, in the order of `tensors`.
         tensors: The same for autograd.

@@ -228,7 +228,7 @@ class Predictor:
         Args:
             image: A path, an array or a `Source`, such as a `Raster`.
             valid: Which pixels of a path or an array have data, (H, W), bool. Default: all.
-            folder: In which what the trunk computes is stored, in a folder of its own, if it needs
+            folder: Folder for the trunk's output, which gets a folder of its own there if it needs
                 more than 256 MiB: 16 bytes for each channel of each token. Default: the temporary
                 folder, which a message names.
 

@@ -79,13 +79,13 @@ def choose_view(
     """Decide how a model sees a large image.
 
     Args:
-        model: Of the config.
+        model: The `model` of the config.
         preprocess: The test pipeline of the config.
-        whole: As of `View`.
+        whole: As in `View`.
         scale: Default: `large = dict(scale=...)` in the config, or the factor by which the test
             pipeline resizes the tiles of the training, or all images.
         tile: Side of a tile in pixels of the image. Default: that of the images in training.
-        overlap: In pixels of the image. Default: a quarter of the tile; of windows 256 pixels. The
+        overlap: In pixels of the image. Default: a quarter of the tile; for windows 256 pixels. The
             windows of a segmentor ignore it.
         window: Side of what a window adds, in pixels as the model sees them. Default: 1024, with
             pools over the image 768; of a detector the side of the images in training.

@@ -40,7 +40,7 @@ class SeenWhole(Seen):
     """An image that the trunk sees whole. Neck and heads read its taps window by window.
 
     Args:
-        folder: In which a folder for the taps is made, if they do not fit into `MEMORY`. That is
+        folder: Where the folder for the taps is made, if they do not fit into `MEMORY`. It is
             removed in the end, but not after an error: another call with the same image and model
             goes on after the last tap that was finished. Default: the temporary folder.
         group: A group of torch.distributed, whose processes see the image together. The taps are

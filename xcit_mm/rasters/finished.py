@@ -19,7 +19,7 @@ def read_made_from(out: Path) -> dict[str, Any]:
     """Return what a result was made from. It is empty if another program has written the file.
 
     Raises:
-        OSError, RuntimeError: If it is no file of GDAL.
+        OSError, RuntimeError: If GDAL cannot read the file.
     """
     if out.suffix.lower() == ".gpkg":
         import pyogrio

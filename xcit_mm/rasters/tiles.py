@@ -74,7 +74,7 @@ def _write_png(path: Path, image: np.ndarray) -> None:
 def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> CocoFile:
     """Write a COCO json with the objects in the images of a split, and return its content.
 
-    An object is a crowd where a tile shows too little of it, and in every class if it has none.
+    An object is a crowd if a tile shows too little of it. Without a class, it is one in each.
     """
     coco_images: list[CocoImage] = []
     annotations: list[Annotation] = []

@@ -60,8 +60,8 @@ class SeededDataset(Dataset):
 class NumberedBatches(Sampler):
     """Batches of indices, each with its number: lists of ((epoch, batch, position in it), index).
 
-    They start at batch `first_batch` of `epoch`. If `endless`, the next epoch follows. Earlier
-    batches cost no more than their indices.
+    They start at batch `first_batch` of `epoch`. If `endless`, the next epoch follows. To
+    skip earlier batches, only their indices are drawn.
 
     Args:
         batch_sampler: Config of the batch sampler. Default: torch's BatchSampler.

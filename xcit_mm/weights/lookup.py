@@ -146,7 +146,7 @@ def _look_up_with_config(name: str) -> tuple[str, Model]:
     """Return the config of a model, which it must have, and the model."""
     if name.startswith(HUB_PREFIX):
         command = f"hf download {name.removeprefix(HUB_PREFIX)} --local-dir FOLDER"
-        raise ValueError(f"{name} may run code: `{command}`, read its config, and give FOLDER")
+        raise ValueError(f"the config of {name} may run code: `{command}`, read it, give FOLDER")
     found = lookup(name)
     if found.config is None and name.endswith(CHECKPOINT_SUFFIXES):
         check_checkpoint(name)
