@@ -36,8 +36,8 @@ def cut(monkeypatch):
 
     def set_rows(rows: int, in_files: bool) -> None:
         monkeypatch.setattr(large, "MIN_ROWS", rows)
-        monkeypatch.setattr(large_training, "CPU_TOKENS", 1)
-        monkeypatch.setattr(large_training, "GPU_TOKENS", 1)
+        monkeypatch.setattr(large_training, "CPU_BAND", 1)
+        monkeypatch.setattr(large_training, "GPU_BAND", 1)
         if in_files:
             for limit in ("CPU_BYTES", "GPU_BYTES", "HOST_BYTES"):
                 monkeypatch.setattr(large_training, limit, 0)
@@ -385,7 +385,7 @@ def recompute(model: nn.Module, images: Tensor, use_reentrant: bool) -> None:
 def train_rank(rank: int, folder: Path) -> None:
     """Save the gradients of one of two processes, of an image of its own."""
     torch.set_num_threads(1)
-    large.MIN_ROWS, large_training.CPU_TOKENS = 4, 1
+    large.MIN_ROWS, large_training.CPU_BAND = 4, 1
     store = f"file://{folder / 'store'}"
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     model = DistributedDataParallel(build(network=XCiT, out_indices=(0, 1, 2, 3)).double())

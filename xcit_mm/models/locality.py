@@ -66,7 +66,7 @@ def _parts(model: Any) -> list[tuple[str, Any]]:
 
 
 class _NoPools(nn.Module):
-    """Stands for mmseg's PPM in a trial of what a head sees beside its pools."""
+    """Takes the place of mmseg's PPM in a trial of what a head sees beside its pools."""
 
     def __init__(self, ppm: Any) -> None:
         super().__init__()

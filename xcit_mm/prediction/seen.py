@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..models.windows import Window, tiles_along
 from .joining import Part, join
 from .prediction import Prediction
 from .sources import Source
 from .view import View
-from .windows import Window, tiles_along
 
 # Rows and columns of windows.
 Places: TypeAlias = Iterable[tuple[Window, Window]]

@@ -1,11 +1,14 @@
-"""Products of float32 in inference at the rate of the processor.
+"""Linear layers and transposed convolutions by faster products of matrices.
 
-torch multiplies float32 on a CPU by MKL alone, though oneDNN takes half the time on AMD's
-processors with AVX512. Elsewhere, with gradients, in half precision and while a model is traced,
-the functions call torch's own. The results are the same to rounding.
+`FastLinear` and `linear_by_image` multiply float32 in inference on a CPU by oneDNN. torch takes MKL
+alone, which needs twice the time on AMD's processors with AVX512. Elsewhere, with gradients, in
+half precision and while a model is traced, they call torch's own functions.
+
+`upsample` is a transposed convolution as a product. The results are those of torch to rounding.
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +16,16 @@ from torch import Tensor, nn
 
 from ..utils.compat import (
     autocast_dtype,
+    has_hooks,
     is_compiling,
     is_exporting,
     is_transformed,
     onednn_linear,
 )
+
+# Positions of a map that `upsample` computes at a time.
+CPU_POSITIONS = 512
+GPU_POSITIONS = 32768
 
 
 def is_traced() -> bool:
@@ -98,3 +106,58 @@ def linear_by_image(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     if bias is None:
         return x @ matrices
     return torch.baddbmm(bias.unsqueeze(1).to(x.dtype), x, matrices)
+
+
+def is_unmodified(layer: nn.Module) -> bool:
+    """Return whether XCA or a transposed convolution is unmodified: its parameters alone determine
+    its results.
+
+    Adapters such as LoRA, quantized and parametrized layers are of other classes. Pruning is a
+    hook.
+    """
+    plain = nn.Linear, FastLinear, nn.Dropout
+    if any(type(part) not in plain for part in layer.children()):
+        return False
+    lacks_bias = any(hasattr(part, "bias") and part.bias is None for part in layer.modules())
+    return not lacks_bias and has_own_parameters(layer)
+
+
+def has_own_parameters(layer: nn.Module) -> bool:
+    """Return whether a layer has no hooks, and parameters of torch's own class."""
+    # A tracer replaces parameters by its own tensors.
+    is_own = is_traced() or all(type(parameter) is nn.Parameter for parameter in layer.parameters())
+    return is_own and not has_hooks(layer)
+
+
+def upsample(conv: Any, x: Tensor) -> Tensor:
+    """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w) by products.
+
+    Without gradients it computes a few rows at a time, so that the values before their ordering by
+    place take little memory.
+    """
+    if is_traced() or not is_unmodified(conv):
+        return nn.ConvTranspose2d.forward(conv, x)
+    if conv.weight.is_contiguous(memory_format=torch.channels_last):
+        return nn.ConvTranspose2d.forward(conv, x)
+    dtype = product_dtype(x)
+    x = x.to(dtype)
+    batch, _, height, width = x.shape
+    channels = conv.weight.shape[1]
+    matrix = conv.weight.to(dtype).flatten(1).T.expand(batch, -1, -1)  # (B, channels * 2 * 2, C)
+    offset = conv.bias.to(dtype).repeat_interleave(4)[:, None]
+
+    def upsample_rows(rows: Tensor) -> Tensor:
+        """Map rows (B, C, n, w) to the four values of each cell, (B, channels, n, 2, w, 2)."""
+        product = torch.baddbmm(offset, matrix, rows.flatten(2))
+        cells = product.view(batch, channels, 2, 2, rows.shape[2], width)
+        return cells.permute(0, 1, 4, 2, 5, 3)
+
+    if torch.is_grad_enabled():
+        out = upsample_rows(x)
+    else:
+        positions = CPU_POSITIONS if x.is_cpu else GPU_POSITIONS
+        length = max(1, positions // width)
+        out = x.new_empty(batch, channels, height, 2, width, 2)
+        for rows, values in zip(x.split(length, 2), out.split(length, 2), strict=True):
+            values.copy_(upsample_rows(rows))
+    return out.reshape(batch, channels, 2 * height, 2 * width)
