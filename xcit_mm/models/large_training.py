@@ -19,7 +19,7 @@ under autocast.
 import math
 from contextlib import nullcontext
 from tempfile import TemporaryFile, gettempdir
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -113,7 +113,10 @@ def storage(x: Tensor, blocks: int) -> Any:
         if x.ndim < 4:
             return x
         if last[0] != x.data_ptr():  # two functions of a block save the same tokens
-            last[:] = x.data_ptr(), to_file(x) if in_files else x.cpu()
+            last[:] = x.data_ptr(), x.cpu()
+            if in_files:
+                last[1] = TemporaryFile()  # noqa: SIM115  # it goes when no one refers to it
+                torch.save(x, last[1])
         return last[1]
 
     def unpack(stored: Any) -> Tensor:
@@ -123,13 +126,6 @@ def storage(x: Tensor, blocks: int) -> Any:
         return torch.load(stored, weights_only=True)
 
     return saved_tensors_hooks(pack, unpack)
-
-
-def to_file(x: Tensor) -> IO:
-    """Write a tensor to a file without a name, which is gone when no one refers to it."""
-    file = TemporaryFile()  # noqa: SIM115  # open as long as it is needed
-    torch.save(x, file)
-    return file
 
 
 def embed(trunk: Any, images: Tensor) -> Tensor:
