@@ -13,24 +13,28 @@ from ..utils.compat import autocast_dtype
 def by_parts(
     function: Callable[..., Tensor],
     parts: Sequence[tuple[Any, Any]],
-    tensors: Sequence[Tensor],
+    large: Sequence[Tensor],
+    small: Sequence[Tensor] = (),
     weights: Sequence[Tensor] = (),
     height: int | None = None,
 ) -> Tensor:
-    """Compute a function of large tensors part by part, so that autograd stores them alone.
+    """Compute a function of large tensors part by part, so that autograd stores its inputs alone.
 
     The forward pass computes the parts without gradients. The backward pass computes each part
     again, and adds up the gradients. Both run under the autocast of the caller. The backward pass
     leaves the generators of random numbers as they are.
 
     Args:
-        function: Is called with the place of a part, and the part of each of the tensors.
-        parts: The place of each part, and its index in the tensors.
-        tensors: The large tensors.
-        weights: The other tensors with gradients that the function uses, each once.
+        function: Is called with the place of a part, its part of each large tensor, and all of each
+            small one.
+        parts: The place of each part, and its index in the large tensors.
+        small: Tensors that are computed from weights that the function uses too.
+        weights: The parameters that the function uses, each once.
         height: If given, the results are rows of a tensor (B, height, ...), and a place is a slice
             of these rows. Otherwise, the results are added up.
     """
+    tensors = [*large, *small]
+    parts = [(place, [index] * len(large) + [...] * len(small)) for place, index in parts]
     return _ByParts.apply(function, parts, height, len(tensors), *tensors, *weights)
 
 
@@ -54,8 +58,8 @@ class _ByParts(torch.autograd.Function):
         )
         out: Any = 0
         with ctx.autocast:
-            for place, index in parts:
-                part = function(place, *(x[index] for x in tensors))
+            for place, indices in parts:
+                part = function(place, *(x[i] for x, i in zip(tensors, indices, strict=True)))
                 if height is None:
                     out = out + part
                     continue
@@ -69,16 +73,16 @@ class _ByParts(torch.autograd.Function):
     def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
         has_gradient = ctx.needs_input_grad[4 : 4 + len(tensors)]
-        of_tensors: list[Any] = [
+        totals: list[Any] = [
             torch.zeros_like(x) if needed else None
             for x, needed in zip(tensors, has_gradient, strict=True)
         ]
         of_weights: dict[Tensor, Any] = {}
         with torch.random.fork_rng(ctx.gpus):
-            for place, index in ctx.parts:
+            for place, indices in ctx.parts:
                 own = [
-                    x[index].detach().requires_grad_(needed)
-                    for x, needed in zip(tensors, has_gradient, strict=True)
+                    x[i].detach().requires_grad_(needed)
+                    for x, i, needed in zip(tensors, indices, has_gradient, strict=True)
                 ]
                 with torch.enable_grad(), ctx.autocast:
                     out = ctx.function(place, *own)
@@ -87,10 +91,10 @@ class _ByParts(torch.autograd.Function):
                 # Not `backward`, at whose end DDP would count the weights as finished.
                 found = torch.autograd.grad(out, used, of_part, allow_unused=True)
                 gradients = dict(zip(used, found, strict=True))
-                for x, total in zip(own, of_tensors, strict=True):
+                for x, i, total in zip(own, indices, totals, strict=True):
                     if gradients.get(x) is not None:
-                        total[index] += gradients[x]
+                        total[i] += gradients[x]
                 for weight in ctx.weights:
                     if gradients.get(weight) is not None:
                         of_weights[weight] = of_weights.get(weight, 0) + gradients[weight]
-        return None, None, None, None, *of_tensors, *map(of_weights.get, ctx.weights)
+        return None, None, None, None, *totals, *map(of_weights.get, ctx.weights)

@@ -50,7 +50,7 @@ def losses_by_windows(
     for window in windows:
         tokens = (in_cells(axis.span, model.backbone.patch_size) for axis in window)
         parts.append((window, (..., *tokens)))
-    values = by_parts(losses.of_window, parts, taps, losses.weights)
+    values = by_parts(losses.of_window, parts, taps, weights=losses.weights)
     found: dict[str, Tensor] = {}
     for name, value in zip(losses.names, values.to(taps[0]), strict=True):
         found[name] = found.get(name, 0) + value

@@ -141,7 +141,7 @@ def embed(trunk: Any, images: Tensor) -> Tensor:
     x = images.transpose(1, 2)  # rows first
     # The stem reads up to 15 pixels above a token, and none below.
     bands = split(x, height, width, above=1, scale=scale)
-    return by_parts(embed_band, bands, [x], weights, height)
+    return by_parts(embed_band, bands, [x], weights=weights, height=height)
 
 
 def run_block(block: Any, x: Tensor) -> Tensor:
@@ -149,15 +149,14 @@ def run_block(block: Any, x: Tensor) -> Tensor:
     height, width = x.shape[1:3]
     moments = moments_of(block.norm1, x)
     matrices = checkpoint(attention_matrix, block.attn, moments, use_reentrant=False)
-    of_attention = moments.mean, *matrices
     of_xca, of_lpi, of_mlp = draw_paths(block.drop_path, x)
 
-    def run_rows(rows: slice, x: Tensor) -> Tensor:
+    def run_rows(rows: slice, x: Tensor, *attention: Tensor) -> Tensor:
         """Map tokens (B, r, w, C) of rows, and of HALO more at each side."""
         read = x.shape[1]
         first = min(rows.start, HALO)
         x = x.flatten(1, 2)
-        mean, matrix, offset = (part.to(x) for part in of_attention)
+        mean, matrix, offset = (part.to(x) for part in attention)
         branch = linear_by_image(block.norm1(x) - mean, matrix, offset)
         x = torch.addcmul(x, block.gamma1 * of_xca, branch)
         branch = block.local_mp(block.norm3(x), read, width)
@@ -168,7 +167,7 @@ def run_block(block: Any, x: Tensor) -> Tensor:
 
     weights = [w for name, w in block.named_parameters() if not name.startswith("attn.")]
     bands = split(x, height, width, above=HALO, below=HALO)
-    return by_parts(run_rows, bands, [x], [*of_attention, *weights], height)
+    return by_parts(run_rows, bands, [x], [moments.mean, *matrices], weights, height)
 
 
 def moments_of(norm: nn.Module, x: Tensor) -> Moments:
@@ -184,7 +183,7 @@ def moments_of(norm: nn.Module, x: Tensor) -> Moments:
             y = norm(x.flatten(1, 2)) - near
             return torch.cat((y.sum(dim=1, keepdim=True), y.mT @ y), 1).double()
 
-    sums = by_parts(add_up, bands, [x], list(norm.parameters()))
+    sums = by_parts(add_up, bands, [x], weights=list(norm.parameters()))
     shift = sums[:, :1] / (height * width)
     products = sums[:, 1:] - sums[:, :1].mT @ shift
     return Moments(height * width, near + shift, products)
