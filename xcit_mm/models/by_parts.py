@@ -17,6 +17,7 @@ def by_parts(
     small: Sequence[Tensor] = (),
     weights: Sequence[Tensor] = (),
     height: int | None = None,
+    values: bool = True,
 ) -> Tensor:
     """Compute a function of large tensors part by part, so that autograd stores its inputs alone.
 
@@ -32,16 +33,19 @@ def by_parts(
         weights: The parameters that the function uses, each once.
         height: If given, the results are rows of a tensor (B, height, ...), and a place is a slice
             of these rows. Otherwise, the results are added up.
+        values: False returns the result of the first part in place of the sum, with the gradients
+            of the sum.
     """
     tensors = [*large, *small]
     parts = [(place, [index] * len(large) + [...] * len(small)) for place, index in parts]
-    return _ByParts.apply(function, parts, height, len(tensors), *tensors, *weights)
+    first = parts if values else parts[:1]
+    return _ByParts.apply(function, parts, first, height, len(tensors), *tensors, *weights)
 
 
 class _ByParts(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, function: Any, parts: Any, height: int | None, count: int, *inputs: Tensor
+        ctx: Any, function: Any, parts: Any, first: Any, height: Any, count: int, *inputs: Tensor
     ) -> Tensor:
         tensors = inputs[:count]
         ctx.save_for_backward(*tensors)
@@ -58,7 +62,7 @@ class _ByParts(torch.autograd.Function):
         )
         out: Any = 0
         with ctx.autocast:
-            for place, indices in parts:
+            for place, indices in first:
                 part = function(place, *(x[i] for x, i in zip(tensors, indices, strict=True)))
                 if height is None:
                     out = out + part
@@ -72,7 +76,7 @@ class _ByParts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        has_gradient = ctx.needs_input_grad[4 : 4 + len(tensors)]
+        has_gradient = ctx.needs_input_grad[5 : 5 + len(tensors)]
         totals: list[Any] = [
             torch.zeros_like(x) if needed else None
             for x, needed in zip(tensors, has_gradient, strict=True)
@@ -97,4 +101,4 @@ class _ByParts(torch.autograd.Function):
                 for weight in ctx.weights:
                     if gradients.get(weight) is not None:
                         of_weights[weight] = of_weights.get(weight, 0) + gradients[weight]
-        return None, None, None, None, *totals, *map(of_weights.get, ctx.weights)
+        return None, None, None, None, None, *totals, *map(of_weights.get, ctx.weights)

@@ -121,7 +121,9 @@ class _Losses:
         for head, terms in self._heads:
             logits = head(maps)
             bands = list(_bands(window, logits))
-            values.append(by_parts(partial(self._of_band, terms), bands, [logits]))
+            function = partial(self._of_band, terms)
+            # With gradients this is the backward pass of the windows, which needs no values.
+            values.append(by_parts(function, bands, [logits], values=not torch.is_grad_enabled()))
         return torch.cat(values)
 
     def _of_band(self, terms: Sequence[Term], band: "_Band", logits: Tensor) -> Tensor:
@@ -154,7 +156,12 @@ def _terms_of(head: Any, counts: Tensor) -> list[tuple[str, Term]]:
 
 
 def _accuracy(ignored: int, pixels: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the per cent of `pixels` that have the largest logit at their label."""
+    """Return the per cent of `pixels` that have the largest logit at their label.
+
+    It has no gradients, and is 0 where these are enabled.
+    """
+    if torch.is_grad_enabled():
+        return torch.zeros_like(pixels)
     is_right = (logits.argmax(dim=1) == labels) & (labels != ignored)
     return 100 * is_right.sum() / pixels.clamp(min=1)
 
