@@ -253,8 +253,6 @@ def test_predictions_are_those_of_the_model_in_memory():
 @pytest.mark.parametrize(
     "head, problem",
     [
-        (dict(loss_decode=dict(type="DiceLoss")), "DiceLoss in FPNHead is no plain mean over pix"),
-        (dict(loss_decode=dict(type="LovaszLoss", reduction="none")), "LovaszLoss in FPNHead is"),
         (
             dict(loss_decode=dict(type=CROSS_ENTROPY, use_sigmoid=True)),
             "CrossEntropyLoss in FPNHea",

@@ -72,8 +72,7 @@ def errors(values: dict, expected: dict) -> dict[str, float]:
 
 
 # The rows of tokens are 18, 10 and 9, of bands of 1, 4, 8 and 99 rows.
-@pytest.mark.parametrize("rows", [1, 4, 8, 99])
-@pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.parametrize("rows, in_files", [(1, True), (4, False), (8, True), (99, False)])
 @pytest.mark.parametrize(
     "options, size, batch",
     [

@@ -33,7 +33,7 @@ from ..utils.ranks import Ranks
 from .base import cells_with_data, keep_valid
 from .covariance import Moments, attention_matrix, centre
 from .matmul import linear_by_image
-from .token_stores import TokensInFile, TokensInMemory, prepare_files
+from .token_stores import TokensInFile, TokensInMemory, TokenStore, prepare_files
 from .trunk_check import check_trunk
 from .windows import in_cells
 from .xcit import STRIDES, Trunk, XCiT
@@ -62,7 +62,7 @@ class Taps(NamedTuple):
         valid: Which tokens have data, (height, width).
     """
 
-    stores: list[Any]
+    stores: list[TokenStore]
     valid: Tensor
 
     def crop(self, rows: slice, columns: slice) -> tuple[list[Tensor], Tensor]:
@@ -209,7 +209,7 @@ class _Image:
         self.valid = torch.zeros(self.height, self.width, dtype=torch.bool, device=self.device)
         self.forget_moments()
 
-    def open_stores(self, folder: Path | None, memory: int) -> dict[int, Any]:
+    def open_stores(self, folder: Path | None, memory: int) -> dict[int, TokenStore]:
         """Make place for each tap, by the number of its block, or raise."""
         indices = self.trunk.out_indices
         shape = self.height, self.width, self.trunk.arch.embed_dim
@@ -242,7 +242,7 @@ class _Image:
         zeros = torch.zeros(1, channels, channels, dtype=torch.float64, device=device)
         self.moments = Moments(0, zeros[:, :1], zeros)
 
-    def finish_band(self, number: int, x: Tensor, rows: slice, target: Any) -> None:
+    def finish_band(self, number: int, x: Tensor, rows: slice, target: TokenStore) -> None:
         """Write tokens (1, N, C) of rows, a block's input, and add their moments."""
         grid = x[0].unflatten(0, (-1, self.width))
         target.write(rows, keep_valid(grid, self.valid[rows, :, None]))
@@ -269,7 +269,7 @@ class _Image:
         tokens, *sums = reduce(add_moments, parts)
         return Moments(tokens, *(part.to(mean.device) for part in sums))
 
-    def resume(self, tokens: Any, number: int) -> None:
+    def resume(self, tokens: TokenStore, number: int) -> None:
         """Go on with a finished tap as the input of a block."""
         for rows in self.bands():
             x = tokens.read(rows)
@@ -282,7 +282,7 @@ class _Image:
         parts = self.ranks.gather(self.valid[self.rows].cpu())
         self.valid = torch.cat(parts).to(self.device)
 
-    def embed(self, read_rows: ReadRows, target: Any) -> None:
+    def embed(self, read_rows: ReadRows, target: TokenStore) -> None:
         """Compute the tokens of the image: stem and positional encoding."""
         patch_size = self.trunk.patch_size
         height, width = self.size
@@ -301,7 +301,7 @@ class _Image:
             self.finish_band(0, x, rows, target)
         self.share_valid()
 
-    def exchange_rows(self, source: Any) -> tuple[Tensor, Tensor]:
+    def exchange_rows(self, source: TokenStore) -> tuple[Tensor, Tensor]:
         """Give the outer rows of tokens to the neighbours, and return theirs, above and below."""
         first = self.rows.start
         last = self.rows.stop
@@ -323,7 +323,7 @@ class _Image:
 
         return attend
 
-    def run_block(self, number: int, source: Any, target: Any) -> None:
+    def run_block(self, number: int, source: TokenStore, target: TokenStore) -> None:
         """Run a block from the tokens in `source` to those in `target`, which may be the same."""
         block = self.trunk.blocks[number]
         attend = self.attention_of(block)
