@@ -29,8 +29,9 @@ GPU_POSITIONS = 32768
 
 
 def is_traced() -> bool:
-    """Return whether torch compiles, exports or traces, so that the graph must serve other sizes
-    too, or transforms by torch.func, where an image has further dimensions.
+    """Return whether torch compiles, exports or traces, or transforms by torch.func.
+
+    A graph must serve images of other sizes too, and under torch.func they have more dimensions.
     """
     return is_compiling() or torch.jit.is_tracing() or is_transformed()
 
@@ -109,8 +110,7 @@ def linear_by_image(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
 
 
 def is_unmodified(layer: nn.Module) -> bool:
-    """Return whether XCA or a transposed convolution is unmodified: its parameters alone determine
-    its results.
+    """Return whether the parameters of XCA or a transposed convolution alone give its results.
 
     Adapters such as LoRA, quantized and parametrized layers are of other classes. Pruning is a
     hook.
