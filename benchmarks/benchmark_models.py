@@ -9,9 +9,9 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from xcit_mm.models import Trunk
-from xcit_mm.models.fast import IMPLEMENTATIONS
+from xcit_mm.models.covariance import IMPLEMENTATIONS
 from xcit_mm.models.large import large_taps
-from xcit_mm.prediction.windows import tiles_along
+from xcit_mm.models.windows import tiles_along
 
 __all__ = ["BUILDERS", "TIMM"]
 

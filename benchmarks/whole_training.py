@@ -29,7 +29,7 @@ from mmengine.structures import PixelData
 from torch import Tensor
 
 from xcit_mm import read_config
-from xcit_mm.prediction.windows import tiles_along
+from xcit_mm.models.windows import tiles_along
 from xcit_mm.utils.output import quiet
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from helpers.devices import need_autocast, on_each_device
 from helpers.golden import GOLDEN, deviation, fill, image, keys
 
 from xcit_mm import XCiT
-from xcit_mm.models import fast, products
+from xcit_mm.models import matmul
 
 # A small architecture of the tests.
 TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
@@ -38,8 +38,8 @@ class TestGolden:
 @pytest.mark.parametrize("patch_size", [16, 8])
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_small_pieces_give_the_authors_pyramid(patch_size, is_slow, monkeypatch):
-    monkeypatch.setattr(fast, "CPU_POSITIONS", 16)
-    monkeypatch.setattr(products, "has_slow_mkl", lambda: is_slow)
+    monkeypatch.setattr(matmul, "CPU_POSITIONS", 16)
+    monkeypatch.setattr(matmul, "has_slow_mkl", lambda: is_slow)
     model = fill(XCiT("n12", patch_size))
     with torch.no_grad():
         maps = model(image(75, 101, batch=2).float())

@@ -6,7 +6,7 @@ from helpers.devices import on_each_device
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from xcit_mm import XCiT
-from xcit_mm.models.fast import IMPLEMENTATIONS
+from xcit_mm.models.covariance import IMPLEMENTATIONS
 from xcit_mm.utils.compat import TORCH
 
 ARCH = dict(embed_dim=32, depth=1, num_heads=4, eta=1.0)

@@ -12,7 +12,7 @@ from helpers.small_models import TRUNK, build, synthetic_images
 from mmcv.cnn import ConvModule
 from torch import Tensor, nn
 
-from xcit_mm.models import XCiT, XCiTClassifier, prepare_for_inference, products
+from xcit_mm.models import XCiT, XCiTClassifier, matmul, prepare_for_inference
 from xcit_mm.models.xcit import MLP
 from xcit_mm.prediction import Predictor
 
@@ -69,7 +69,7 @@ def test_half_precision_is_as_exact_as_before():
 )
 def test_a_backbone_alone_and_a_classifier_give_the_same(network, options, is_slow, monkeypatch):
     """By MKL and by oneDNN."""
-    monkeypatch.setattr(products, "has_slow_mkl", lambda: is_slow)
+    monkeypatch.setattr(matmul, "has_slow_mkl", lambda: is_slow)
     model = fill(network(TRUNK, 8, norm_cfg=dict(type="BN"), **options))
     images = synthetic_images(*SHAPE)
     with torch.inference_mode():
@@ -93,9 +93,9 @@ def test_parameters_of_other_strides_and_layouts_give_the_same_by_onednn(name, c
     setattr(mlp.fc1, name, nn.Parameter(change(getattr(mlp.fc1, name).detach())))
     x = torch.randn(5, 16)
     with torch.no_grad():
-        monkeypatch.setattr(products, "has_slow_mkl", lambda: False)
+        monkeypatch.setattr(matmul, "has_slow_mkl", lambda: False)
         expected = mlp(x)
-        monkeypatch.setattr(products, "has_slow_mkl", lambda: True)
+        monkeypatch.setattr(matmul, "has_slow_mkl", lambda: True)
         assert_close([mlp(x)], [expected])
 
 

@@ -10,11 +10,11 @@ import pytest
 from helpers.perfect_detector import CLASSES, NO_FAULTS, Scene, detect, judge, predicted
 from scipy.ndimage import label
 
+from xcit_mm.models.windows import tiles_along
 from xcit_mm.prediction import Prediction
 from xcit_mm.prediction.seen import InTiles
 from xcit_mm.prediction.sources import ImageSource
 from xcit_mm.prediction.view import View
-from xcit_mm.prediction.windows import tiles_along
 
 
 def predict_tiled(

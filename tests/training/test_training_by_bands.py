@@ -46,7 +46,7 @@ def test_a_training_has_the_losses_of_one_in_memory(shapes, tmp_path, monkeypatc
     """With clipped gradients that accumulate, averaged weights and drop path."""
     expected = train(True, shapes, tmp_path / "memory")
     monkeypatch.setattr(large, "MIN_ROWS", 2)
-    monkeypatch.setattr(large_training, "CPU_TOKENS", 1)
+    monkeypatch.setattr(large_training, "CPU_BAND", 1)
     monkeypatch.setattr(large_training, "CPU_BYTES", 0)
     losses = train("bands", shapes, tmp_path / "bands")
     assert len(losses) == 10

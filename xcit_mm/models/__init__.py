@@ -1,7 +1,7 @@
 """Networks.
 
-`xcit` is the paper, `fast` the same in less time, and `large` the same for images of any size.
-`large_training` and `large_losses` compute the gradients of large images.
+`xcit` is the paper. `covariance` and `matmul` are the same in less time, and `large` is the same
+for images of any size. `large_training` and `large_losses` compute the gradients of large images.
 """
 
 from mmengine.registry import MODELS, Registry

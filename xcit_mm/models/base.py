@@ -1,7 +1,4 @@
-"""What OpenMMLab expects of a backbone: `init_cfg`, frozen stages, BatchNorm in eval mode.
-
-It also handles images of which only a part has data.
-"""
+"""The base class of backbones: `init_cfg`, frozen stages, BatchNorm, and pixels without data."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

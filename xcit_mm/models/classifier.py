@@ -145,8 +145,10 @@ class XCiTClassifier(Trunk):
         self.head.apply(init_linear)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor]:  # type: ignore[override]  # no maps
-        """Compute the logits, or the CLS token without a head, in a tuple if `as_tuple`. Raise
-        ValueError if the image has other channels than `in_channels`.
+        """Compute the logits, or the CLS token without a head, in a tuple if `as_tuple`.
+
+        Raises:
+            ValueError: If the image has other channels than `in_channels`.
         """
         cls, _ = self.forward_features(x)
         out = self.head(cls)

@@ -1,7 +1,7 @@
 """The trunk over an image of any size, in bounded memory, with the results of the trunk in memory.
 
 XCA sees the tokens of an image by their moments alone: number N, mean m and centred products S (see
-`fast.covariance_attention`). Those of two parts a and b add up to those of both:
+`covariance_attention`). Those of two parts a and b add up to those of both:
 
     N = Na + Nb,    m = ma + Nb/N d,    S = Sa + Sb + Na Nb/N d^T d,    with d = mb - ma.
 
@@ -30,11 +30,12 @@ from torch import Tensor
 
 from ..utils.folders import check_is_shared
 from ..utils.ranks import Ranks
-from . import fast
 from .base import cells_with_data, keep_valid
-from .products import linear_by_image
-from .tokens import TokensInFile, TokensInMemory, prepare_files
+from .covariance import Moments, attention_matrix, centre
+from .matmul import linear_by_image
+from .token_stores import TokensInFile, TokensInMemory, TokenStore, prepare_files
 from .trunk_check import check_trunk
+from .windows import in_cells
 from .xcit import STRIDES, Trunk, XCiT
 
 # Tokens of a band. Of a wide image it has 8 rows: LPI computes 4 more.
@@ -61,7 +62,7 @@ class Taps(NamedTuple):
         valid: Which tokens have data, (height, width).
     """
 
-    stores: list[Any]
+    stores: list[TokenStore]
     valid: Tensor
 
     def crop(self, rows: slice, columns: slice) -> tuple[list[Tensor], Tensor]:
@@ -86,9 +87,7 @@ def pyramid_of(backbone: XCiT, taps: Taps, rows: slice, columns: slice) -> tuple
         ends = range(0, cells * backbone.patch_size + 1, STRIDES[-1])
         if side.start not in ends or side.stop not in ends or side.start >= side.stop:
             raise ValueError(f"{side} of a window: give multiples of 32 from 0 to {ends[-1]}")
-    patch_size = backbone.patch_size
-    window = (slice(side.start // patch_size, side.stop // patch_size) for side in (rows, columns))
-    maps, valid = taps.crop(*window)
+    maps, valid = taps.crop(*(in_cells(side, backbone.patch_size) for side in (rows, columns)))
     return backbone.apply_levels(maps, None if valid.all() else valid[None, None])
 
 
@@ -181,7 +180,7 @@ def embed_rows(
     return x
 
 
-def add_moments(one: fast.Moments, other: fast.Moments) -> fast.Moments:
+def add_moments(one: Moments, other: Moments) -> Moments:
     """Compute the moments of two parts of an image together."""
     if other.tokens == 0:
         return one
@@ -190,7 +189,7 @@ def add_moments(one: fast.Moments, other: fast.Moments) -> fast.Moments:
     mean = one.mean + shift * (other.tokens / count)
     products = one.products + other.products
     products += shift.transpose(1, 2) @ shift * (one.tokens * other.tokens / count)
-    return fast.Moments(count, mean, products)
+    return Moments(count, mean, products)
 
 
 class _Image:
@@ -210,8 +209,8 @@ class _Image:
         self.valid = torch.zeros(self.height, self.width, dtype=torch.bool, device=self.device)
         self.forget_moments()
 
-    def open_stores(self, folder: Path | None, memory: int) -> dict[int, Any]:
-        """Reserve memory or a file for each tap, by the number of its block, or raise."""
+    def open_stores(self, folder: Path | None, memory: int) -> dict[int, TokenStore]:
+        """Make place for each tap, by the number of its block, or raise."""
         indices = self.trunk.out_indices
         shape = self.height, self.width, self.trunk.arch.embed_dim
         size = 4 * math.prod(shape)
@@ -241,41 +240,41 @@ class _Image:
         channels = self.trunk.arch.embed_dim
         device = self.device if self.device.type in FLOAT64_DEVICES else "cpu"
         zeros = torch.zeros(1, channels, channels, dtype=torch.float64, device=device)
-        self.moments = fast.Moments(0, zeros[:, :1], zeros)
+        self.moments = Moments(0, zeros[:, :1], zeros)
 
-    def finish_band(self, number: int, x: Tensor, rows: slice, target: Any) -> None:
+    def finish_band(self, number: int, x: Tensor, rows: slice, target: TokenStore) -> None:
         """Write tokens (1, N, C) of rows, a block's input, and add their moments."""
         grid = x[0].unflatten(0, (-1, self.width))
         target.write(rows, keep_valid(grid, self.valid[rows, :, None]))
-        self.add_moments(number, x, rows)
+        self.collect_moments(number, x, rows)
 
-    def add_moments(self, number: int, x: Tensor, rows: slice) -> None:
+    def collect_moments(self, number: int, x: Tensor, rows: slice) -> None:
         """Add the moments of rows x (1, N, C) of a block's input to those of the rows before."""
         if number == len(self.trunk.blocks):
             return
         with torch.autocast(self.device.type, enabled=False):
             normed = self.trunk.blocks[number].norm1(x)
-            _, band = fast.centre(normed, torch.float32, self.mask(rows))
-        # Moved first, since the device may not have float64.
+            _, band = centre(normed, torch.float32, self.mask(rows))
+        # Moved first: the device may lack float64.
         device = self.moments.mean.device
         mean, products = (sums.to(device).double() for sums in band[1:])
-        added = fast.Moments(int(band.tokens), mean, products)
+        added = Moments(int(band.tokens), mean, products)
         self.moments = add_moments(self.moments, added)
 
-    def take_moments(self) -> fast.Moments:
+    def take_moments(self) -> Moments:
         """Return the moments of the rows of all processes, and forget them for the next block."""
         tokens, mean, products = self.moments
         self.forget_moments()
-        parts = self.ranks.gather(fast.Moments(tokens, mean.cpu(), products.cpu()))
+        parts = self.ranks.gather(Moments(tokens, mean.cpu(), products.cpu()))
         tokens, *sums = reduce(add_moments, parts)
-        return fast.Moments(tokens, *(part.to(mean.device) for part in sums))
+        return Moments(tokens, *(part.to(mean.device) for part in sums))
 
-    def resume(self, tokens: Any, number: int) -> None:
+    def resume(self, tokens: TokenStore, number: int) -> None:
         """Go on with a finished tap as the input of a block."""
         for rows in self.bands():
             x = tokens.read(rows)
             self.valid[rows] = x.any(dim=2)  # a tap is zero where no data are
-            self.add_moments(number, x.flatten(0, 1)[None], rows)
+            self.collect_moments(number, x.flatten(0, 1)[None], rows)
         self.share_valid()
 
     def share_valid(self) -> None:
@@ -283,7 +282,7 @@ class _Image:
         parts = self.ranks.gather(self.valid[self.rows].cpu())
         self.valid = torch.cat(parts).to(self.device)
 
-    def embed(self, read_rows: ReadRows, target: Any) -> None:
+    def embed(self, read_rows: ReadRows, target: TokenStore) -> None:
         """Compute the tokens of the image: stem and positional encoding."""
         patch_size = self.trunk.patch_size
         height, width = self.size
@@ -302,7 +301,7 @@ class _Image:
             self.finish_band(0, x, rows, target)
         self.share_valid()
 
-    def exchange_rows(self, source: Any) -> tuple[Tensor, Tensor]:
+    def exchange_rows(self, source: TokenStore) -> tuple[Tensor, Tensor]:
         """Give the outer rows of tokens to the neighbours, and return theirs, above and below."""
         first = self.rows.start
         last = self.rows.stop
@@ -310,33 +309,39 @@ class _Image:
         lower = source.read(slice(max(last - HALO, first), last))
         return self.ranks.exchange(upper, lower, self.processes)
 
-    def run_block(self, number: int, source: Any, target: Any) -> None:
-        """Run a block from the tokens in `source` to those in `target`, which may be the same."""
-        block = self.trunk.blocks[number]
+    def attention_of(self, block: Any) -> Callable[[Tensor], Tensor]:
+        """Return XCA of a block with its residual, as a map of tokens (r, w, C) of any rows."""
         moments = self.take_moments()
         attention = deepcopy(block.attn).to(moments.mean.device)
-        matrices = moments.mean, *fast.attention_matrix(attention, moments)
+        matrices = moments.mean, *attention_matrix(attention, moments)
         mean, matrix, offset = (part.float().to(self.device) for part in matrices)
-        above, below = self.exchange_rows(source)
-        attended = mean[:, :0]  # tokens after attention, of the rows `start` to `done`
-        start = self.rows.start - len(above)
-        done = start
-        for rows in self.bands():
-            stop = min(rows.stop + HALO, self.rows.stop + len(below))
-            x = source.read(slice(max(done, self.rows.start), min(stop, self.rows.stop)))
-            if done < self.rows.start:
-                x = torch.cat((above, x))
-            if stop > self.rows.stop:
-                x = torch.cat((x, below))
-            x = x.flatten(0, 1)[None]
-            done = stop
+
+        def attend(rows: Tensor) -> Tensor:
+            x = rows.flatten(0, 1)[None]
             branch = linear_by_image(block.norm1(x) - mean, matrix, offset)
-            x = torch.addcmul(x, block.gamma1, branch)
-            attended = torch.cat((attended, x), dim=1)
-            valid = self.mask(slice(start, done))
-            x = block.add_interaction(attended, done - start, self.width, valid)
-            x = x.unflatten(1, (-1, self.width))[:, rows.start - start : rows.stop - start]
+            return torch.addcmul(x, block.gamma1, branch).reshape(rows.shape)
+
+        return attend
+
+    def run_block(self, number: int, source: TokenStore, target: TokenStore) -> None:
+        """Run a block from the tokens in `source` to those in `target`, which may be the same."""
+        block = self.trunk.blocks[number]
+        attend = self.attention_of(block)
+        above, below = self.exchange_rows(source)
+        attended = attend(above)
+        start = self.rows.start - len(above)  # of `attended`
+        for rows in self.bands():
+            further = slice(start + len(attended), min(rows.stop + HALO, self.rows.stop))
+            x = source.read(further)
+            if rows.stop == self.rows.stop:
+                x = torch.cat((x, below))
+            attended = torch.cat((attended, attend(x)))
+            height = len(attended)
+            valid = self.mask(slice(start, start + height))
+            x = block.add_interaction(attended.flatten(0, 1)[None], height, self.width, valid)
+            x = x.unflatten(1, (height, self.width))[:, rows.start - start : rows.stop - start]
             x = block.add_mlp(x.flatten(1, 2))
             self.finish_band(number + 1, x, rows, target)
-            attended = attended[:, (rows.stop - HALO - start) * self.width :]
+            # LPI of the next band reads rows above it, which `target` has replaced.
+            attended = attended[rows.stop - HALO - start :]
             start = rows.stop - HALO

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..utils.ranks import Ranks
 from .large import FLOAT64_DEVICES, Taps, pyramid_of
+from .windows import CELL, in_cells
 
 Place: TypeAlias = tuple[slice, slice]
 """Rows and columns."""
@@ -51,55 +52,44 @@ class LargeHeads:
         head = pooled_head(self._model)
         if head is None:
             return
+        height, width = (side * self._patch_size for side in self._taps.valid.shape)
+        corner = slice(0, min(CELL, height)), slice(0, min(CELL, width))
+        stride = corner[0].stop // self._pooled_map(head, corner).shape[2]
+        pools = Pools(head, (height // stride, width // stride), stride)
         ranks = Ranks(group)
-        pools = None
         for window, inside in list(windows)[ranks.rank :: ranks.size]:
-            model, images = self.model_at(*window)
-            x = pooled_map(head, model.extract_feat(images))
-            stride = images.shape[2] // x.shape[2]
-            pools = pools or self._no_pools(head, stride)
-            valid = cells_of(self._taps.valid[self._tokens_of(*window)][None, None], x)
-            crop: list[slice] = [slice(None), slice(None)]
-            for side, around in zip(inside, window, strict=True):
-                start = (side.start - around.start) // stride
-                crop.append(slice(start, start + (side.stop - side.start) // stride))
-            pools.add(x[tuple(crop)], valid[tuple(crop)], *inside)
-        stride = max(ranks.gather(pools.stride if pools else 0))
-        pools = pools or self._no_pools(head, stride)  # if others took all windows
+            x = self._pooled_map(head, window)
+            rows, columns = (in_cells(side, self._patch_size) for side in window)
+            valid = cells_of(self._taps.valid[None, None, rows, columns], x)
+            pools.add(x, valid, window, inside)
         pools.add_up(ranks)
         pools.finish()
         self._pools = pools
 
-    def _no_pools(self, head: Any, stride: int) -> "Pools":
-        """Return pools of the image, to which nothing is added."""
-        sides = (side * self._patch_size for side in self._taps.valid.shape)
-        height, width = (side // stride for side in sides)
-        return Pools(head, (height, width), stride)
+    def _pooled_map(self, head: Any, window: Place) -> Tensor:
+        model, images = self.model_at(*window)
+        return pooled_map(head, model.extract_feat(images))
 
     def model_at(self, rows: slice, columns: slice) -> tuple[Any, Tensor]:
         """Return a model that predicts a window, and images of its size."""
         maps = pyramid_of(self._model.backbone, self._taps, rows, columns)
-        model = replace_part(self._model, "backbone", _GivenMaps(maps))
+        model = replace_part(self._model, "backbone", _Given(maps))
         if self._pools is not None:
             model = replace_part(model, "decode_head", self._pools.head_at(rows, columns))
         # Heads take the size of a batch from its images, and no pixels.
         size = rows.stop - rows.start, columns.stop - columns.start
         return model, maps[0].new_empty(()).expand(1, self._model.backbone.in_channels, *size)
 
-    def _tokens_of(self, *window: slice) -> tuple[slice, ...]:
-        size = self._patch_size
-        return tuple(slice(side.start // size, side.stop // size) for side in window)
 
+class _Given(nn.Module):
+    """Takes the place of a module whose result is known."""
 
-class _GivenMaps(nn.Module):
-    """Replaces a backbone whose feature maps are known."""
-
-    def __init__(self, maps: Sequence[Tensor]) -> None:
+    def __init__(self, result: Any) -> None:
         super().__init__()
-        self.maps = tuple(maps)
+        self.result = result
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        return self.maps
+    def forward(self, x: Tensor) -> Any:
+        return self.result
 
 
 def replace_part(module: Any, name: str, part: nn.Module) -> Any:
@@ -135,27 +125,33 @@ class Pools:
     def __init__(self, head: Any, size: tuple[int, int], stride: int) -> None:
         self._head = head
         self._size = size
-        self.stride = stride
+        self._stride = stride
         self._branches = list(head.psp_modules)
         counts = [branch[0].output_size for branch in self._branches]
         self._bins = [tuple(_bins(count, length) for length in size) for count in counts]
         # Of each bin the sum of each channel, and the number of cells with data.
         self._sums = [torch.zeros((), dtype=torch.float64)] * len(counts)
 
-    def add(self, x: Tensor, valid: Tensor, rows: slice, columns: slice) -> None:
-        """Add a part of the map, (B, C, h, w), of which cells (B, 1, h, w) have data.
+    def add(self, x: Tensor, valid: Tensor, window: Place, inside: Place) -> None:
+        """Add what a window shows of the map.
 
         Args:
-            rows, columns: Its place in pixels.
+            x: The map in the window, (B, C, h, w).
+            valid: Which of its cells have data, (B, 1, h, w).
+            window: Its place in pixels.
+            inside: The part of it that counts, in pixels.
         """
         if x.device.type not in FLOAT64_DEVICES:
             x = x.cpu()
             valid = valid.cpu()
         cells = valid.double()
         x = torch.cat((x.double() * cells, cells), dim=1)
+        rows, columns = (in_cells(side, self._stride) for side in inside)
+        top, left = (side.start // self._stride for side in window)
+        x = x[..., rows.start - top : rows.stop - top, columns.start - left : columns.stop - left]
         for number, (of_rows, of_columns) in enumerate(self._bins):
-            in_rows = of_rows[:, self._cells_in(rows)].to(x)
-            in_columns = of_columns[:, self._cells_in(columns)].to(x).T
+            in_rows = of_rows[:, rows].to(x)
+            in_columns = of_columns[:, columns].to(x).T
             self._sums[number] = self._sums[number] + in_rows @ x @ in_columns
 
     def add_up(self, ranks: Ranks) -> None:
@@ -175,7 +171,7 @@ class Pools:
     def head_at(self, rows: slice, columns: slice) -> Any:
         """Return the head for a window, given in pixels."""
         align = self._head.align_corners
-        window = self._cells_in(rows), self._cells_in(columns)
+        window = in_cells(rows, self._stride), in_cells(columns, self._stride)
         resized = []
         for x in self._pooled:
             of_rows, of_columns = (
@@ -183,21 +179,7 @@ class Pools:
                 for length, side in zip(self._size, window, strict=True)
             )
             resized.append(of_rows.T @ x @ of_columns)
-        return replace_part(self._head, "psp_modules", _GivenPools(resized))
-
-    def _cells_in(self, side: slice) -> slice:
-        return slice(side.start // self.stride, side.stop // self.stride)
-
-
-class _GivenPools(nn.Module):
-    """Replaces mmseg's PPM, whose pools are known."""
-
-    def __init__(self, pools: list[Tensor]) -> None:
-        super().__init__()
-        self.pools = pools
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        return self.pools
+        return replace_part(self._head, "psp_modules", _Given(resized))
 
 
 def pooled_map(head: Any, features: Sequence[Tensor]) -> Tensor:
@@ -227,7 +209,7 @@ def head_with_data(model: Any, features: Sequence[Tensor], valid: Tensor) -> Any
     x = pooled_map(head, features)
     everything = slice(0, x.shape[2]), slice(0, x.shape[3])
     pools = Pools(head, (x.shape[2], x.shape[3]), stride=1)
-    pools.add(x, cells_of(valid, x), *everything)
+    pools.add(x, cells_of(valid, x), everything, everything)
     pools.finish()
     return pools.head_at(*everything)
 

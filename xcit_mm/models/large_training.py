@@ -4,12 +4,12 @@ It is `with_cp="bands"` of `XCiT`. As in `large`, a block is two functions of it
 autograd sees as such:
 
 - sums over all tokens y = norm1(x), which give their mean m and centred products S,
-- given m, and M and o, which `fast.attention_matrix` computes from m and S, a map of rows, which
-  reads two rows to each side. The stem is a map of rows, too.
+- given m, and M and o, which `attention_matrix` computes from m and S, a map of rows, which reads
+  two rows to each side. The stem is a map of rows, too.
 
-Both run over bands of rows. The backward pass computes each band again, and takes from it the
-gradient of its rows of x, and summands of those of m, M, o and the weights. Between m, S, M and o
-the gradients are those of a few matrices of C x C.
+`by_parts` runs both over bands of rows. The backward pass computes each band again, and takes from
+it the gradient of its rows of x, and summands of those of m, M, o and the weights. Between m, S, M
+and o the gradients are those of a few matrices of C x C.
 
 So only the tokens before each block are stored for the backward pass: on the device, or in memory,
 or in temporary files. They are in float32, and m, S, M, o and their gradients in float64, also
@@ -19,24 +19,24 @@ under autocast.
 import math
 from contextlib import nullcontext
 from tempfile import TemporaryFile, gettempdir
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from ..utils.compat import BatchNorm, is_in_backward
-from . import fast, large
-from .precision import current_autocast
-from .products import is_traced, linear_by_image, product_dtype
-from .tokens import check_disk
+from .by_parts import by_parts
+from .covariance import Moments, attention_matrix
+from .large import HALO, embed_rows, split_rows
+from .matmul import is_traced, linear_by_image, product_dtype
+from .token_stores import check_disk
 from .trunk_check import check_trunk
 
 # Tokens of a band.
-CPU_TOKENS = 2048
-GPU_TOKENS = 16384
+CPU_BAND = 2048
+GPU_BAND = 16384
 # Bytes that the tokens before all blocks may take on a CPU that trains, on a GPU, and in the memory
 # of a GPU's host. If they need more, they are in files.
 CPU_BYTES = 2**28
@@ -63,12 +63,11 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
         OSError: If the disk is too small for the temporary files.
     """
     check_training(trunk)
-    autocast = current_autocast(images.device.type)
-    x = embed(trunk, images, autocast)
+    x = embed(trunk, images)
     maps = []
     with storage(x, len(trunk.blocks)):
         for number, block in enumerate(trunk.blocks):
-            x = run_block(block, x, autocast)
+            x = run_block(block, x)
             if number in trunk.out_indices:
                 maps.append(x.permute(0, 3, 1, 2))
     return tuple(maps)
@@ -114,7 +113,10 @@ def storage(x: Tensor, blocks: int) -> Any:
         if x.ndim < 4:
             return x
         if last[0] != x.data_ptr():  # two functions of a block save the same tokens
-            last[:] = x.data_ptr(), to_file(x) if in_files else x.cpu()
+            last[:] = x.data_ptr(), x.cpu()
+            if in_files:
+                last[1] = TemporaryFile()  # noqa: SIM115  # it goes when no one refers to it
+                torch.save(x, last[1])
         return last[1]
 
     def unpack(stored: Any) -> Tensor:
@@ -126,77 +128,65 @@ def storage(x: Tensor, blocks: int) -> Any:
     return saved_tensors_hooks(pack, unpack)
 
 
-def to_file(x: Tensor) -> IO:
-    """Write a tensor to a file without a name, which is gone when no one refers to it."""
-    file = TemporaryFile()  # noqa: SIM115  # open as long as it is needed
-    torch.save(x, file)
-    return file
-
-
-def embed(trunk: Any, images: Tensor, autocast: torch.autocast) -> Tensor:
+def embed(trunk: Any, images: Tensor) -> Tensor:
     """Compute the tokens (B, h, w, C) of images, by stem and positional encoding."""
     scale = trunk.patch_size
     height, width = (math.ceil(side / scale) for side in images.shape[2:])
 
-    def embed_band(pixels: Tensor, rows: slice) -> Tensor:
-        with autocast:
-            x = large.embed_rows(trunk, pixels.transpose(1, 2), rows, (height, width))
+    def embed_band(rows: slice, pixels: Tensor) -> Tensor:
+        x = embed_rows(trunk, pixels.transpose(1, 2), rows, (height, width))
         return x.unflatten(1, (-1, width))
 
     weights = [weight for part in trunk.stages()[0] for weight in part.parameters()]
     x = images.transpose(1, 2)  # rows first
     # The stem reads up to 15 pixels above a token, and none below.
     bands = split(x, height, width, above=1, scale=scale)
-    return _ByBands.apply(embed_band, bands, weights, x, *weights)
+    return by_parts(embed_band, bands, [x], weights=weights, height=height)
 
 
-def run_block(block: Any, x: Tensor, autocast: torch.autocast) -> Tensor:
+def run_block(block: Any, x: Tensor) -> Tensor:
     """Run a block on tokens (B, h, w, C)."""
     height, width = x.shape[1:3]
     moments = moments_of(block.norm1, x)
-    matrices = checkpoint(fast.attention_matrix, block.attn, moments, use_reentrant=False)
-    parts = moments.mean, *matrices
-    leaves = [part.detach().requires_grad_() for part in parts]
-    factors = draw_paths(block.drop_path, x)
+    matrices = checkpoint(attention_matrix, block.attn, moments, use_reentrant=False)
+    of_xca, of_lpi, of_mlp = draw_paths(block.drop_path, x)
 
-    def run_rows(x: Tensor, rows: slice) -> Tensor:
+    def run_rows(rows: slice, x: Tensor, *attention: Tensor) -> Tensor:
         """Map tokens (B, r, w, C) of rows, and of HALO more at each side."""
         read = x.shape[1]
-        first = min(rows.start, large.HALO)
+        first = min(rows.start, HALO)
         x = x.flatten(1, 2)
-        mean, matrix, offset = (leaf.to(x) for leaf in leaves)
-        with autocast:
-            branch = linear_by_image(block.norm1(x) - mean, matrix, offset)
-            x = torch.addcmul(x, block.gamma1 * factors[0], branch)
-            branch = block.local_mp(block.norm3(x), read, width)
-            x = torch.addcmul(x, block.gamma3 * factors[1], branch)
-            x = x[:, first * width : (first + rows.stop - rows.start) * width]
-            x = torch.addcmul(x, block.gamma2 * factors[2], block.mlp(block.norm2(x)))
+        mean, matrix, offset = (part.to(x) for part in attention)
+        branch = linear_by_image(block.norm1(x) - mean, matrix, offset)
+        x = torch.addcmul(x, block.gamma1 * of_xca, branch)
+        branch = block.local_mp(block.norm3(x), read, width)
+        x = torch.addcmul(x, block.gamma3 * of_lpi, branch)
+        x = x[:, first * width : (first + rows.stop - rows.start) * width]
+        x = torch.addcmul(x, block.gamma2 * of_mlp, block.mlp(block.norm2(x)))
         return x.unflatten(1, (-1, width))
 
     weights = [w for name, w in block.named_parameters() if not name.startswith("attn.")]
-    bands = split(x, height, width, above=large.HALO, below=large.HALO)
-    return _ByBands.apply(run_rows, bands, [*leaves, *weights], x, *parts, *weights)
+    bands = split(x, height, width, above=HALO, below=HALO)
+    return by_parts(run_rows, bands, [x], [moments.mean, *matrices], weights, height)
 
 
-def moments_of(norm: nn.Module, x: Tensor) -> fast.Moments:
+def moments_of(norm: nn.Module, x: Tensor) -> Moments:
     """Compute the moments of normalised tokens (B, h, w, C) in float64."""
     height, width = x.shape[1:3]
-    bands = [(None, rows) for rows, _ in split(x, height, width)]
+    bands = split(x, height, width)
     # Products of differences to a value near the mean lose no digits.
     with torch.no_grad():
-        near = sum(norm(x[:, rows]).mean((1, 2)) for _, rows in bands)[:, None] / len(bands)
+        near = sum(norm(x[index]).mean((1, 2)) for _, index in bands)[:, None] / len(bands)
 
-    def add_up(x: Tensor, rows: None) -> Tensor:
+    def add_up(rows: slice, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             y = norm(x.flatten(1, 2)) - near
             return torch.cat((y.sum(dim=1, keepdim=True), y.mT @ y), 1).double()
 
-    weights = list(norm.parameters())
-    sums = _ByBands.apply(add_up, bands, weights, x, *weights)
+    sums = by_parts(add_up, bands, [x], weights=list(norm.parameters()))
     shift = sums[:, :1] / (height * width)
     products = sums[:, 1:] - sums[:, :1].mT @ shift
-    return fast.Moments(height * width, near + shift, products)
+    return Moments(height * width, near + shift, products)
 
 
 def draw_paths(path: Any, x: Tensor) -> list[Tensor]:
@@ -208,7 +198,7 @@ def draw_paths(path: Any, x: Tensor) -> list[Tensor]:
 
 def split(
     x: Tensor, height: int, width: int, above: int = 0, below: int = 0, scale: int = 1
-) -> list[tuple[slice, slice]]:
+) -> list[tuple[slice, Any]]:
     """Divide the rows of a grid of tokens into bands.
 
     Args:
@@ -216,58 +206,11 @@ def split(
         above, below: Further rows of tokens whose part of x a band reads.
 
     Returns:
-        For each band its rows of tokens, and the rows of x that it reads.
+        For each band its rows of tokens, and the index of the part of x that it reads.
     """
-    tokens = CPU_TOKENS if x.is_cpu else GPU_TOKENS
-    return [
-        (rows, slice(max(rows.start - above, 0) * scale, (rows.stop + below) * scale))
-        for rows in large.split_rows(height, len(x) * width, tokens)
-    ]
-
-
-class _ByBands(torch.autograd.Function):
-    """A function of x (B, H, ...) and other tensors that is computed by bands of rows.
-
-    Args of `apply`:
-        function: Function that is called with rows of x and the rows of the result (B, h, ...).
-        bands: The rows of the result and of x. Without rows of the result, its bands are added up.
-        leaves: The weights and other tensors that the function uses, in the order of `tensors`.
-        tensors: The same for autograd.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, function: Any, bands: Any, leaves: Any, x: Tensor, *_: Tensor) -> Any:
-        ctx.save_for_backward(x)
-        ctx.function = function
-        ctx.bands = bands
-        ctx.leaves = leaves
-        out: Any = 0
-        for rows, read in bands:
-            band = function(x[:, read], rows)
-            if rows is None:
-                out = out + band
-                continue
-            if rows.start == 0:
-                out = band.new_empty(len(x), bands[-1][0].stop, *band.shape[2:])
-            out[:, rows] = band
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
-        (x,) = ctx.saved_tensors
-        of_x: Any = torch.zeros_like(x) if ctx.needs_input_grad[3] else None
-        gradients: dict[Tensor, Any] = {}
-        for rows, read in ctx.bands:
-            part = x[:, read].detach().requires_grad_(of_x is not None)
-            with torch.enable_grad():
-                out = ctx.function(part, rows)
-            needed = [leaf for leaf in (part, *ctx.leaves) if leaf.requires_grad]
-            # Not `backward`, at whose end DDP would count the weights as finished.
-            found = torch.autograd.grad(out, needed, of_out if rows is None else of_out[:, rows])
-            for leaf, gradient in zip(needed, found, strict=True):
-                if leaf is part:
-                    of_x[:, read] += gradient
-                else:
-                    gradients[leaf] = gradients.get(leaf, 0) + gradient
-        return None, None, None, of_x, *map(gradients.get, ctx.leaves)
+    tokens = CPU_BAND if x.is_cpu else GPU_BAND
+    bands = []
+    for rows in split_rows(height, len(x) * width, tokens):
+        read = slice(max(rows.start - above, 0) * scale, (rows.stop + below) * scale)
+        bands.append((rows, (slice(None), read)))
+    return bands

@@ -12,24 +12,22 @@ from .xcit import Pyramid
 
 @torch.no_grad()
 def parts_that_see_windows(model: Any, margin: int) -> list[str]:
-    """List the types of the parts of a model whose result differs in windows and in the image.
+    """List the parts of a model that predict another result in windows than in the image.
 
-    Each part is tried on random feature maps of an image, and on a window of the same maps.
+    This is tried out: each part reads random maps of an image, and those of a window of it.
 
     Args:
         model: A detector or segmentor in eval mode with an XCiT.
         margin: Pixels around its interior that a window sees. Windows start at its multiples.
+
+    Returns:
+        The names of their classes.
     """
-    backbone = model.backbone
-    device = next(backbone.parameters()).device
-    parts = _parts(model)
     found = []
     for axis in (2, 3):
-        sides = [margin, margin]
-        sides[axis - 2] = 5 * margin
-        maps = _random_maps(backbone, sides, axis, margin, device)
+        maps = _random_maps(model.backbone, axis, margin)
         windows = [_window_of(x, axis) for x in maps]
-        for name, part in parts:
+        for name, part in _parts(model):
             # Heads that need more than maps, such as queries, are of many kinds, and none is local.
             try:
                 whole = part(tuple(maps))
@@ -67,7 +65,7 @@ def _parts(model: Any) -> list[tuple[str, Any]]:
 
 
 class _NoPools(nn.Module):
-    """Replaces mmseg's PPM, to try what a head sees in addition to its pools."""
+    """Takes the place of mmseg's PPM in a trial of what a head sees beside its pools."""
 
     def __init__(self, ppm: Any) -> None:
         super().__init__()
@@ -78,40 +76,37 @@ class _NoPools(nn.Module):
         return [x.new_zeros(len(x), self.channels, *x.shape[2:])] * self.count
 
 
-def _random_maps(
-    backbone: Pyramid, sides: Sequence[int], axis: int, margin: int, device: torch.device
-) -> list[Tensor]:
-    """Return random feature maps of an image that is five margins long on an axis.
+def _random_maps(backbone: Pyramid, axis: int, margin: int) -> list[Tensor]:
+    """Return random feature maps of an image of five margins along an axis, and one across.
 
-    The outer two margins have other statistics.
+    In the first and the last margin they have other statistics.
     """
     generator = torch.Generator().manual_seed(0)
     maps = []
     for stride in backbone.strides:
-        size = [side // stride for side in sides]
+        cells = margin // stride
+        size = [cells, cells]
+        size[axis - 2] *= 5
         x = torch.randn(1, backbone.arch.embed_dim, *size, generator=generator)
-        outer = size[axis - 2] // 5
-        for start in (0, 4 * outer):
-            x.narrow(axis, start, outer).mul_(10).add_(5)
-        maps.append(x.to(device))
+        for start in (0, 4 * cells):
+            x.narrow(axis, start, cells).mul_(10).add_(5)
+        maps.append(x.to(next(backbone.parameters()).device))
     return maps
 
 
 def _agree(whole: Any, window: Any, axis: int) -> bool:
-    """Return whether the maps of a window agree with the maps of the image in its middle third.
+    """Return whether maps of an image and of its window are the same in the interior of the window.
 
-    The window is the middle three fifths of the image along an axis.
+    The window is the middle three fifths of the image along an axis, its interior the middle fifth.
     """
     if isinstance(whole, Tensor):
-        if (
-            whole.dim() != 4
-            or whole.shape[axis] % 5
-            or window.shape[axis] * 5 != whole.shape[axis] * 3
-        ):
+        if whole.dim() != 4 or whole.shape[axis] % 5:
             return False
-        side = whole.shape[axis] // 5
-        expected = whole.narrow(axis, 2 * side, side).float()
-        given = window.narrow(axis, side, side).float()
+        cells = whole.shape[axis] // 5
+        if window.shape[axis] != 3 * cells:
+            return False
+        expected = whole.narrow(axis, 2 * cells, cells).float()
+        given = window.narrow(axis, cells, cells).float()
         return bool((expected - given).abs().max() <= 1e-2 * expected.abs().max() + 1e-6)
     if isinstance(whole, Sequence) and len(whole) == len(window):
         return all(_agree(*pair, axis) for pair in zip(whole, window, strict=True))

@@ -7,7 +7,6 @@ from mmengine.utils import apply_to
 from torch import Tensor, nn
 
 from ..ops import is_compiled
-from ..utils.compat import autocast_dtype
 
 DTYPES = dict(float32=torch.float32, float16=torch.float16, bfloat16=torch.bfloat16)
 
@@ -24,18 +23,6 @@ def fast_dtype(device: str) -> str:
         capabilities = torch.cpu.get_capabilities()
         is_fast = any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16"))
     return "bfloat16" if is_fast else "float32"
-
-
-def current_autocast(device: str) -> torch.autocast:
-    """Return a context that enters the autocast of a caller again, without its cache.
-
-    The cache would give weights that were cast without gradients to calls that need these.
-
-    Args:
-        device: Type of a device.
-    """
-    dtype = autocast_dtype(device)
-    return torch.autocast(device, dtype, enabled=dtype is not None, cache_enabled=False)
 
 
 def prepare_for_autocast(model: nn.Module) -> None:

@@ -12,8 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..ops import is_compiled
 from ..utils.compat import BATCH_NORMS, has_hooks
-from .fast import has_own_parameters
-from .products import FastLinear
+from .matmul import FastLinear, has_own_parameters
 from .xcit import Pyramid, Upsample2x
 
 # Necks and heads that are faster with channels last on a CPU, and those that read by RoIAlign.

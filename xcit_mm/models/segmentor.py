@@ -13,8 +13,9 @@ from torch import Tensor
 
 from . import LAZY_MODELS
 from .large_heads import pooled_head, replace_part
-from .large_losses import MARGIN, heads_of, losses_by_windows, losses_of
+from .large_losses import heads_of, losses_by_windows, losses_of
 from .locality import parts_that_see_windows
+from .windows import CELL
 from .xcit import STRIDES, Trunk, XCiT
 
 _OTHERWISE = "take FPNHead, or train EncoderDecoder"
@@ -35,27 +36,29 @@ class WholeImageEncoderDecoder(EncoderDecoder):
         )
 
     Args:
-        window: Side of the interiors of windows in pixels. Its value changes time and memory, not
-            gradients, unless BatchNorm of heads is in training mode: it sees a window as a batch.
+        window: Side of the interiors of windows in pixels, rounded to multiples of 128. Its value
+            changes time and memory, not gradients, unless BatchNorm of heads is in training mode:
+            it sees a window as a batch.
 
     Raises:
         ValueError: If the backbone is no XCiT with `with_cp="bands"`, or a head or its loss sees
             more than a part of an image.
     """
 
-    def __init__(self, *args: Any, window: int = 416, **options: Any) -> None:
+    def __init__(self, *args: Any, window: int = 384, **options: Any) -> None:
         super().__init__(*args, **options)
         self.window = window
         name = type(self).__name__
-        if window < STRIDES[-1]:
-            raise ValueError(f"{name} with {window=}: give at least {STRIDES[-1]} pixels")
+        if window < CELL:
+            raise ValueError(f"{name} with {window=}: give at least {CELL} pixels")
         backbone = self.backbone
         if type(backbone) is not XCiT or backbone.with_cp != "bands":
             fix = "give an XCiT with with_cp='bands' and norm_eval=True"
-            raise ValueError(f"{name} needs another backbone: {fix}")
+            raise ValueError(f"{name} over another backbone: {fix}")
+        self.eval()
         for head in heads_of(self).values():
             check_loss(head)
-        check_locality(self.eval())
+            check_locality(self, head)
         self.train()
 
     def loss(self, inputs: Tensor, data_samples: Sequence[Any]) -> dict[str, Tensor]:
@@ -91,20 +94,20 @@ def check_loss(head: Any) -> None:
             raise ValueError(f"{problem}: set loss_decode=dict(type='CrossEntropyLoss')")
 
 
-def check_locality(model: Any) -> None:
-    """Raise ValueError unless neck and heads compute in windows what they compute in the image.
+def check_locality(model: Any, head: Any) -> None:
+    """Raise ValueError unless neck and head compute in windows what they compute in the image.
 
     Args:
         model: In eval mode.
+        head: One of its heads.
     """
-    for head in heads_of(model).values():
-        alone = replace_part(model, "decode_head", head)
-        alone._modules.pop("auxiliary_head", None)
-        found = parts_that_see_windows(alone, MARGIN)
-        # A window may start in the middle of a cell of 64 pixels.
-        found += parts_that_see_windows(alone, MARGIN + STRIDES[-1])
-        if pooled_head(alone) or head.align_corners:
-            found.append(type(head).__name__)
-        if found:
-            problem = f"{found[0]} sees more than a window and {MARGIN} pixels around it"
-            raise ValueError(f"{problem}: {_OTHERWISE}")
+    alone = replace_part(model, "decode_head", head)
+    alone._modules.pop("auxiliary_head", None)
+    found = parts_that_see_windows(alone, CELL)
+    # An image may end in the middle of a cell of 64 pixels, over which mmseg stretches the logits.
+    found += parts_that_see_windows(alone, CELL + STRIDES[-1])
+    if pooled_head(alone) or head.align_corners:
+        found.append(type(head).__name__)
+    if found:
+        problem = f"{found[0]} sees more than a window and {CELL} pixels around it"
+        raise ValueError(f"{problem}: {_OTHERWISE}")

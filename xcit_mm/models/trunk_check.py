@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from ..utils.compat import BATCH_NORMS, is_hooked
-from . import fast
+from .matmul import FastLinear, is_unmodified
 from .prepare import refuse_training
-from .products import FastLinear
 from .xcit import XCA, LinearPatchEmbed, Trunk, XCiT
 
 
@@ -31,7 +30,7 @@ def check_trunk(trunk: Any, is_training: bool = False) -> None:
         own: Any = layers.get(name)
         new = papers.get(name)
         is_same = _form(own) == _form(new) and not is_hooked(own, (refuse_training,))
-        if not is_same or (type(own) is XCA and not fast.is_unmodified(own)):
+        if not is_same or (type(own) is XCA and not is_unmodified(own)):
             problem = f"{name or network} has hooks, adapters or layers other than the paper's"
             raise ValueError(f"{problem}: merge or remove them, or {otherwise}")
         if own.training and not is_training:

@@ -4,8 +4,9 @@ An image (B, 3, H, W) becomes tokens (B, N, C) by the stem, one for each cell of
 H / P x W / P, plus a positional encoding. 12 or 24 blocks of XCA, LPI and MLP follow. The tokens
 after four of the blocks become the feature maps of a pyramid, of strides 4, 8, 16 and 32.
 
-Modules have the names of the published checkpoints, so that these load as they are. `fast` computes
-XCA and the transposed convolutions in another way, with the same results to rounding.
+Modules have the names of the published checkpoints, so that these load as they are.
+`covariance` computes XCA in another way, and `matmul` the transposed convolutions, with the same
+results to rounding.
 
 `valid`, of shape (B, 1, h, w), says which pixels or tokens have data (see `Backbone.valid`). By
 default all have.
@@ -25,9 +26,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ..archs import check_patch_size, default_out_indices, resolve_arch
 from ..utils.compat import is_transformed
-from . import fast
+from . import covariance
 from .base import MIN_SIZE, Backbone, cells_with_data, keep_valid, mask_option, to_increasing
-from .products import FastLinear
+from .matmul import FastLinear, upsample
 
 STRIDES = (4, 8, 16, 32)  # of the pyramid
 
@@ -147,7 +148,7 @@ class XCA(nn.Module):
         attn_drop: Dropout probability of the attention matrix A.
         proj_drop: Dropout probability after the output projection.
         implementation: 'plain', 'covariance' or 'auto': the order of the multiplications, see
-            `fast.uses_covariance`.
+            `covariance.uses_covariance`.
 
     Raises:
         ValueError: If the implementation is unknown.
@@ -162,10 +163,9 @@ class XCA(nn.Module):
         implementation: str = "auto",
     ) -> None:
         super().__init__()
-        if implementation not in fast.IMPLEMENTATIONS:
-            raise ValueError(
-                f"attention {implementation=}: choose one of {', '.join(fast.IMPLEMENTATIONS)}"
-            )
+        if implementation not in covariance.IMPLEMENTATIONS:
+            choices = ", ".join(covariance.IMPLEMENTATIONS)
+            raise ValueError(f"attention {implementation=}: choose one of {choices}")
         self.num_heads = num_heads
         self.implementation = implementation
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
@@ -175,13 +175,13 @@ class XCA(nn.Module):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        if fast.uses_covariance(self, x):
-            return fast.covariance_attention(self, x, valid=valid)
+        if covariance.uses_covariance(self, x):
+            return covariance.covariance_attention(self, x, valid=valid)
         # (B, N, 3C) -> three of (B, heads, C / heads, N): channels are rows, tokens columns.
         q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 4, 1)
         if valid is not None:  # A is a sum over the tokens
             q, k = (keep_valid(part, valid.flatten(2).unsqueeze(1)) for part in (q, k))
-        q, k = fast.normalise(q), fast.normalise(k)
+        q, k = covariance.normalise(q), covariance.normalise(k)
         attn = (self.temperature * (q @ k.transpose(-2, -1))).softmax(dim=-1)
         x = (self.attn_drop(attn) @ v).flatten(1, 2).transpose(1, 2)
         return self.proj_drop(self.proj(x))
@@ -437,7 +437,7 @@ class Upsample2x(nn.ConvTranspose2d):
         super().__init__(channels, channels, 2, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # without output_size
-        return fast.upsample(self, x)
+        return upsample(self, x)
 
 
 def pyramid_levels(
@@ -627,7 +627,7 @@ class XCiT(Trunk, Pyramid):
             `xcit_mm.models.large_training`. It needs `norm_eval=True`, no dropout and the layers
             of the paper.
         attn_implementation: 'auto', 'plain' or 'covariance', with the same results to rounding.
-            'auto' selects the fastest for the image's size; see `xcit_mm.models.fast`.
+            'auto' selects the fastest for the image's size; see `xcit_mm.models.covariance`.
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the trunk or raises.
             With other `in_channels`, `fill_stem=True` in this dict makes a stem from weights for
             RGB; see `xcit_mm.weights.stem.stem_for_bands`.

@@ -8,10 +8,10 @@ import numpy as np
 import shapely
 import supervision as sv
 
+from ..models.windows import Window
 from .masks import merge_masks, place_mask
 from .prediction import Prediction
 from .seams import Objects, concatenate, merge_objects, outline
-from .windows import Window
 
 Scale: TypeAlias = tuple[float, float]
 """Factors of height and width from an image to what the model sees."""

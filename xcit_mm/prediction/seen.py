@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..models.windows import Window
 from .joining import Part, join_detections, join_labels
 from .prediction import Prediction, label_type
 from .sources import Source
 from .view import View
-from .windows import Window
 
 # Rows and columns of windows.
 Places: TypeAlias = Iterable[tuple[Window, Window]]

@@ -7,10 +7,10 @@ import numpy as np
 from mmengine.config import Config
 
 from ..models.large_heads import pooled_head
+from ..models.windows import CELL, Window, check_overlap, tiles_along, windows_along
 from ..utils.errors import ArgumentError
 from ..utils.model_input import ModelInput
 from .preprocessing import Preprocessing
-from .windows import CELL, Window, check_overlap, tiles_along, windows_along
 
 # Side of what a window of a segmentor's neck and head adds to the result, in pixels. UPerHead's
 # maps of 2,048 channels need three times the memory of Semantic FPN's.

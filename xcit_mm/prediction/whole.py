@@ -19,6 +19,7 @@ from ..models.large import Taps, large_taps
 from ..models.large_heads import LargeHeads
 from ..models.locality import parts_that_see_windows
 from ..models.trunk_check import check_trunk
+from ..models.windows import CELL, Window, windows_along
 from ..models.xcit import STRIDES
 from ..utils.errors import ArgumentError
 from ..utils.folders import lock_folder
@@ -30,7 +31,6 @@ from .prediction import Prediction
 from .seen import Places, Seen
 from .sources import Source
 from .view import View
-from .windows import CELL, Window, windows_along
 
 MEMORY = 2**28
 """Bytes that the taps of an image may take in memory. Larger ones are in files."""

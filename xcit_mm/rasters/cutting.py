@@ -9,7 +9,7 @@ import numpy as np
 import shapely
 
 from ..datasets import IGNORED, Dataset, Source, dataset_of_objects, read_dataset
-from ..prediction.windows import check_overlap, tiles_along
+from ..models.windows import check_overlap, tiles_along
 from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError, preview
 from ..utils.output import progress_bar, say

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import numpy as np
 import shapely
 
-from ..prediction.windows import Window
+from ..models.windows import Window
 from ..utils.errors import ArgumentError
 from ..utils.output import say
 

@@ -12,13 +12,13 @@ import numpy as np
 import shapely
 from shapely.affinity import scale as scaled
 
+from ..models.windows import Window
 from ..prediction.joining import join_labels, pixels_in, reported_objects, to_image
 from ..prediction.predictor import Predictor, as_predictor
 from ..prediction.seams import concatenate
 from ..prediction.seen import InTiles, Seen
 from ..prediction.view import View, choose_view
 from ..prediction.whole import SeenWhole, check_whole, is_exact_whole
-from ..prediction.windows import Window
 from ..utils.atomic import atomic_write
 from ..utils.errors import ArgumentError
 from ..utils.folders import check_is_shared, check_output, open_folder, scratch_folder

@@ -1,22 +1,16 @@
-"""Layers of `xcit` in less time and memory, with the same results to rounding.
+"""XCA from the covariance of the tokens, without queries, keys and values.
 
-Each function takes a layer of `xcit` and returns what its plain code returns:
-
-- `covariance_attention`: XCA from the covariance of the tokens, without queries, keys and values.
-- `upsample`: a transposed convolution as a matrix product.
-
-`is_unmodified` decides where they are allowed.
+It has the results of the plain code in `xcit` to rounding, in less time and memory.
 """
 
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..utils.compat import has_hooks
 from .base import keep_valid
-from .products import FastLinear, is_exported, is_traced, linear_by_image, product_dtype
+from .matmul import is_exported, is_unmodified, linear_by_image, product_dtype
 
 IMPLEMENTATIONS = ("auto", "plain", "covariance")  # of the attention
 # Tokens per channel from which the covariance is faster, measured on CPUs by MKL and by oneDNN, C
@@ -26,29 +20,6 @@ BFLOAT16_RATIO = 3
 # Values of the tokens from which it is faster on an H100, C from 128 to 768: its small products
 # take as long for fewer.
 GPU_VALUES = 5_000_000
-# Positions of a map that `upsample` computes at a time.
-CPU_POSITIONS = 512
-GPU_POSITIONS = 32768
-PLAIN_TYPES = (nn.Linear, FastLinear, nn.Dropout)
-
-
-def is_unmodified(layer: nn.Module) -> bool:
-    """Return whether parameters alone determine the results of XCA or a transposed convolution.
-
-    Adapters such as LoRA, quantized and parametrized layers are of other classes. Pruning is a
-    hook.
-    """
-    if any(type(part) not in PLAIN_TYPES for part in layer.children()):
-        return False
-    lacks_bias = any(hasattr(part, "bias") and part.bias is None for part in layer.modules())
-    return not lacks_bias and has_own_parameters(layer)
-
-
-def has_own_parameters(layer: nn.Module) -> bool:
-    """Return whether a layer has no hooks, and parameters of torch's own class."""
-    # A tracer replaces parameters by its own tensors.
-    is_own = is_traced() or all(type(parameter) is nn.Parameter for parameter in layer.parameters())
-    return is_own and not has_hooks(layer)
 
 
 def uses_covariance(attention: Any, x: Tensor) -> bool:
@@ -190,37 +161,3 @@ def attention_matrix(attention: Any, moments: Moments) -> tuple[Tensor, Tensor]:
     matrix = linear_by_image(out_weight, mixed.transpose(1, 2))  # M
     offset = F.linear((attn @ v_mean).flatten(1), out_weight, out_bias)  # o
     return matrix, offset
-
-
-def upsample(conv: Any, x: Tensor) -> Tensor:
-    """Compute a 2x2 stride-2 transposed convolution of a map (B, C, h, w) by products.
-
-    Without gradients it computes a few rows at a time, so that the values before their ordering by
-    place take little memory.
-    """
-    if is_traced() or not is_unmodified(conv):
-        return nn.ConvTranspose2d.forward(conv, x)
-    if conv.weight.is_contiguous(memory_format=torch.channels_last):
-        return nn.ConvTranspose2d.forward(conv, x)
-    dtype = product_dtype(x)
-    x = x.to(dtype)
-    batch, _, height, width = x.shape
-    channels = conv.weight.shape[1]
-    matrix = conv.weight.to(dtype).flatten(1).T.expand(batch, -1, -1)  # (B, channels * 2 * 2, C)
-    offset = conv.bias.to(dtype).repeat_interleave(4)[:, None]
-
-    def upsample_rows(rows: Tensor) -> Tensor:
-        """Map rows (B, C, n, w) to the four values of each cell, (B, channels, n, 2, w, 2)."""
-        product = torch.baddbmm(offset, matrix, rows.flatten(2))
-        cells = product.view(batch, channels, 2, 2, rows.shape[2], width)
-        return cells.permute(0, 1, 4, 2, 5, 3)
-
-    if torch.is_grad_enabled():
-        out = upsample_rows(x)
-    else:
-        positions = CPU_POSITIONS if x.is_cpu else GPU_POSITIONS
-        length = max(1, positions // width)
-        out = x.new_empty(batch, channels, height, 2, width, 2)
-        for rows, values in zip(x.split(length, 2), out.split(length, 2), strict=True):
-            values.copy_(upsample_rows(rows))
-    return out.reshape(batch, channels, 2 * height, 2 * width)

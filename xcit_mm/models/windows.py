@@ -88,3 +88,8 @@ def windows_along(span: slice, length: int, side: int, overlap: int) -> list[Win
         edges = (low > 0, high < length)
         spread.append(Window(low, high, inside, margin * CELL, edges))
     return spread
+
+
+def in_cells(pixels: slice, size: int) -> slice:
+    """Return the cells of `size` pixels that some pixels along an axis are, at multiples of it."""
+    return slice(pixels.start // size, pixels.stop // size)

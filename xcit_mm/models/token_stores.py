@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -79,6 +80,9 @@ class TokensInFile:
         """Give the file its name when all processes have written their rows."""
         ranks.of_first(lambda: finish(self.path, self.name))
         self.path = self.name
+
+
+TokenStore: TypeAlias = TokensInMemory | TokensInFile
 
 
 def prepare_files(folder: Path, names: Sequence[str], size: int) -> list[str]:

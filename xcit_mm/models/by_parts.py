@@ -1,0 +1,104 @@
+"""Functions of large tensors whose values and gradients are computed part by part."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..utils.compat import autocast_dtype
+
+
+def by_parts(
+    function: Callable[..., Tensor],
+    parts: Sequence[tuple[Any, Any]],
+    large: Sequence[Tensor],
+    small: Sequence[Tensor] = (),
+    weights: Sequence[Tensor] = (),
+    height: int | None = None,
+    values: bool = True,
+) -> Tensor:
+    """Compute a function of large tensors part by part, so that autograd stores its inputs alone.
+
+    The forward pass computes the parts without gradients. The backward pass computes each part
+    again, and adds up the gradients. Both run under the autocast of the caller. The backward pass
+    leaves the generators of random numbers as they are.
+
+    Args:
+        function: Is called with the place of a part, its part of each large tensor, and all of each
+            small one.
+        parts: The place of each part, and its index in the large tensors.
+        small: Tensors that are computed from weights that the function uses too.
+        weights: The parameters that the function uses, each once.
+        height: If given, the results are rows of a tensor (B, height, ...), and a place is a slice
+            of these rows. Otherwise, the results are added up.
+        values: False returns the result of the first part in place of the sum, with the gradients
+            of the sum.
+    """
+    tensors = [*large, *small]
+    parts = [(place, [index] * len(large) + [...] * len(small)) for place, index in parts]
+    first = parts if values else parts[:1]
+    return _ByParts.apply(function, parts, first, height, len(tensors), *tensors, *weights)
+
+
+class _ByParts(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, function: Any, parts: Any, first: Any, height: Any, count: int, *inputs: Tensor
+    ) -> Tensor:
+        tensors = inputs[:count]
+        ctx.save_for_backward(*tensors)
+        ctx.weights = inputs[count:]
+        ctx.function = function
+        ctx.parts = parts
+        ctx.height = height
+        device = tensors[0].device
+        ctx.gpus = [] if device.type == "cpu" else [device]
+        dtype = autocast_dtype(device.type)
+        # Its cache would give weights that were cast without gradients to the backward pass.
+        ctx.autocast = torch.autocast(
+            device.type, dtype, enabled=dtype is not None, cache_enabled=False
+        )
+        out: Any = 0
+        with ctx.autocast:
+            for place, indices in first:
+                part = function(place, *(x[i] for x, i in zip(tensors, indices, strict=True)))
+                if height is None:
+                    out = out + part
+                    continue
+                if place.start == 0:
+                    out = part.new_empty(len(part), height, *part.shape[2:])
+                out[:, place] = part
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        has_gradient = ctx.needs_input_grad[5 : 5 + len(tensors)]
+        totals: list[Any] = [
+            torch.zeros_like(x) if needed else None
+            for x, needed in zip(tensors, has_gradient, strict=True)
+        ]
+        of_weights: dict[Tensor, Any] = {}
+        with torch.random.fork_rng(ctx.gpus):
+            for place, indices in ctx.parts:
+                own = [
+                    x[i].detach().requires_grad_(needed)
+                    for x, i, needed in zip(tensors, indices, has_gradient, strict=True)
+                ]
+                with torch.enable_grad(), ctx.autocast:
+                    out = ctx.function(place, *own)
+                of_part = of_out if ctx.height is None else of_out[:, place]
+                used = [x for x in (*own, *ctx.weights) if x.requires_grad]
+                # Not `backward`, at whose end DDP would count the weights as finished.
+                found = torch.autograd.grad(out, used, of_part, allow_unused=True)
+                gradients = dict(zip(used, found, strict=True))
+                for x, i, total in zip(own, indices, totals, strict=True):
+                    if gradients.get(x) is not None:
+                        total[i] += gradients[x]
+                for weight in ctx.weights:
+                    if gradients.get(weight) is not None:
+                        of_weights[weight] = of_weights.get(weight, 0) + gradients[weight]
+        return None, None, None, None, None, *totals, *map(of_weights.get, ctx.weights)
