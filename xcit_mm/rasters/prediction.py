@@ -21,7 +21,7 @@ from ..prediction.whole import SeenWhole, check_whole, is_exact_whole
 from ..prediction.windows import Window
 from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError
-from ..utils.folders import check_is_shared, check_output, open_folder, scratch_folder
+from ..utils.folders import as_json, check_is_shared, check_output, open_folder, scratch_folder
 from ..utils.output import progress_bar, say
 from ..utils.ranks import Ranks, all_ranks, is_first
 from . import maps, objects
@@ -187,13 +187,14 @@ class _Run:
         self._view = view
         self._out = out
         self._area = area_in_pixels(aoi, raster)
-        self.settings = {
+        settings = {
             **predictor.settings,
             **view.settings,
             **raster.fingerprint(),
-            "classes": list(predictor.metainfo["classes"]),
+            "classes": predictor.metainfo["classes"],
             "aoi_polygons": crc32(shapely.to_wkb(self._area)),
         }
+        self.settings = as_json(settings)
         self._made_from = self.settings | dict(
             raster=raster.path.partition("?")[0],  # the rest of a URL may be a password
             aoi=None if aoi is None else name_of(aoi),
