@@ -117,6 +117,17 @@ def test_a_level_that_no_head_reads_is_named_for_several_processes():
     assert findings(RETINANET, *options, level="note", processes=2) == []
 
 
+def test_a_detr_with_levels_of_its_own_has_no_failures(tmp_path):
+    config = tmp_path / "detr.py"
+    config.write_text(
+        "_base_ = 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py'\n"
+        "custom_imports = dict(imports=['xcit_mm'])\n"
+        "backbone = dict(_delete_=True, type='XCiT', arch='n12', strides=(8, 16, 32))\n"
+        "model = dict(backbone=backbone, neck=dict(in_channels=[128] * 3))\n"
+    )
+    assert failures(config) == []
+
+
 def test_a_level_that_deeplab_reads_beside_its_last_is_not_named(own_config):
     config = own_config(
         "model = dict(neck=None, decode_head=dict(_delete_=True, num_classes=5, channels=9, "

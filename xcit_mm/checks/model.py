@@ -101,10 +101,10 @@ def check_maps(model: Any, must_train_all: bool = False) -> Findings:
         yield from _check_gradients(backbone, maps, read or given)
 
 
-def _empty_map(level: Any, model: nn.Module) -> Tensor:
+def _empty_map(level: Any, model: Any) -> Tensor:
     """Return a feature map of two images, for the shapes and gradients of what reads it."""
     side = _SIDE // level.stride
-    device = next(model.parameters()).device
+    device = next(model.backbone.parameters()).device  # not that of DETR's own `level_embed`
     return torch.zeros(2, level.channels, side, side, device=device, requires_grad=True)
 
 
