@@ -1,12 +1,13 @@
 """Test the demo's segmentor on crops of its images, with and without padding to multiples of 32.
 
     make demo
-    python benchmarks/padding.py
+    python benchmarks/padding.py --out name
 
-Prints the mIoU of the 40 held-out images, cropped to small sizes, and of two mosaics of sixteen,
-cropped to large sizes, as rows of the table in docs/benchmark.md.
+Writes OUT.csv: the mIoU of the 40 held-out images, cropped to small sizes, and of two mosaics of
+sixteen, cropped to large sizes.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
+from csv_rows import ORIGIN, origin, write_row
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "configs" / "demo" / "fpn_xcit-n12-p16_shapes-quick.py"
@@ -22,7 +24,10 @@ MODEL = ROOT / "work_dirs" / "demo" / "fpn_xcit-n12-p16_shapes"
 DATA = ROOT / "data" / "shapes"
 FOLDERS = ("images", "annotations")
 SIZES = (160, 150, 145, 640, 625)  # pixels a side
-ROWS = {"padded, the default": [], "not padded": ["model.data_preprocessor.test_cfg=None"]}
+OPTIONS = {"yes": [], "no": ["model.data_preprocessor.test_cfg=None"]}
+"""Options of the config, by whether it pads, which is the default."""
+CASE = ("size", "padded")
+COSTS = ("miou", *ORIGIN)
 
 
 def read_images(folder: str) -> list[np.ndarray]:
@@ -59,15 +64,20 @@ def test(data: Path, work_dir: Path, options: list[str]) -> float:
 
 
 def main() -> None:
-    table = [f"| | {' | '.join(f'{side}x{side}' for side in SIZES)} |"]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
     with TemporaryDirectory() as name:
         root = Path(name)
         for side in SIZES:
             write_crops(root / f"{side}", side)
-        for row, options in ROWS.items():
-            scores = [test(root / f"{side}", root / row / f"{side}", options) for side in SIZES]
-            table.append(f"| {row} | {' | '.join(f'{score:.1f}' for score in scores)} |")
-    print(*table, sep="\n")
+            for padded, options in OPTIONS.items():
+                score = test(root / f"{side}", root / padded / f"{side}", options)
+                row = dict(size=side, padded=padded, miou=round(score, 1)) | origin()
+                print(row, flush=True)
+                write_row(Path(f"{args.out}.csv"), row, CASE, COSTS)
 
 
 if __name__ == "__main__":

@@ -130,13 +130,37 @@ def test_a_level_that_no_head_reads_is_named_for_several_processes():
     assert findings(RETINANET, *options, level="note", processes=2) == []
 
 
+def test_a_detr_with_levels_of_its_own_has_no_failures(tmp_path):
+    config = tmp_path / "detr.py"
+    config.write_text(
+        "_base_ = 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py'\n"
+        "custom_imports = dict(imports=['xcit_mm'])\n"
+        "backbone = dict(_delete_=True, type='XCiT', arch='n12', strides=(8, 16, 32))\n"
+        "model = dict(backbone=backbone, neck=dict(in_channels=[128] * 3))\n"
+    )
+    assert failures(config) == []
+
+
+def test_a_level_that_deeplab_reads_beside_its_last_is_not_named(own_config):
+    config = own_config(
+        "model = dict(neck=None, decode_head=dict(_delete_=True, num_classes=5, channels=9, "
+        "type='DepthwiseSeparableASPPHead', in_channels=128, in_index=3, "
+        "c1_in_channels=128, c1_channels=9))"
+    )
+    notes = findings(config, level="note", processes=2)
+    (note,) = [note for note in notes if "no head trains" in note.text]
+    assert note.text.startswith("no head trains fpn2 of the backbone")
+
+
 PUBLISHED = "load_from=xcit://sem_fpn_xcit_tiny_12_p16"
+FROM_AUTHORS = "https://dl.fbaipublicfiles.com/xcit/ade/sem_fpn_xcit_tiny_12_p16.pth"
 PIXELS = "model.data_preprocessor"
 CROP = "train_dataloader.dataset.pipeline.2"
 SILENT = [
     ("D216", [f"{PIXELS}.bgr_to_rgb=False", PUBLISHED], "BGR"),
     ("D216", [f"{PIXELS}.mean=None", f"{PIXELS}.std=None", PUBLISHED], "mean=None"),
     ("D216", [f"{PIXELS}.mean=[0.485,0.456,0.406]", PUBLISHED], "mean=[0.485"),
+    ("D216", [f"{PIXELS}.mean=None", f"load_from={FROM_AUTHORS}"], "mean=None"),
     ("D507", ["model.decode_head.ignore_index=0"], "is 0, that of the metric 255"),
     ("D607", [f"{PIXELS}.test_cfg=None"], "no multiple of 32"),
     ("D607", [f"{PIXELS}.size=(150,160)"], "[150 160]"),

@@ -81,6 +81,16 @@ def test_model_that_run_py_cannot_run_is_named_before_anything_is_written(
     assert "run.py has no LoadImageFromFile(color_type='grayscale') in the test pipeline" in line
 
 
+def test_a_file_that_misplaces_maps_is_named_when_it_is_exported(segmentor, tmp_path, capsys):
+    cfg = Config.fromfile(segmentor.config)
+    cfg.model.data_preprocessor.test_cfg = None
+    cfg.dump(tmp_path / "unpadded.py")
+    out = tmp_path / "unpadded.py" / "model.onnx"  # no folder
+    with pytest.raises(RuntimeError, match="not written"):
+        export_model(tmp_path / "unpadded.py", out, checkpoint=segmentor.checkpoint)
+    assert "test_cfg=dict(size_divisor=32)" in capsys.readouterr().err
+
+
 @pytest.mark.peers
 def test_plain_transformer_of_timm_is_exported(tmp_path, export, write_trained):
     pytest.importorskip("timm", reason="timm is not installed: make STACK=peers test")

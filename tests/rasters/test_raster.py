@@ -186,8 +186,14 @@ class TestMask:
         assert valid.mean() == (50 / 70 if is_found else 1)
         line = "no pixel has nodata=-3.4e+38: a sample has -3.4028234663852886e+38 to 63.75\n"
         assert (line in capsys.readouterr().err) == (not is_found)
-        read_raster(save(path, values, nodata=7), nodata=7, bounds=(0, 64))
-        assert capsys.readouterr().err == ""
+
+    def test_a_declared_value_may_be_given_with_fewer_digits(self, path, capsys):
+        values = NOISE[:1].astype(np.float32)
+        values[:, :20] = lowest = np.finfo(np.float32).min
+        save(path, values, nodata=float(lowest))
+        with Raster(path, nodata=-3.4028235e38, bounds=(0, 255)) as raster:
+            assert capsys.readouterr().err == ""
+            assert raster.resampled(35, 45).height == 35
 
     def test_a_value_without_data_is_in_no_sample(self, path):
         """A training takes its mean and deviation from it."""

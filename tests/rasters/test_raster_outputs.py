@@ -60,6 +60,11 @@ def test_bounds_are_numbers_pairs_or_an_array(bounds, table):
     assert table.predict(bounds=bounds) == 0
 
 
+def test_numbers_of_numpy_are_options_as_others(table):
+    assert table.predict(tile=np.int64(96), scale=np.float32(1)) == TILES
+    assert table.predict(tile=96, scale=1) == 0
+
+
 def test_the_level_of_the_logger_silences_lines_and_bars(run, capsys, monkeypatch):
     monkeypatch.setattr(logging.getLogger("xcit_mm"), "level", logging.ERROR)
     for _ in range(2):  # a finished result is a line too

@@ -14,6 +14,7 @@ from ..utils.config_data import data_sets
 from ..utils.config_parts import find_step, part_class
 from ..utils.model_input import ModelInput
 from ..weights import StrictLoadHook
+from ..weights.published import PUBLISHED, published_name
 from ..weights.work_dirs import CHECKPOINT_SUFFIXES
 from .findings import Findings, fail, listed, note
 
@@ -32,12 +33,17 @@ def check_batch(cfg: Config, processes: int) -> Findings:
 
 def check_files_of_weights(cfg: Config) -> Findings:
     """Check that the files exist from which a training starts. Names are not looked up."""
-    init_cfg = (cfg.model.get("backbone") or {}).get("init_cfg")
-    initial = init_cfg.get("checkpoint") if isinstance(init_cfg, dict) else None
-    for source in map(str, filter(None, (initial, cfg.get("load_from")))):
+    for source in _initial_weights(cfg):
         is_file = source.endswith(CHECKPOINT_SUFFIXES) and "://" not in source
         if is_file and not Path(source).expanduser().is_file():
             yield fail("", f"no checkpoint at {source}", "correct the path")
+
+
+def _initial_weights(cfg: Config) -> list[str]:
+    """List the paths, URLs and names of the weights from which a training starts."""
+    init_cfg = (cfg.model.get("backbone") or {}).get("init_cfg")
+    initial = init_cfg.get("checkpoint") if isinstance(init_cfg, dict) else None
+    return [str(source) for source in (initial, cfg.get("load_from")) if source]
 
 
 def check_sizes(cfg: Config, model: Any) -> Findings:
@@ -76,8 +82,10 @@ def check_sizes(cfg: Config, model: Any) -> Findings:
 
 def check_pixels(cfg: Config) -> Findings:
     """Check that published weights get pixels that are normalised as in their training."""
-    sources = f"{(cfg.model.get('backbone') or {}).get('init_cfg')} {cfg.get('load_from')}"
-    if "xcit://" not in sources or not cfg.get("test_dataloader") or not has_pyramid(cfg):
+    # Names, files of the authors, and what timm has of them on the Hub.
+    names = (source.rpartition("/")[2].removesuffix(".pth") for source in _initial_weights(cfg))
+    is_published = any(published_name(name) in PUBLISHED for name in names)
+    if not is_published or not cfg.get("test_dataloader") or not has_pyramid(cfg):
         return
     inputs = ModelInput(cfg)
     order = inputs.channel_order

@@ -88,6 +88,8 @@ def check_feature_maps(model: Any, must_train_all: bool = False) -> Findings:
             yield fail("", f"{name}.in_index={part.in_index}: {source} gives {len(given)} maps")
             return
         read += [given[index] for index in indices]
+        if getattr(part, "c1_bottleneck", None):  # DeepLabV3+ reads the first map too
+            read.append(given[0])
     yield ok(f"{source} gives maps of the strides {strides}")
     if must_train_all:
         yield from _check_gradients(backbone, maps, read or given)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.export import Dim
 
+from ..checks.inputs import check_sizes
 from ..models.build import load_model
 from ..utils.atomic import atomic_path
 from ..utils.configs import read_config
@@ -61,6 +62,8 @@ def export(model: str | Path, out: str | Path, *, checkpoint: str | Path | None 
     check_model(cfg)
     with quiet(), torch.no_grad():
         trained = load_model(cfg, weights)
+        for finding in check_sizes(cfg, trained):
+            say(str(finding))
         exportable = ExportableSegmentor if cfg.default_scope == "mmseg" else ExportableDetector
         module: Any = make_exportable(exportable(trained))
         facts = describe_model(cfg, trained, module.outputs)

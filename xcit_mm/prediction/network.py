@@ -78,7 +78,11 @@ class Network:
             leave_out = self.model.backbone.valid(list(valid))
         with self._lock, leave_out, self.autocast():
             if not has_plain_labels(self.model):
-                return self.model.test_step(pseudo_collate(batch))
+                samples = self.model.test_step(pseudo_collate(batch))
+                for sample in samples:
+                    if "seg_logits" in sample:  # 2.5 GB for 150 classes at 2048 x 2048
+                        del sample.seg_logits
+                return samples
             data = self.model.data_preprocessor(pseudo_collate(batch), False)
             images = data["inputs"]
             if valid is not None:  # the images are padded

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from ..utils.atomic import atomic_path
+from ..utils.atomic import atomic_path, atomic_write
 from ..utils.palettes import Palette, make_palette
 from .finished import MADE_FROM
 from .gdal import gdal, open_raster
@@ -81,8 +81,8 @@ def write_map(
                     raise OSError(f"{path} is not as it was written: see whether the disk is full")
         names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
         band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
-        beside = path.with_name(f"{path.name}.aux.xml")
-        beside.write_text(f"<PAMDataset>{band}</PAMDataset>", "utf-8")
+        with atomic_write(path.with_name(f"{path.name}.aux.xml")) as beside:
+            beside.write(f"<PAMDataset>{band}</PAMDataset>".encode())
 
 
 def _read_rows(rows: Sequence[Path], width: int) -> Iterator[tuple[Any, np.ndarray]]:

@@ -21,7 +21,7 @@ from ..prediction.view import View, choose_view
 from ..prediction.whole import SeenWhole, check_whole, is_exact_whole
 from ..utils.atomic import atomic_write
 from ..utils.errors import ArgumentError
-from ..utils.folders import check_is_shared, check_output, open_folder, scratch_folder
+from ..utils.folders import as_json, check_is_shared, check_output, open_folder, scratch_folder
 from ..utils.output import progress_bar, say
 from ..utils.ranks import Ranks, all_ranks, is_first
 from . import maps, objects
@@ -126,6 +126,7 @@ def predict_raster(
             **source.fingerprint(),
             "area": dict(value=crc32(shapely.to_wkb(area)), change="the area is another"),
         }
+        settings = as_json(settings)
         if former is not None:
             check_same(out, former, settings)
             say(f"{out} exists: overwrite it to predict it again")

@@ -148,11 +148,16 @@ class Raster:
                 "nodata", f"{nodata}: such pixels have no data anyway: leave it out"
             )
         sample = self.sample
-        is_found = (sample == nodata).all(axis=0).any() or nodata in self._file.nodatavals
+        is_found = (sample == nodata).all(axis=0).any() or self._declares(nodata)
         if sample.size and not is_found:
             values = f"a sample has {np.nanmin(sample)} to {np.nanmax(sample)}"
             say(f"{self.path}: no pixel has {nodata=}: {values}")
         del self.sample  # the next one has no pixels of this value
+
+    def _declares(self, nodata: float) -> bool:
+        """Return whether the file declares a value without data, as float32 may round it."""
+        declared = [value for value in self._file.nodatavals if value is not None]
+        return bool(np.isclose(declared, nodata, rtol=1e-7, atol=0).any())
 
     def _find_bounds(self, bounds: Numbers | None) -> np.ndarray | None:
         if bounds is None:
@@ -243,7 +248,7 @@ class Raster:
         Raises:
             ValueError: If the file does not declare `nodata`: GDAL would mix it with data.
         """
-        if self._nodata is not None and self._nodata not in self._file.nodatavals:
+        if self._nodata is not None and not self._declares(self._nodata):
             command = f"gdal_translate -of VRT -a_nodata {self._nodata!r} {self.path} OUT.vrt"
             problem = f"{self.path} does not declare nodata={self._nodata!r}, and is resized"
             raise ValueError(f"{problem}: declare it by `{command}`")

@@ -35,6 +35,7 @@ def open_folder(
         ArgumentError: If an earlier call had other settings. The message names the first one that
             differs.
     """
+    settings = as_json(settings)
     with lock_folder(folder):
         path = folder / SETTINGS
         change = find_change(json.loads(path.read_bytes()), settings) if path.exists() else ""
@@ -58,6 +59,11 @@ def clear_folder(folder: Path) -> None:
             path.unlink()
 
 
+def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a JSON has them: tuples are lists, and NumPy's numbers are Python's."""
+    return json.loads(json.dumps(settings, default=float))
+
+
 def find_change(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Describe the first setting that differs from stored ones, or return '' if none does.
 
@@ -67,7 +73,7 @@ def find_change(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     Args:
         stored: Settings as they were read from a JSON.
     """
-    current = json.loads(json.dumps(settings))  # tuples are lists in a JSON
+    current = as_json(settings)
     for name in {**current, **stored}:
         former, value = stored.get(name), current.get(name)
         if former != value:
