@@ -77,8 +77,9 @@ def find_change(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     for name in {**current, **stored}:
         former, value = stored.get(name), current.get(name)
         if former != value:
-            is_in_words = isinstance(value, dict)
-            return value["change"] if is_in_words else f"{name} was {former}, is {value}"
+            if isinstance(value, dict):
+                return value["change"]
+            return f"{name} was {former}, is {value}"
     return ""
 
 
