@@ -53,12 +53,11 @@ class CheckedModel:
 
 
 def _build(cfg: Config) -> nn.Module:
-    model = model_config(cfg)
     try:
         with torch.device("meta"):
-            return MODELS.build(model)
+            return MODELS.build(model_config(cfg))
     except Exception:  # modules that compute with their own values need real tensors
-        return MODELS.build(model)
+        return MODELS.build(model_config(cfg))  # models change their config
 
 
 def check_maps(model: Any, must_train_all: bool = False) -> Findings:

@@ -134,7 +134,8 @@ def predict_many(
         wait_for_ranks()
         if not is_first():
             return None
-        shutil.rmtree(engine.scratch, ignore_errors=True)
+        for folder in (engine.scratch, out / TAPS):  # the latter of a stopped call without scratch
+            shutil.rmtree(folder, ignore_errors=True)
         report = _report(engine, is_new)
         if overwrite:
             finish_new(out)
