@@ -72,15 +72,11 @@ def fail_once(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("taps_in_files")
-@pytest.mark.parametrize("has_scratch", [False, True])
-def test_the_taps_of_a_photo_that_fails_are_removed(
-    has_scratch, command, photos, call, out, tmp_path, monkeypatch
-):
-    scratch = ("--scratch", tmp_path / "scratch") if has_scratch else ()
+def test_the_taps_of_a_photo_that_fails_are_removed(command, photos, call, out, monkeypatch):
     fail_once(RuntimeError("a window failed"), monkeypatch)
-    code, printed, _ = call(*command(photos / "00.png", photos / "03.png"), *WHOLE, *scratch)
+    code, printed, _ = call(*command(photos / "00.png", photos / "03.png"), *WHOLE)
     assert code == 3 and "1 predicted, 1 failed" in printed
-    assert not (out / ".taps").exists() and not [*tmp_path.glob("scratch/*")]
+    assert not (out / ".taps").exists()
 
 
 @pytest.mark.usefixtures("taps_in_files")
