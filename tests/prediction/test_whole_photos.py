@@ -111,8 +111,8 @@ sys.exit(code)
 
 
 @pytest.mark.slow
-def test_a_large_photo_takes_2500_mb_and_leaves_no_files(out, tmp_path):
-    """By Semantic FPN S12/16 with 150 classes, as docs/large-images.md says; 2 minutes."""
+def test_a_large_photo_takes_at_most_1900_mb_and_leaves_no_files(out, tmp_path):
+    """By Semantic FPN S12/16 with 150 classes and one thread, which took 1630 MB; 2 minutes."""
     cfg = read_config_file(CONFIGS / "semantic_fpn/fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py")
     model = build(cfg)
     torch.save(dict(meta={}, state_dict=model.state_dict()), tmp_path / "fpn.pth")
@@ -124,12 +124,12 @@ def test_a_large_photo_takes_2500_mb_and_leaves_no_files(out, tmp_path):
     temporary.mkdir()
     command = [sys.executable, "-W", "ignore", "-c", PREDICT, "fpn.py", "photo.jpg"]
     command += ["--checkpoint", "fpn.pth", "--out", out, "--whole", "--scale", "1"]
-    variables = dict(os.environ, TMPDIR=str(temporary))
+    variables = dict(os.environ, TMPDIR=str(temporary), OMP_NUM_THREADS="1")
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, cwd=tmp_path, env=variables
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout.split()[-1]) / 1000 < 2500
+    assert int(done.stdout.split()[-1]) / 1000 < 1900
     assert [*temporary.iterdir()] == []
     names = {"images.json", "journal", "labels", "run.json", "visualizations", ".lock"}
     assert {path.name for path in Path(out).iterdir()} == names
