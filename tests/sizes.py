@@ -25,7 +25,7 @@ SIZES = {
     "xcit_mm/training": 21,
     "xcit_mm/utils": 31,
     "xcit_mm/weights": 39,
-    "tests": 580,
+    "tests": 588,
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -1,7 +1,9 @@
 """Models for other numbers of bands than three train and predict, from rasters to scores."""
 
 import json
+import re
 
+import numpy as np
 import pytest
 import torch
 from helpers.configs import read_config_file
@@ -54,3 +56,24 @@ def test_a_segmentor_learns_from_every_band(bands):
     assert (stem != initial).flatten(2).any(2).all(0).all(), "a band did not change the stem"
     for sample in model.eval().test_step(batch):
         assert sample.pred_sem_seg.data.shape == (1, 96, 96)
+
+
+def test_a_prediction_of_four_bands_is_a_map_and_a_line_says_why_no_drawing(call, tmp_path):
+    raster_files = pytest.importorskip("helpers.raster_files")  # needs rasterio
+    cfg = read_config_file(FOUR)
+    narrow_model(cfg.model)
+    init_default_scope("mmseg")
+    torch.manual_seed(0)
+    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / "four.pth")
+    cfg.dump(tmp_path / "four.py")
+    values = raster_files.noise(4, 96, 64, high=60000, dtype=np.uint16)
+    raster = raster_files.save(tmp_path / "four.tif", values)
+    out = tmp_path / "out"
+    model = (tmp_path / "four.py", raster, "--checkpoint", tmp_path / "four.pth", "--out", out)
+    code, printed, errors = call("predict", *model)
+    assert code == 0 and "1 predicted: " in printed
+    line = r"not drawn: .*/four\.tif\.jpg: image of \w+, \(96, 64, 4\): only \(H, W, 3\), BGR"
+    assert len(re.findall(line, errors)) == 1
+    assert [path.name for path in (out / "labels").iterdir()] == ["four.tif.png"]
+    assert not (out / "visualizations").exists()
+    assert "not drawn" not in call("predict", *model, "--no-visualizations", "--overwrite")[2]

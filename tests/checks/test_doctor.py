@@ -206,6 +206,18 @@ def test_the_page_explains_every_code():
     assert codes | {"D101"} == set(re.findall(r"^### (D\d{3})", page, re.MULTILINE))
 
 
+def test_the_weights_of_a_base_s_resnet_are_named(tmp_path):
+    """mmseg gives them to the backbone that it is to build, and its config has them then."""
+    config = tmp_path / "upernet.py"
+    config.write_text(
+        "_base_ = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512.py'\n"
+        "custom_imports = dict(imports=['xcit_mm'])\n"
+        "model = dict(backbone=dict(_delete_=True, type='XCiT', arch='n12'))\n"
+    )
+    failed = failures(config)[0]
+    assert "no argument pretrained: give model=dict(pretrained=None" in failed.text
+
+
 def test_data_sets_in_wrappers_are_checked(own_config):
     config = own_config(
         "train_dataloader = dict(dataset=dict(_delete_=True, type='RepeatDataset', times=2, "

@@ -71,5 +71,7 @@ def test_invalid_images_are_rejected(shape):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float64])
 def test_an_image_of_another_type_than_the_weights_is_named(dtype):
     message = rf"image of {dtype}, but weights of torch.float32: .*\.to\(torch.float32\)"
-    with pytest.raises(TypeError, match=message):
-        XCiT(TINY)(torch.zeros(1, 3, 64, 64, dtype=dtype))
+    image = torch.zeros(1, 3, 64, 64, dtype=dtype)
+    for options in ({}, dict(with_cp="bands", norm_eval=True)):
+        with pytest.raises(TypeError, match=message):
+            XCiT(TINY, **options)(image)

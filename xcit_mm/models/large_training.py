@@ -59,11 +59,16 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
     Raises:
         ValueError: If the trunk has changed layers, dropout, BatchNorm in training mode, or weights
             in half precision, in parts or with hooks.
+        TypeError: If the images have another type than the weights.
         RuntimeError: If the call is compiled or traced, or a checkpoint around it repeats it.
         OSError: If the disk is too small for the temporary files.
     """
     check_training(trunk)
-    x = embed(trunk, images)
+    try:
+        x = embed(trunk, images)
+    except RuntimeError:
+        trunk.check_type(images)
+        raise
     maps = []
     with storage(x, len(trunk.blocks)):
         for number, block in enumerate(trunk.blocks):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..utils.atomic import finish
+from ..utils.atomic import finish, named_in_errors
 from ..utils.ranks import Ranks
 
 
@@ -72,7 +72,7 @@ class TokensInFile:
 
     def write(self, rows: slice, tokens: Tensor) -> None:
         _, width, channels = self.shape
-        with self.path.open("r+b") as file:
+        with named_in_errors(self.path), self.path.open("r+b") as file:
             file.seek(4 * channels * rows.start * width)
             file.write(tokens.contiguous().cpu().numpy().data)
 

@@ -1,5 +1,6 @@
 """Items to records: a process reads and predicts items, and appends records to its journal."""
 
+import errno
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from .results import write_drawing, write_map
 
 MAX_DEATHS = 3  # of processes with one item in flight, after which it is not tried again
 CRASHED = "predicting it crashed or hung the process: out of memory, or a decoder fails"
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # quotas too
 TIMEOUT = 600  # seconds without images from the processes that read
 
 # The pixels of images (H, W, C), and the reasons why others cannot be read.
@@ -115,6 +117,8 @@ class Engine:
         try:
             return self._predict(images)
         except Exception as error:  # models and pipelines raise many types
+            if isinstance(error, OSError) and error.errno in FULL_DISK:
+                raise  # it is no fault of the image
             failure = reason(error)
         # Outside of the handler, whose traceback holds the tensors of the batch.
         self._check_health(failure)

@@ -11,13 +11,16 @@ process that died leaves starts without records, and perhaps an incomplete last 
 """
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from ..utils.atomic import named_in_errors
 from ..utils.errors import ArgumentError
 from .listing import Item
 
@@ -147,5 +150,12 @@ class Journal:
     def _append(self, fields: dict[str, Any]) -> None:
         line = json.dumps(fields).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as file:
-            file.write(line)
+        length = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with named_in_errors(self.path), self.path.open("ab") as file:
+                file.write(line)
+        except OSError:
+            # The disk is full. The end of this process must not follow a part of a line.
+            with suppress(OSError):
+                os.truncate(self.path, length)
+            raise

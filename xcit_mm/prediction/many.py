@@ -126,7 +126,8 @@ def predict_many(
         wait_for_ranks()
         if not is_first():
             return None
-        shutil.rmtree(run.scratch, ignore_errors=True)
+        for unused in (run.scratch, folder / TAPS):  # the latter of a stopped call without scratch
+            shutil.rmtree(unused, ignore_errors=True)
         classes = zip(run.category_ids, predictor.names, strict=True)
         categories = [dict(id=id_, name=name) for id_, name in classes]
         images, failures = write_jsons(run.out, categories, predictor.is_detector)

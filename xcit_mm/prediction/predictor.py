@@ -45,8 +45,9 @@ class Predictor:
         device: A device of torch. Default: that of the model.
         tile: Side of the tiles in which images are predicted, in pixels. Default: whole images.
         overlap: Minimum overlap of tiles, or of the windows of a detector, in pixels. Default: a
-            quarter of the tile, or 256 pixels.
+            quarter of the tile. Windows share 256 pixels at least.
         batch_size: Number of images, or of tiles of an image, that the model predicts together.
+            Windows of a whole image are predicted one by one.
         dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. Half
             precision is by autocast. Boxes are decoded in float32.
         min_score: Minimum score of a detector's instances. Default: that of the config.

@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from ..utils.atomic import atomic_write
+from ..utils.atomic import atomic_write, named_in_errors
 from ..utils.folders import LOCK, SETTINGS
 from ..utils.output import say
 from .journal import JOURNAL, iter_objects, read_journals
@@ -36,7 +36,8 @@ def write_drawing(out: Path, name: str, prediction: Prediction, drawing: Mapping
         say(f"not drawn: {path}: {error}")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(jpeg.tobytes())
+    with named_in_errors(path):
+        path.write_bytes(jpeg.tobytes())
 
 
 def write_map(out: Path, name: str, labels: np.ndarray) -> None:

@@ -41,14 +41,22 @@ def atomic_path(path: Path, is_shared: bool = False) -> Iterator[Path]:
         unfinished = unfinished.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")
     _remove(unfinished)
     try:
-        yield unfinished
-        finish(unfinished, path)
-    except OSError as error:
-        if error.errno is not None and error.filename is None:  # as of `write`
-            error.filename = str(path)
-        raise
+        with named_in_errors(path):
+            yield unfinished
+            finish(unfinished, path)
     finally:
         _remove(unfinished)
+
+
+@contextmanager
+def named_in_errors(path: Path) -> Iterator[None]:
+    """Add a path to an error of a full disk in this block, since that of `write` has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager
