@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.runs import merged
 
-from xcit_mm.models.tokens import TokensInFile
+from xcit_mm.models.token_stores import TokensInFile
 from xcit_mm.prediction import Item
 from xcit_mm.prediction import whole as whole_module
 from xcit_mm.prediction.journal import Journal, read_journals
