@@ -352,8 +352,10 @@ def compare_busy() -> str:
 def compare_padding() -> str:
     """Return a table of the demo's mIoU on images of several sizes, padded and not."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)
+    titles = dict(yes="padded, the default", no="not padded")
     for row in read_csv("16-padding"):
-        cells[row["padded"]][row["size"]] = f"{float(row['miou']):.1f}"
+        size = f"{row['size']}x{row['size']}"
+        cells[titles[row["padded"]]][size] = f"{float(row['miou']):.1f}"
     sizes = list(dict.fromkeys(size for scores in cells.values() for size in scores))
     rows = [[padded, *(scores.get(size, "") for size in sizes)] for padded, scores in cells.items()]
     return table(["mIoU", *sizes], rows)

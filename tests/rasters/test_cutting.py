@@ -153,7 +153,7 @@ def test_classes_that_differ_by_case_or_spaces_are_one_line(raster, tmp_path, ca
     cut(raster, labels, model_classes=("Square",))
     lines = capsys.readouterr().err
     assert "labels.gpkg: 3 classes are all 'circle' without case and spaces" in lines
-    assert "labels.gpkg: 2 classes are 'square'" in lines
+    assert "labels.gpkg: 2 classes are all 'square' without case and spaces" in lines
 
 
 @pytest.mark.parametrize(
