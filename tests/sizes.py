@@ -18,7 +18,7 @@ SIZES = {
     "xcit_mm/datasets": 17,
     "xcit_mm/deployment": 34,
     "xcit_mm/launch": 29,
-    "xcit_mm/models": 105,
+    "xcit_mm/models": 103,
     "xcit_mm/ops": 16,
     "xcit_mm/prediction": 80,
     "xcit_mm/rasters": 54,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.golden import image
+from helpers.gradients import worst_error
 from helpers.paths import ROOT
 from helpers.processes import in_two_processes
 from helpers.small_models import build, semantic_fpn, upernet
@@ -88,16 +89,6 @@ def step(model: Any, images: Tensor, labels: list[SegDataSample]) -> tuple[dict,
     losses = model.loss(images, labels)
     total(losses).backward()
     return losses, {name: parameter.grad for name, parameter in model.named_parameters()}
-
-
-def worst_error(values: dict, expected: dict) -> float:
-    """Return the largest error of gradients, relative to each; both must have the same."""
-    assert [name for name in expected if (values[name] is None) != (expected[name] is None)] == []
-    return max(
-        float((values[name].double() - other.double()).norm() / other.double().norm())
-        for name, other in expected.items()
-        if other is not None
-    )
 
 
 @pytest.mark.parametrize(
@@ -301,7 +292,7 @@ def test_pools_coarser_maps_and_other_backbones_are_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "model, mode, most", [("trunk", "bands", 0.35), ("semantic_fpn", "windows", 0.7)]
+    "model, mode, most", [("trunk", "bands", 0.37), ("semantic_fpn", "windows", 0.7)]
 )
 def test_a_step_of_n12_at_4096_pixels_takes_little_memory(model, mode, most, tmp_path):
     """In GB above the resting process, of Semantic FPN with 150 classes."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.devices import need_autocast, on_each_device
 from helpers.golden import fill, image
+from helpers.gradients import errors, worst_error
 from helpers.layer_changes import CHANGES
 from helpers.small_models import TRUNK
 from torch import Tensor, nn
@@ -61,16 +62,6 @@ def step(model: nn.Module, images: Tensor) -> tuple[list[Tensor], dict[str, Tens
     return [m.detach() for m in maps], {**gradients, "image": images.grad}
 
 
-def errors(values: dict, expected: dict) -> dict[str, float]:
-    """Return the errors of gradients, relative to each; both must have the same."""
-    assert [name for name in expected if (values[name] is None) != (expected[name] is None)] == []
-    return {
-        name: float((values[name].double() - other.double()).norm() / other.double().norm())
-        for name, other in expected.items()
-        if other is not None
-    }
-
-
 # The rows of tokens are 18, 10 and 9, of bands of 1, 4, 8 and 99 rows.
 @pytest.mark.parametrize("rows, in_files", [(1, True), (4, False), (8, True), (99, False)])
 @pytest.mark.parametrize(
@@ -92,7 +83,7 @@ def test_gradients_are_those_of_the_trunk_in_memory(options, size, batch, rows, 
     for tap, other in zip(maps, expected_maps, strict=True):
         assert tap.shape == other.shape
         assert (tap - other).norm() < 1e-12 * other.norm()
-    assert max(errors(gradients, expected).values()) < 1e-10
+    assert worst_error(gradients, expected) < 1e-10
 
 
 @on_each_device
@@ -113,7 +104,7 @@ def test_frozen_stages_have_no_gradients_and_no_passes(frozen_stages, cut, monke
     images = image(150, 77)
     model = build(frozen_stages=frozen_stages).double()
     _, expected = step(build(False, frozen_stages=frozen_stages).double(), images)
-    assert max(errors(step(model, images)[1], expected).values()) < 1e-10
+    assert worst_error(step(model, images)[1], expected) < 1e-10
     # Without a gradient of the image.
     backward = by_parts._ByParts.backward
     calls = []
@@ -139,7 +130,7 @@ def test_gradients_stop_at_the_last_map_of_a_loss_and_at_weights_that_are_frozen
         sum(maps[number].square().sum() for number in taps).backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     assert gradients[0]["blocks.3.gamma1"] is None
-    assert max(errors(*gradients).values()) < 1e-10
+    assert worst_error(*gradients) < 1e-10
 
 
 @on_each_device

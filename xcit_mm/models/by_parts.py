@@ -26,26 +26,27 @@ def by_parts(
     leaves the generators of random numbers as they are.
 
     Args:
-        function: Is called with the place of a part, its part of each large tensor, and all of each
+        function: Function of the place of a part, its part of each large tensor, and all of each
             small one.
         parts: The place of each part, and its index in the large tensors.
-        small: Tensors that are computed from weights that the function uses too.
+        large: Tensors of which a part needs a part.
+        small: Tensors of which a part needs all, and that may depend on the parameters.
         weights: The parameters that the function uses, each once.
         height: If given, the results are rows of a tensor (B, height, ...), and a place is a slice
             of these rows. Otherwise, the results are added up.
-        values: False returns the result of the first part in place of the sum, with the gradients
-            of the sum.
+        values: Whether the sum is needed. If not, the result of the first part is returned, with
+            the gradients of the sum.
     """
     tensors = [*large, *small]
     parts = [(place, [index] * len(large) + [...] * len(small)) for place, index in parts]
-    first = parts if values else parts[:1]
-    return _ByParts.apply(function, parts, first, height, len(tensors), *tensors, *weights)
+    computed = parts if values else parts[:1]
+    return _ByParts.apply(function, parts, computed, height, len(tensors), *tensors, *weights)
 
 
 class _ByParts(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, function: Any, parts: Any, first: Any, height: Any, count: int, *inputs: Tensor
+        ctx: Any, function: Any, parts: Any, computed: Any, height: Any, count: int, *inputs: Tensor
     ) -> Tensor:
         tensors = inputs[:count]
         ctx.save_for_backward(*tensors)
@@ -62,7 +63,7 @@ class _ByParts(torch.autograd.Function):
         )
         out: Any = 0
         with ctx.autocast:
-            for place, indices in first:
+            for place, indices in computed:
                 part = function(place, *(x[i] for x, i in zip(tensors, indices, strict=True)))
                 if height is None:
                     out = out + part

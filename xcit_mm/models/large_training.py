@@ -118,10 +118,11 @@ def storage(x: Tensor, blocks: int) -> Any:
         if x.ndim < 4:
             return x
         if last[0] != x.data_ptr():  # two functions of a block save the same tokens
-            last[:] = x.data_ptr(), x.cpu()
+            # A file without a name, which is gone when no one refers to it.
+            stored = TemporaryFile() if in_files else x.cpu()  # noqa: SIM115
             if in_files:
-                last[1] = TemporaryFile()  # noqa: SIM115  # it goes when no one refers to it
-                torch.save(x, last[1])
+                torch.save(x, stored)
+            last[:] = x.data_ptr(), stored
         return last[1]
 
     def unpack(stored: Any) -> Tensor:
