@@ -119,7 +119,7 @@ def storage(x: Tensor, blocks: int) -> Any:
             return x
         if last[0] != x.data_ptr():  # two functions of a block save the same tokens
             # A file without a name, which is gone when no one refers to it.
-            stored = TemporaryFile() if in_files else x.cpu()  # noqa: SIM115
+            stored: Any = TemporaryFile() if in_files else x.cpu()  # noqa: SIM115
             if in_files:
                 torch.save(x, stored)
             last[:] = x.data_ptr(), stored

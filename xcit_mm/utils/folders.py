@@ -101,7 +101,7 @@ def check_is_shared(folder: Path, ranks: Ranks) -> None:
     if ranks.size == 1:
         return
     mark = Path(ranks.of_first(lambda: mkdtemp(prefix=".seen-", dir=folder)))
-    sees = ranks.gather(mark.exists())
+    sees = ranks.gather((folder / mark.name).exists())
     if ranks.rank == 0:
         mark.rmdir()
     if not all(sees):
