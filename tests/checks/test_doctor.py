@@ -124,7 +124,7 @@ def test_a_level_that_no_head_reads_is_named_for_several_processes():
     options.append("model.neck.in_channels=[384,384,384,384]")
     assert findings(RETINANET, *options, level="note") == []
     (note,) = findings(RETINANET, *options, level="note", processes=2)
-    assert note.text.startswith("no head trains fpn1 of the backbone")
+    assert note.text.startswith("no head trains fpn1: several processes")
     assert f"{strides}=(4, 8, 16, 32)" in note.fix
     options.append("find_unused_parameters=True")
     assert findings(RETINANET, *options, level="note", processes=2) == []
@@ -149,7 +149,7 @@ def test_a_level_that_deeplab_reads_beside_its_last_is_not_named(own_config):
     )
     notes = findings(config, level="note", processes=2)
     (note,) = [note for note in notes if "no head trains" in note.text]
-    assert note.text.startswith("no head trains fpn2 of the backbone")
+    assert note.text.startswith("no head trains fpn2: several processes")
 
 
 PUBLISHED = "load_from=xcit://sem_fpn_xcit_tiny_12_p16"

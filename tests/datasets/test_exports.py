@@ -84,7 +84,7 @@ def test_objects_of_the_validation_that_are_of_no_class_are_counted(tmp_path):
     [
         ("data.yaml", "names:", "kpt_shape: [2, 3]\nnames:", "array` - at `$.kpt_shape`"),
         ("data.yaml", "1: fig", "1: date", "two classes are named 'date'"),
-        ("data.yaml", "images/val", "images/dev", "data.yaml: no "),
+        ("data.yaml", "images/val", "images/dev", "images/dev does not exist"),
         ("data.yaml", "images/val", r"images\val", "write / in place of Windows"),
         ("data.yaml", "0: date", "date", "mapping values"),
         ("labels/train/b.txt", "0 0.5", "2 0.5", "b.txt, line 1: '2 0.5"),

@@ -125,7 +125,7 @@ def test_a_wrong_option_ends_before_tiles_are_cut(trained, scene, refused, folde
         (["{labels}", "--tile", 160, "--class-column", "kind"], "has no column kind, but class"),
         (["{labels}"], "--tile: the config has no raster = dict(tile=...)"),
         (["gone.gpkg", "--tile", 160], "gone.gpkg: No such file"),
-        (["{labels}", "--val", "val.json"], "--val: is only for a COCO json, but the data are a"),
+        (["{labels}", "--val", "val.json"], "--val: it is for a COCO json, and the data are a"),
     ],
 )
 def test_labels_that_do_not_fit_are_one_line_before_work(

@@ -166,7 +166,7 @@ def test_training_file_gives_the_average_on_request(name, average):
         (SAVED, dict(patch_size=8), "32x12x4/p16, the config asks for 32x12x4/p8"),
         (without("blocks.8", "blocks.9", "blocks.1"), {}, "the file is 32x8x4/p16"),
         ({"encoder.layer1.weight": torch.ones(1)}, {}, "such as encoder.layer1.weight"),
-        ({key: value.long() for key, value in SAVED.items()}, {}, "of torch.int64, not"),
+        ({key: value.long() for key, value in SAVED.items()}, {}, "with type torch.int64, not"),
         (SAVED | {NORM: torch.full((32,), torch.nan)}, {}, f"{NORM} with values .* not finite"),
         (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "unknown blocks.3.extra"),
         (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} with shape \(33,\), not \(32,\)"),
