@@ -28,7 +28,7 @@ import torch
 from csv_rows import ORIGIN, origin, write_row
 
 ROOT = Path(__file__).parents[1]
-CASE = ("model", "size", "mode")
+CASE = ("model", "size", "mode", "window")
 COSTS = ("seconds", "cpu_seconds", "memory_gb", "files_gb", *ORIGIN)
 CONFIGS = {
     "semantic_fpn": "semantic_fpn/fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py",
@@ -149,11 +149,13 @@ def measure(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
                 command = (sys.executable, "-c", IN_MEMORY, raster, config, checkpoint, result)
                 if mode != "memory":
                     files = (config, raster, "--checkpoint", checkpoint, "--out", result)
-                    options = (*MODES[mode], "--device", args.device, *args.options)
+                    options = (*MODES[mode], "--device", args.device)
+                    if args.window != "default":
+                        options += ("--window", args.window)
                     command = (sys.executable, "-m", "xcit_mm", "raster", *files, *options)
                 measured = run(command, out, args.limit)
                 shutil.rmtree(out)
-                yield dict(model=name, size=side, mode=mode) | measured
+                yield dict(model=name, size=side, mode=mode, window=args.window) | measured
 
 
 def main() -> None:
@@ -164,7 +166,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=[2048])
     modes = (*MODES, "memory")
     parser.add_argument("--modes", nargs="+", choices=modes, default=modes)
-    parser.add_argument("--options", nargs="*", default=[])
+    parser.add_argument("--window", default="default", help="side in pixels, for the mode whole")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--limit", type=float, default=7200, help="seconds of one run")
     parser.add_argument("--out", required=True)

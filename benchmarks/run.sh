@@ -48,6 +48,9 @@ measure_on_cpu() {
     measure 11-commands commands --models upernet --sizes 4096 --modes whole tiles
     measure 11-commands commands --models semantic_fpn mask_rcnn --sizes 8192 --modes whole tiles
     measure 11-commands commands --models semantic_fpn --sizes 20000 --modes whole
+    for window in 512 768 1024 2048; do
+        measure 11-commands commands --models semantic_fpn upernet --sizes 2048 --modes whole --window $window
+    done
     measure 12-large-steps large_steps --archs n12 s12 --patch-sizes 16 8 --sizes 1024 2048 4096 --memory 12
     measure 12-large-steps large_steps --models semantic_fpn --archs n12 s12 --sizes 1024 2048 --memory 12
     measure 12-large-steps large_steps --models semantic_fpn --archs n12 s12 --sizes 2048 4096 --modes windows --memory 12

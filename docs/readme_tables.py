@@ -149,7 +149,7 @@ def raster_cost() -> str:
     """Return a sentence on time and memory of `xcit-mm raster`, whole, by the side of a raster."""
     costs = {
         int(row["size"]): row
-        for row in read_csv("11-commands")
+        for row in read_commands()
         if (row["model"], row["mode"]) == ("semantic_fpn", "whole")
     }
     parts = []
@@ -221,7 +221,7 @@ def read_whole() -> list[dict[str, str]]:
 def compare_commands(models: Sequence[str]) -> str:
     """Return a table of seconds and GB of `xcit-mm raster`, by model and side."""
     cells: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for row in read_csv("11-commands"):
+    for row in read_commands():
         cost = f"{float(row['seconds']):,.0f}, {float(row['memory_gb']):.1f}"
         cells[row["model"], row["size"]][row["mode"]] = cost
     measured = {mode for costs in cells.values() for mode in costs}
@@ -233,6 +233,22 @@ def compare_commands(models: Sequence[str]) -> str:
         if name == model
     ]
     return table(["seconds, GB", *modes.values()], rows)
+
+
+def read_commands() -> list[dict[str, str]]:
+    """Return the measurements of the command with windows of the default size."""
+    return [row for row in read_csv("11-commands") if row["window"] == "default"]
+
+
+def compare_windows() -> str:
+    """Return a table of the memory of the command at 2048x2048, by head and side of a window."""
+    cells: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in read_csv("11-commands"):
+        if row["window"] != "default" and row["size"] == "2048":
+            cells[row["model"]][row["window"]] = f"{float(row['memory_gb']):.1f}"
+    sides = sorted({side for costs in cells.values() for side in costs}, key=int)
+    rows = [[COMMANDS[m], *(costs.get(side, "") for side in sides)] for m, costs in cells.items()]
+    return table(["GB, window", *sides], rows)
 
 
 def compare_steps() -> str:
@@ -301,19 +317,6 @@ def draw_line(axis: Any, sides: list[int], values: list[float], title: str) -> N
     place = dict(xytext=(7, -3), textcoords="offset points")
     end = (sides[-1], values[-1])
     axis.annotate(title, end, **place, color=line.get_color(), fontsize=9, weight=weight)
-
-
-def compare_scores() -> str:
-    """Return a table of CamVid's mIoU on whole images and in tiles: the mean of the seeds."""
-    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in read_csv("17-whole-scores"):
-        scores[row["images"]][row["predicted"]].append(float(row["miou"]))
-    columns = list(dict.fromkeys(mode for modes in scores.values() for mode in modes))
-    rows = [
-        [images, *(mean_range(modes.get(m, [])) for m in columns)]
-        for images, modes in scores.items()
-    ]
-    return table(["mIoU", *columns], rows)
 
 
 def compare_trained() -> str:
@@ -419,7 +422,7 @@ def render() -> dict[Path, str]:
     return {
         readme: fill(readme, raster=raster_cost(), models=models_of_readme(zoo), speed=speed()),
         index: fill(index, command=compare_commands(["semantic_fpn"])),
-        large: fill(large, command=compare_commands(list(COMMANDS))),
+        large: fill(large, command=compare_commands(list(COMMANDS)), windows=compare_windows()),
         training: fill(training, steps=compare_steps()),
         model_zoo: fill(
             model_zoo, published=published_table(zoo), measured=measured_table(zoo["demo"])
@@ -431,7 +434,6 @@ def render() -> dict[Path, str]:
             backbones=compare_backbones(),
             training=compare_training(),
             whole=compare_whole(),
-            scores=compare_scores(),
             trained=compare_trained(),
             padding=compare_padding(),
             busy=compare_busy(),
