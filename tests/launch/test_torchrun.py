@@ -7,11 +7,13 @@ import sys
 import pytest
 import torch
 from helpers.demo_runs import DEMO, SCORES, cfg_options
+from helpers.paths import ROOT
 
 SEG, _ = SCORES
 # SyncBN does not run on a CPU in several processes.
 OPTIONS = ["model.backbone.norm_cfg.type=BN", "model.decode_head.norm_cfg.type=BN"]
-OPTIONS += ["model.neck.norm_cfg.type=BN"]
+OPTIONS += ["model.neck.norm_cfg.type=BN", "env_cfg.dist_cfg.backend=gloo"]
+OPTIONS += ["model_wrapper_cfg.type=MMDistributedDataParallel", "model_wrapper_cfg.device_ids=None"]
 
 
 @pytest.mark.slow
@@ -19,9 +21,9 @@ OPTIONS += ["model.neck.norm_cfg.type=BN"]
 def test_two_processes_train_and_test_and_only_the_first_speaks(shapes, tmp_path):
     def torchrun(command: str, *arguments: object) -> str:
         start = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-        start += ["--nproc_per_node", "2", "-m", "xcit_mm", command]
+        start += ["--nproc_per_node", "2", "-m", "helpers.on_cpus", command]
         line = [*start, *map(str, arguments), "--launcher", "pytorch"]
-        env = os.environ | dict(OMP_NUM_THREADS="1")
+        env = os.environ | dict(OMP_NUM_THREADS="1", PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}")
         options = dict(cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
         done = subprocess.run(line, **options)
         assert done.returncode == 0, done.stderr[-3000:]
