@@ -21,8 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def print_scores(checkpoint: str | None, following: str | None, **options: Any) -> None:
-    """Score a model, and print its scores."""
+    """Score a model, and print its scores, without a prefix that all have, such as `coco/`."""
     scores = evaluate(checkpoint=choose_checkpoint(checkpoint, following), **options)
+    prefixes = {f"{name.partition('/')[0]}/" for name in scores}
+    shared = prefixes.pop() if len(prefixes) == 1 else ""
     if is_first():
         for name, score in scores.items():
-            print(f"{name.rpartition('/')[2]}  {score:.4g}")
+            print(f"{name.removeprefix(shared)}  {score:.4g}")
