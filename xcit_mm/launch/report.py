@@ -45,7 +45,10 @@ def _draw_photos(cfg: Config, checkpoint: str, folder: Path) -> None:
         sample = dataset[index]["data_samples"]
         predicted = predictor(sample.img_path)
         drawing = np.hstack([_with_labels(predicted, sample).draw(), predicted.draw()])
-        cv2.imwrite(str(folder / f"{Path(sample.img_path).stem}.jpg"), drawing)
+        # Photos in several folders may have the same name.
+        path = folder / f"{index}-{Path(sample.img_path).stem}.jpg"
+        if not cv2.imwrite(str(path), drawing):
+            raise OSError(f"{path} cannot be written")
 
 
 def _with_labels(prediction: Prediction, sample: Any) -> Prediction:
