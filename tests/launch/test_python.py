@@ -72,7 +72,8 @@ def test_a_detector_is_finetuned_tested_and_used_in_silence(
 
 
 def test_a_segmentor_ends_with_drawings_and_is_complete(trained_segmentor, maps, capfd):
-    folder = finetune(trained_segmentor, maps, config="streets.py", cfg_options=QUICK)
+    options = QUICK | {"load_from": None, "model.decode_head.channels": 24}
+    folder = finetune(trained_segmentor, maps, config="streets.py", cfg_options=options)
     shown, weights = capfd.readouterr().err.splitlines()[-2:]
     assert shown == "labels beside predictions: work_dirs/streets/predictions"
     assert weights.startswith("weights: work_dirs/streets/best_")
