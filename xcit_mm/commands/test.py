@@ -5,6 +5,7 @@ from typing import Any
 
 from .. import evaluate
 from ..utils.cli import CommandParser
+from ..utils.output import without_shared_prefix
 from ..utils.ranks import is_first
 from .options import RUN, add_options, choose_checkpoint
 
@@ -21,10 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def print_scores(checkpoint: str | None, following: str | None, **options: Any) -> None:
-    """Score a model, and print its scores, without a prefix that all have, such as `coco/`."""
+    """Score a model, and print its scores."""
     scores = evaluate(checkpoint=choose_checkpoint(checkpoint, following), **options)
-    prefixes = {f"{name.partition('/')[0]}/" for name in scores}
-    shared = prefixes.pop() if len(prefixes) == 1 else ""
     if is_first():
-        for name, score in scores.items():
-            print(f"{name.removeprefix(shared)}  {score:.4g}")
+        for name, score in zip(without_shared_prefix(scores), scores.values(), strict=True):
+            print(f"{name}  {score:.4g}")
