@@ -99,7 +99,7 @@ def test_a_config_of_the_library_with_another_backbone_trains(shapes, folder, fi
         ),
         (
             dict(model=dict(roi_head=None, panoptic_head=dict(type="A"))),
-            "needs masks: give data with masks",
+            "needs masks: leave boxes out",
         ),
     ],
 )

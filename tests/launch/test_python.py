@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.doctor_data import edit_json
 from PIL import Image
 
 from xcit_mm import Predictor, evaluate, finetune, train
+from xcit_mm.__main__ import main
 from xcit_mm.utils.errors import ArgumentError
 
 QUICK = {
@@ -22,13 +24,23 @@ QUICK |= {"default_hooks.checkpoint.interval": 2}
 
 @pytest.fixture
 def arguments(data) -> dict:
-    """Arguments of `finetune` for jsons of two classes."""
+    """Arguments of `finetune` for jsons of two classes. Photos in several folders have one name."""
     jsons = data / "annotations"
+    photos = data / "images" / "validation"
+
+    def give_one_name(coco: dict) -> None:
+        for image in coco["images"]:
+            former = photos / image["file_name"]
+            image["file_name"] = f"{image['id']}/photo{former.suffix}"
+            (photos / str(image["id"])).mkdir()
+            former.rename(photos / image["file_name"])
+
+    edit_json(jsons / "instances_validation.json", give_one_name)
     return dict(
         data=jsons / "instances_training.json",
         val=jsons / "instances_validation.json",
         images=data / "images" / "training",
-        val_images=data / "images" / "validation",
+        val_images=photos,
         config="nuts.py",
     )
 
@@ -52,7 +64,7 @@ def test_a_detector_is_finetuned_tested_and_used_in_silence(
     assert folder == Path("work_dirs/nuts")
     assert {"coco/bbox_mAP", "coco/segm_mAP_50"} <= scores.keys()
     assert all(type(score) is float for score in scores.values())
-    photo = next((data / "images" / "validation").iterdir())
+    photo = next((data / "images" / "validation").glob("*/photo.*"))
     assert tuple(predictor.names) == ("circle", "square") and predictor(photo).boxes.shape[1] == 4
     shown = capfd.readouterr()
     assert shown.out == "" and "nuts" not in shown.err
@@ -60,7 +72,8 @@ def test_a_detector_is_finetuned_tested_and_used_in_silence(
 
 
 def test_a_segmentor_ends_with_drawings_and_is_complete(trained_segmentor, maps, capfd):
-    folder = finetune(trained_segmentor, maps, config="streets.py", cfg_options=QUICK)
+    options = QUICK | {"load_from": None, "model.decode_head.channels": 24}
+    folder = finetune(trained_segmentor, maps, config="streets.py", cfg_options=options)
     shown, weights = capfd.readouterr().err.splitlines()[-2:]
     assert shown == "labels beside predictions: work_dirs/streets/predictions"
     assert weights.startswith("weights: work_dirs/streets/best_")
@@ -88,3 +101,10 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(trained, arguments):
 def test_a_launcher_that_is_unknown_is_named():
     with pytest.raises(ArgumentError, match=r"^launcher: 'slurm' is neither"):
         train("maskrcnn_xcit_small_12_p16", launcher="slurm")
+
+
+def test_scores_of_two_data_sets_are_printed_with_their_names(monkeypatch, capsys):
+    scores = {"streets/coco/bbox_mAP": 0.5, "fields/coco/bbox_mAP": 0.25}
+    monkeypatch.setattr("xcit_mm.commands.test.evaluate", lambda **options: scores)
+    assert main(["test", "nuts"]) == 0
+    assert capsys.readouterr().out == "streets/coco/bbox_mAP  0.5\nfields/coco/bbox_mAP  0.25\n"

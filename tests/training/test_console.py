@@ -10,10 +10,13 @@ import sys
 import termios
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import SimpleNamespace
 
 import pytest
 from helpers.demo_runs import DEMO, SCORES, cfg_options
 from helpers.processes import run_tool
+
+from xcit_mm.training.console import ConsoleHook
 
 SEG, _ = SCORES
 CONFIG = DEMO / f"{SEG}.py"
@@ -107,3 +110,10 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:  # the other end is closed
         return b""
+
+
+def test_a_validation_on_two_data_sets_prints_their_names(capsys):
+    scores = {"streets/coco/bbox_mAP": 0.5, "fields/coco/bbox_mAP": 0.25}
+    ConsoleHook().after_val_epoch(SimpleNamespace(iter=5), scores)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("iteration 5: streets/coco/bbox_mAP 0.5, fields/coco/bbox_mAP 0.25")

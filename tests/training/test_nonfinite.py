@@ -143,6 +143,16 @@ def test_float16_is_named_as_a_reason(dtype, hint, loss_scaler_on_cpu, tmp_path)
     assert ("optim_wrapper.dtype=bfloat16" in str(error.value)) == hint
 
 
+def test_finite_gradients_in_float16_do_not_stop_by_their_sum():
+    weight = nn.Parameter(torch.zeros(70_000, dtype=torch.float16))
+    weight.grad = torch.ones_like(weight)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    wrapper = SimpleNamespace(optimizer=optimizer)
+    NonFiniteHook().before_train(SimpleNamespace(cfg={}, optim_wrapper=wrapper))
+    optimizer.step()
+    assert (weight == -1).all()
+
+
 def test_an_optimizer_of_deepspeed_is_one_line():
     wrapper = SimpleNamespace(optimizer=SimpleNamespace(param_groups=[]))
     runner = SimpleNamespace(cfg={}, optim_wrapper=wrapper)

@@ -60,7 +60,11 @@ def _read_values(file: BinaryIO) -> list[int]:
 
 
 def _trained_label(value: int, built: Any) -> int:
-    """Return the label that mmseg makes from a map's value. Values below 0 or above 8 bits stay."""
+    """Return the label that mmseg makes from a value of a map.
+
+    65535 is ignored, as 255 is. Other values that 8 bits do not hold stay as they are, so that the
+    check of the heads names them.
+    """
     if not 0 <= value <= IGNORED:
         return IGNORED if value == 65535 else value
     if built.reduce_zero_label:

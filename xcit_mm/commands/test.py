@@ -5,6 +5,7 @@ from typing import Any
 
 from .. import evaluate
 from ..utils.cli import CommandParser
+from ..utils.output import without_shared_prefix
 from ..utils.ranks import is_first
 from .options import RUN, add_options, choose_checkpoint
 
@@ -24,5 +25,5 @@ def print_scores(checkpoint: str | None, following: str | None, **options: Any) 
     """Score a model, and print its scores."""
     scores = evaluate(checkpoint=choose_checkpoint(checkpoint, following), **options)
     if is_first():
-        for name, score in scores.items():
-            print(f"{name.rpartition('/')[2]}  {score:.4g}")
+        for name, score in zip(without_shared_prefix(scores), scores.values(), strict=True):
+            print(f"{name}  {score:.4g}")

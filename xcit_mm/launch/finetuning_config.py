@@ -97,6 +97,9 @@ def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:
     """Return whether a detector will find masks.
 
     If it could, but the labels have none or the user wants boxes, its mask head is removed.
+
+    Raises:
+        ValueError: If the detector finds objects by their masks alone.
     """
     roi_head = model.get("roi_head") or {}
     if not ("panoptic_head" in model or model.get("mask_head") or roi_head.get("mask_head")):
@@ -105,7 +108,8 @@ def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:
     if not boxes and any(annotation.has_mask for annotation in objects):
         return True  # a check of the run names objects without masks
     if not roi_head:
-        raise ValueError(f"{model['type']} needs masks: give data with masks, or another model")
+        fix = "leave boxes out" if boxes else "give data with masks"
+        raise ValueError(f"{model['type']} needs masks: {fix}, or give another model")
     roi_head.update(mask_roi_extractor=None, mask_head=None)
     if model["type"] == "MaskRCNN":
         model["type"] = "FasterRCNN"

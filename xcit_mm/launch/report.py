@@ -16,28 +16,29 @@ from ..utils.config_data import tested_dataset
 from ..utils.errors import reason
 from ..utils.output import quiet, say
 from ..utils.palettes import make_palette
-from ..weights.work_dirs import find_in
+from ..weights.work_dirs import Model, find_in
 
 _PHOTOS = 4
 
 
 def report(work_dir: Path, cfg: Config) -> None:
     """Print where the checkpoint is, and after a fine-tuning where the drawings of photos are."""
-    checkpoint = find_in(work_dir).checkpoint
-    if checkpoint and cfg.get("source"):
+    trained = find_in(work_dir)
+    if trained.checkpoint and cfg.get("source"):
         drawings = work_dir / "predictions"
         try:
             with quiet():
-                _draw_photos(cfg, checkpoint, drawings)
+                _draw_photos(cfg, trained, drawings)
             say(f"labels beside predictions: {drawings}")
         except Exception as error:  # the training has succeeded
             say(f"predictions are not drawn: {reason(error)}")
-    say(f"weights: {checkpoint}")
+    say(f"weights: {trained.checkpoint}")
 
 
-def _draw_photos(cfg: Config, checkpoint: str, folder: Path) -> None:
+def _draw_photos(cfg: Config, trained: Model, folder: Path) -> None:
     """Draw some photos from the test set, with labels on the left and predictions on the right."""
-    predictor = Predictor.from_pretrained(cfg.filename, checkpoint)
+    # Unlike the file that was trained, the config in the work folder has the options of the run.
+    predictor = Predictor.from_pretrained(trained.config or cfg.filename, trained.checkpoint)
     dataset = DATASETS.build(tested_dataset(cfg))
     folder.mkdir(exist_ok=True)
     shown = np.linspace(0, len(dataset) - 1, min(_PHOTOS, len(dataset)))
@@ -45,7 +46,10 @@ def _draw_photos(cfg: Config, checkpoint: str, folder: Path) -> None:
         sample = dataset[index]["data_samples"]
         predicted = predictor(sample.img_path)
         drawing = np.hstack([_with_labels(predicted, sample).draw(), predicted.draw()])
-        cv2.imwrite(str(folder / f"{Path(sample.img_path).stem}.jpg"), drawing)
+        # Photos in several folders may have the same name.
+        path = folder / f"{index}-{Path(sample.img_path).stem}.jpg"
+        if not cv2.imwrite(str(path), drawing):
+            raise OSError(f"{path} cannot be written")
 
 
 def _with_labels(prediction: Prediction, sample: Any) -> Prediction:

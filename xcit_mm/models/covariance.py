@@ -28,7 +28,10 @@ def uses_covariance(attention: Any, x: Tensor) -> bool:
     It saves multiplications in proportion to N C^2 and adds some in proportion to C^3, so the ratio
     N / C decides, and on a GPU also the size. It is not used in float16, where its sums over the
     tokens overflow, nor in bfloat16 on a GPU, where its part in float32 takes longer than it saves.
-    A graph of torch.export for several sizes always has it.
+    Nor is it used if a user has changed the attention or its layers.
+
+    `attention.implementation` can forbid it ('plain'), or use it whatever the ratio ('covariance').
+    A graph of torch.export for several sizes has it, since no ratio is known.
     """
     dtype = product_dtype(x)
     half = dtype.itemsize < 4

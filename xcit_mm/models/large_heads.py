@@ -197,7 +197,10 @@ def cells_of(valid: Tensor, x: Tensor) -> Tensor:
 
 
 def head_with_data(model: Any, features: Sequence[Tensor], valid: Tensor) -> Any:
-    """Return the decode head of a model, whose pools leave out pixels without data.
+    """Return the decode head of a model for features of which some pixels have no data.
+
+    If it is one of `pooled_head`, its pools leave these pixels out. They are computed here, so the
+    head is for these features alone. Any other head is returned as it is.
 
     Args:
         features: What the head gets.

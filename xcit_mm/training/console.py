@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from ..utils.output import progress_bar, say
+from ..utils.output import progress_bar, say, without_shared_prefix
 from ..utils.ranks import is_first
 
 _WINDOW = 10  # iterations over which the loss is averaged
@@ -37,8 +37,8 @@ class ConsoleHook(Hook):
         scores = {key: value for key, value in (metrics or {}).items() if isinstance(value, Real)}
         main_scores = [key for key in scores if key.endswith(("mAP", "mAP_50"))]
         shown = main_scores or list(scores)[:4]
-        # Without the prefix of the metric.
-        line = ", ".join(f"{key.rpartition('/')[2]} {scores[key]:.4g}" for key in shown)
+        names = zip(without_shared_prefix(shown), shown, strict=True)
+        line = ", ".join(f"{name} {scores[key]:.4g}" for name, key in names)
         say(f"validation after iteration {runner.iter}: {line or 'no scores'}")
 
     def after_train(self, runner: Runner) -> None:

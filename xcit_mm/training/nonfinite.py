@@ -61,7 +61,8 @@ class NonFiniteHook(Hook):
             return  # a fused optimizer skips this step itself
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
-        self._check(torch.stack([gradient.sum() for gradient in gradients]))
+        # In float16, the sum of many finite values may be infinite.
+        self._check(torch.stack([gradient.sum(dtype=torch.float32) for gradient in gradients]))
 
     def _check(self, value: Tensor) -> None:
         """Raise FloatingPointError if a value is not finite in any process."""

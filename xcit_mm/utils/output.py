@@ -9,7 +9,7 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
@@ -40,6 +40,13 @@ def log_line(line: str) -> None:
         say(line)
     else:
         logger.info(line, extra=dict(on_screen=True))
+
+
+def without_shared_prefix(names: Collection[str]) -> list[str]:
+    """Return the names of scores without the part up to a slash that all have, such as `coco/`."""
+    prefixes = {f"{name.partition('/')[0]}/" for name in names}
+    shared = prefixes.pop() if len(prefixes) == 1 else ""
+    return [name.removeprefix(shared) for name in names]
 
 
 def progress_bar(total: int | None, unit: str, disable: bool = False, **options: Any) -> tqdm:
