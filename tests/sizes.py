@@ -15,17 +15,17 @@ SIZES = {
     "xcit_mm/.": 7,
     "xcit_mm/checks": 34,
     "xcit_mm/commands": 20,
-    "xcit_mm/datasets": 17,
+    "xcit_mm/datasets": 18,
     "xcit_mm/deployment": 34,
-    "xcit_mm/launch": 29,
+    "xcit_mm/launch": 30,
     "xcit_mm/models": 103,
     "xcit_mm/ops": 16,
-    "xcit_mm/prediction": 80,
-    "xcit_mm/rasters": 54,
-    "xcit_mm/training": 21,
+    "xcit_mm/prediction": 78,
+    "xcit_mm/rasters": 55,
+    "xcit_mm/training": 22,
     "xcit_mm/utils": 31,
     "xcit_mm/weights": 39,
-    "tests": 588,
+    "tests": 583,
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

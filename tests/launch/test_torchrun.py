@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from helpers.demo_runs import DEMO, SCORES, cfg_options
 from helpers.paths import ROOT
 
@@ -17,7 +16,6 @@ OPTIONS += ["model_wrapper_cfg.type=MMDistributedDataParallel", "model_wrapper_c
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="mmengine calls torch.cuda first")
 def test_two_processes_train_and_test_and_only_the_first_speaks(shapes, tmp_path):
     def torchrun(command: str, *arguments: object) -> str:
         start = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]

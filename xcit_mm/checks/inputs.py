@@ -103,4 +103,4 @@ def check_hook(cfg: Config) -> Findings:
     if has_pyramid(cfg) and StrictLoadHook not in hooks:
         problem = "without StrictLoadHook mmengine loads the part of a checkpoint that fits"
         fix = "custom_hooks = [dict(type='StrictLoadHook')]"
-        yield note("D701", f"{problem}, without an error", fix)
+        yield note("D701", f"{problem}, of any classes and without an error", fix)
