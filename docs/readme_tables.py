@@ -52,7 +52,7 @@ RECOMPUTATIONS["windows"] = "and loss by windows"
 """Titles of the models and modes of benchmarks/large_steps.py."""
 ORIGIN = ("date", "commit", "processor")
 """Columns of every csv file, as in benchmarks/csv_rows.py."""
-SIZES = ("224x224", "512x512", "1024x1024", "2048x2048")
+SIZES = ("224x224", "512x512", "1024x1024", "2048x2048", "3072x3072")
 """Rows of the table of time and memory by size."""
 
 Model = dict[str, Any]
@@ -369,16 +369,15 @@ def origins() -> str:
     rows = []
     for path in sorted(MEASURED.glob("*.csv"), key=lambda path: natural_key(path.stem)):
         records = read_csv(path.stem)
-        cells = (", ".join(dict.fromkeys(row[key] for row in records)) for key in ORIGIN)
+        cells = ("; ".join(dict.fromkeys(row[key] for row in records)) for key in ORIGIN)
         rows.append([f"[{path.stem}](benchmark/{path.name})", *cells])
     return table(["csv", *ORIGIN], rows)
 
 
-def natural_key(name: str) -> tuple[int, str]:
-    """Return the number that a name begins with, and the rest."""
+def natural_key(name: str) -> tuple[int, str, str]:
+    """Return the number that a name begins with as an integer, and the name in two parts."""
     number, _, rest = name.partition("-")
-    digits = number.rstrip("abcd")
-    return (int(digits) if digits.isdigit() else 1000), number + rest
+    return int(number.rstrip("abcd")), number, rest
 
 
 def with_block(page: str, name: str, block: str) -> str:
