@@ -36,7 +36,10 @@ def git(*arguments: str) -> str:
 
 
 def processor(device: str) -> str:
-    """Return the name of the GPU, or of the processor where Linux says it."""
+    """Return the name of the GPU, or of the processor where Linux says it.
+
+    Processors of one name may differ in the instructions that torch uses, such as AVX512.
+    """
     if device == "cuda":
         return torch.cuda.get_device_name()
     name = platform.machine()
@@ -44,7 +47,9 @@ def processor(device: str) -> str:
     if info.exists():
         named = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE)
         name = named.group(1) if named else name
-    return f"{name}, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
+    instructions = torch.backends.cpu.get_cpu_capability()
+    threads = f"{torch.get_num_threads()} thread(s)"
+    return f"{name} ({instructions}), {threads}, torch {torch.__version__}"
 
 
 def write_row(path: Path, row: dict[str, Any], case: Sequence[str], costs: Sequence[str]) -> None:

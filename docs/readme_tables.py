@@ -52,7 +52,7 @@ RECOMPUTATIONS["windows"] = "and loss by windows"
 """Titles of the models and modes of benchmarks/large_steps.py."""
 ORIGIN = ("date", "commit", "processor")
 """Columns of every csv file, as in benchmarks/csv_rows.py."""
-SIZES = ("224x224", "512x512", "1024x1024", "2048x2048", "3072x3072")
+SIZES = ("224x224", "512x512", "1024x1024", "2048x2048")
 """Rows of the table of time and memory by size."""
 
 Model = dict[str, Any]
@@ -341,6 +341,16 @@ def mean_range(scores: Sequence[float]) -> str:
     return f"{sum(scores) / len(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
 
 
+def processes_cost() -> str:
+    """Return a sentence on the time of trunk and heads in one process and in two."""
+    seconds = {row["processes"]: float(row["seconds"]) for row in read_csv("13-processes")}
+    return (
+        "Trunk and heads of Semantic FPN S12/16 take "
+        f"{seconds['1']:.0f} seconds at 4096x4096 pixels in one process with one thread, and "
+        f"{seconds['2']:.0f} in two (least of three runs, [csv](benchmark/13-processes.csv))."
+    )
+
+
 def compare_busy() -> str:
     """Return a table of a forward pass and a training step beside other processes."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)
@@ -421,7 +431,12 @@ def render() -> dict[Path, str]:
     return {
         readme: fill(readme, raster=raster_cost(), models=models_of_readme(zoo), speed=speed()),
         index: fill(index, command=compare_commands(["semantic_fpn"])),
-        large: fill(large, command=compare_commands(list(COMMANDS)), windows=compare_windows()),
+        large: fill(
+            large,
+            command=compare_commands(list(COMMANDS)),
+            windows=compare_windows(),
+            processes=processes_cost(),
+        ),
         training: fill(training, steps=compare_steps()),
         model_zoo: fill(
             model_zoo, published=published_table(zoo), measured=measured_table(zoo["demo"])

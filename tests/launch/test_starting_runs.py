@@ -1,19 +1,16 @@
 """`train` and `test` up to the point where mmengine's Runner is built, on a tiny data set."""
 
-import multiprocessing
 import re
-import time
-from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
 from helpers.demo_runs import DEMO, SCORES, cfg_options
+from helpers.locks import locked_by_another_process
 from helpers.paths import CONFIGS
 from helpers.processes import run_tool as run_in_process
 
 from xcit_mm import read_config
 from xcit_mm.launch.training import change_training
-from xcit_mm.utils.folders import lock_folder
 
 SEG, DET = SCORES
 CONFIG = DEMO / f"{SEG}.py"
@@ -46,23 +43,11 @@ def test_only_the_first_process_checks_and_prints(shapes, monkeypatch, capsys, r
     assert start("train", *arguments) and capsys.readouterr().err == ""
 
 
-def hold(is_locked: Event) -> None:
-    with lock_folder(Path("work")):
-        is_locked.set()
-        time.sleep(600)
-
-
 def test_one_training_at_a_time_writes_into_a_work_folder(shapes, models, refused, start):
-    context = multiprocessing.get_context("fork")
-    is_locked = context.Event()
-    other = context.Process(target=hold, args=(is_locked,), daemon=True)
-    other.start()
-    assert is_locked.wait(30)
     options = ("--work-dir", "work", "--skip-checks", *cfg_options(SEG, shapes, 1))
-    assert "another process writes into work: " in refused("train", CONFIG, *options)
-    assert start("test", *models["seg"], *options)
-    other.kill()
-    other.join()
+    with locked_by_another_process(Path("work")):
+        assert "another process writes into work: " in refused("train", CONFIG, *options)
+        assert start("test", *models["seg"], *options)
     assert start("train", CONFIG, *options)
 
 

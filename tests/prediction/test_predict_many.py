@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from helpers.locks import locked_by_another_process
 from helpers.runs import read_images, read_records, write_json
 from pycocotools.coco import COCO
 
@@ -259,6 +260,15 @@ def test_results_that_a_kill_stops_from_moving_move_at_the_next_call(
     stored = cv2.imread(str(out / "labels" / "01.png.png"), cv2.IMREAD_UNCHANGED)
     assert np.array_equal(stored, predictors["seg"](photos / "01.png").segmentation)
     assert not [*out.glob(".[cn]*")]
+
+
+def test_a_call_moves_no_results_while_another_process_does(predicted, refusal, out):
+    """Not even a call that overwrites nothing."""
+    (out / ".complete").mkdir()
+    (out / ".complete" / "images.json").write_text("{}")
+    with locked_by_another_process(out):
+        assert "another process writes into" in refusal(*predicted)
+    assert (out / ".complete" / "images.json").exists()
 
 
 def test_what_a_stopped_overwriting_predicted_of_other_photos_is_not_taken(

@@ -36,14 +36,17 @@ def diagnose(
         >>> [finding.text for finding in diagnose("nuts.py") if finding.level == "FAIL"]
         []
     """
+    fix = ""
     try:
-        cfg = read_config(find_config(config), cfg_options)
+        path = find_config(config)
+        fix = "correct the config"
+        cfg = read_config(path, cfg_options)
         names = ["train", "val", "test"]
         if cfg.get("test_dataloader") == cfg.get("val_dataloader"):
             names.remove("test")
         yield from check_training(cfg, names, processes)
     except Exception as error:  # a config is a program
-        yield fail("", reason(error), "" if isinstance(error, OSError) else "correct the config")
+        yield fail("", reason(error), "" if isinstance(error, OSError) else fix)
 
 
 def check_training(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..utils.errors import ArgumentError, preview
-from ..utils.folders import check_output, lock_folder, open_folder, scratch_folder
+from ..utils.folders import check_output, lock_folder, resume_folder, scratch_folder
 from ..utils.output import progress_bar, say
 from ..utils.ranks import is_first, rank_and_size, wait_for_ranks
 from .cluster import predict_on_ray
@@ -180,17 +180,17 @@ def _open_results(predictor: Predictor, run: Run, folder: Path, paths: set[str])
     Nothing of the user's is replaced, and nothing of other images is taken into new results.
     """
     is_new = run.out != folder
-    with lock_folder(folder) if is_new else nullcontext():
+    check_is_run(folder)
+    with lock_folder(folder):
         finish_replacing(folder)  # which a kill may have stopped
-        check_is_run(folder)
         if is_new and not paths.issuperset(read_journals(run.out).records):
             shutil.rmtree(run.out)
-        with open_folder(run.out, _settings(predictor, run), overwrite=is_new):
-            yield
+        resume_folder(run.out, _settings(predictor, run), overwrite=is_new)
+        yield
 
 
 def _settings(predictor: Predictor, run: Run) -> dict[str, Any]:
-    """Return what determines the results, for `open_folder`."""
+    """Return what determines the results, for `resume_folder`."""
     drawn = "draws=False"
     if run.drawing is not None:
         drawn = "draw_score={min_score} and font={font}".format(**run.drawing)

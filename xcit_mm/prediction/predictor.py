@@ -163,7 +163,7 @@ class Predictor:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What determines the predictions, except for rounding, for `open_folder`."""
+        """What determines the predictions, except for rounding, for run.json."""
         model_input = ModelInput(self.cfg)
         # Folders, batch sizes and the schedule of a training change no prediction.
         parts = [self.cfg.model, model_input.preprocessor, model_input.pipeline, self.metainfo]

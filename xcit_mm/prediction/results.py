@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from ..utils.atomic import atomic_write, named_in_errors
-from ..utils.folders import LOCK, SETTINGS
+from ..utils.folders import SETTINGS
 from ..utils.output import say
 from .journal import JOURNAL, iter_objects, read_journals
 from .prediction import Prediction
@@ -77,6 +77,8 @@ def write_jsons(
 
 def check_is_run(out: Path) -> None:
     """Raise FileExistsError if a folder has files with the names of results, but no run.json."""
+    if (out / _COMPLETE).exists():  # a run whose results are being moved
+        return
     for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
         if (out / name).exists() and not (out / SETTINGS).exists():
             raise FileExistsError(f"{out / name} is not of a run: choose another folder")
@@ -101,7 +103,7 @@ def finish_replacing(out: Path) -> None:
         shutil.rmtree(out / JOURNAL, ignore_errors=True)
         (complete / JOURNAL).rename(out / JOURNAL)
     for path in complete.rglob("*"):
-        if path.is_file() and path.name != LOCK:
+        if path.is_file():
             target = out / path.relative_to(complete)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)

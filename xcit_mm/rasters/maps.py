@@ -21,10 +21,15 @@ NODATA = np.uint8(255)
 _COMPRESSION = dict(compress="DEFLATE", BIGTIFF="IF_SAFER", SPARSE_OK=True)
 
 
-def encode_labels(labels: np.ndarray) -> bytes:
-    """Return the content of a row's file: the classes of rows of the raster, (h, width), uint8."""
+def encode_labels(top: int, labels: np.ndarray) -> bytes:
+    """Return the content of a row's file.
+
+    Args:
+        top: The first row of the raster.
+        labels: The classes of its rows from there on, (h, width), uint8.
+    """
     # Not as a GeoTIFF: on a full disk GDAL loses blocks in silence, and Python raises.
-    return zlib.compress(labels.tobytes())
+    return zlib.compress(np.int64(top).tobytes() + labels.tobytes())
 
 
 def write_map(
@@ -90,7 +95,8 @@ def _read_rows(rows: Sequence[Path], width: int) -> Iterator[tuple[Any, np.ndarr
     from rasterio.windows import Window
 
     for path in rows:
-        values = np.frombuffer(zlib.decompress(path.read_bytes()), np.uint8)
-        labels = values.reshape(-1, width)
-        top = int(path.name.removeprefix("row-"))
-        yield Window(0, top, width, len(labels)), labels
+        content = zlib.decompress(path.read_bytes())
+        top = int(np.frombuffer(content, np.int64, 1)[0])
+        labels = np.frombuffer(content, np.uint8, offset=8).reshape(-1, width)
+        if len(labels):  # seen enlarged, a row may be less than a pixel
+            yield Window(0, top, width, len(labels)), labels

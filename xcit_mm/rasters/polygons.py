@@ -126,6 +126,8 @@ def burn(shapes: Iterable[tuple[Any, int]], rows: Span, columns: Span) -> np.nda
     from rasterio.transform import Affine
 
     size = rows.stop - rows.start, columns.stop - columns.start
+    if 0 in size:  # a tile of an enlarged raster may be less than a pixel, and rasterio refuses it
+        return np.zeros(size, np.int32)
     shift = Affine.translation(columns.start, rows.start)
     return rasterize(shapes, size, transform=shift, dtype="int32")
 

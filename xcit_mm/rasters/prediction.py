@@ -182,8 +182,7 @@ def _predict_rows(seen: Seen, area: Any, folder: Path, ranks: Ranks) -> list[Pat
     """Predict the rows of this process that touch an area and have no file.
 
     Returns:
-        The files of all rows of tiles or windows that touch the area, from top to bottom. Their
-        names have the first row of pixels.
+        The files of all rows of tiles or windows that touch the area, from top to bottom.
     """
     columns = seen.spread(1)
     seen_area = scaled(area, *seen.scale[::-1], origin=(0, 0))
@@ -192,8 +191,7 @@ def _predict_rows(seen: Seen, area: Any, folder: Path, ranks: Ranks) -> list[Pat
     for row in seen.spread(0):
         wanted = [column for column in columns if seen_area.intersects(box_of(row, column))]
         if wanted:
-            top = pixels_in(row.inside, seen.scale[0]).start
-            rows[folder / f"row-{top:07}"] = [(row, column) for column in wanted]
+            rows[folder / f"row-{row.inside.start:07}"] = [(row, column) for column in wanted]
     own = list(rows.items())[ranks.rank :: ranks.size]
     pending = {path: places for path, places in own if not path.exists()}
     # All processes see the image, though only one may have a row left.
@@ -223,7 +221,7 @@ def _predict_row(seen: Seen, places: Sequence[tuple[Window, Window]], area: Any)
     for _, column in places:
         columns = pixels_in(column.inside, width)
         labels[:, columns][~covers(area, rows, columns)] = maps.NODATA
-    return maps.encode_labels(labels)
+    return maps.encode_labels(rows.start, labels)
 
 
 def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> None:

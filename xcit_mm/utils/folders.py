@@ -23,7 +23,19 @@ LOCK = ".lock"
 def open_folder(
     folder: Path, settings: Mapping[str, Any], overwrite: bool = False
 ) -> Iterator[None]:
-    """Lock a folder of finished items, which a later call with the same settings resumes.
+    """Lock a folder of finished items, and resume it as `resume_folder` does.
+
+    Raises:
+        BlockingIOError: If another process has opened the folder.
+        ArgumentError: If an earlier call had other settings.
+    """
+    with lock_folder(folder):
+        resume_folder(folder, settings, overwrite)
+        yield
+
+
+def resume_folder(folder: Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
+    """Prepare a locked folder for the items of a call. Those of the same settings stay.
 
     Args:
         settings: Model, options and versions that determine the items, stored in run.json.
@@ -31,23 +43,19 @@ def open_folder(
             With the same settings, they come from an overwriting call that was stopped.
 
     Raises:
-        BlockingIOError: If another process has opened the folder.
         ArgumentError: If an earlier call had other settings. The message names the first one that
             differs.
     """
-    settings = as_json(settings)
-    with lock_folder(folder):
-        path = folder / SETTINGS
-        change = find_change(json.loads(path.read_bytes()), settings) if path.exists() else ""
-        if change and not overwrite:
-            fix = "give another, or overwrite it"
-            raise ArgumentError("out", f"{folder} has results of another run: {change}: {fix}")
-        if change:
-            clear_folder(folder)
-        if not path.exists():
-            with atomic_write(path) as file:
-                file.write(json.dumps(settings, indent=2).encode())
-        yield
+    path = folder / SETTINGS
+    change = find_change(json.loads(path.read_bytes()), settings) if path.exists() else ""
+    if change and not overwrite:
+        fix = "give another, or overwrite it"
+        raise ArgumentError("out", f"{folder} has results of another run: {change}: {fix}")
+    if change:
+        clear_folder(folder)
+    if not path.exists():
+        with atomic_write(path) as file:
+            file.write(json.dumps(as_json(settings), indent=2).encode())
 
 
 def clear_folder(folder: Path) -> None:

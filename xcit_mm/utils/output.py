@@ -69,7 +69,7 @@ def _is_heard() -> bool:
 def quiet() -> Iterator[None]:
     """Silence the logs, warnings and stdout of libraries. `say` and stderr still work."""
     disabled = logging.root.manager.disable
-    logging.disable(logging.ERROR)
+    logging.disable(max(disabled, logging.ERROR))
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
