@@ -123,6 +123,7 @@ def test_a_folder_without_photos_is_missing_or_empty(tmp_path):
 
 
 def test_a_format_without_a_reader_names_the_recipe(tmp_path):
+    (tmp_path / "a.xml").touch()
     with pytest.raises(ValueError, match=r"a\.xml is neither .*: docs/recipes\.md"):
         read_export([str(tmp_path / "a.xml")])
 

@@ -225,3 +225,11 @@ def test_a_terminated_training_saves_and_resumes_bit_identically(
     assert_same_end(whole, work)
     kept, expected = ({path.name for path in folder.glob("*.pth")} for folder in (work, whole))
     assert kept == expected  # the best, and none of the stop
+
+
+def test_a_training_without_our_checkpoint_hook_saves_when_it_is_terminated(shapes, tmp_path):
+    """Its loop over iterations starts the workers before the training."""
+    command = (*segmentor(shapes, 80), "default_hooks.checkpoint.type=CheckpointHook")
+    stopped = start(command, tmp_path, kill_at=("after_train_iter", 2, signal.SIGTERM))
+    assert stopped.returncode == 128 + signal.SIGTERM
+    assert (tmp_path / "stopped.pth").exists()

@@ -69,7 +69,8 @@ def test_predictions_and_tests_of_other_classes_are_refused(models, tmp_path):
     refusal = "has learned other classes than the config: road instead of background;"
     with pytest.raises(ValueError, match=f"trained.pth {refusal}"):
         Predictor.from_pretrained(models["seg"][0], checkpoint)
-    test = SimpleNamespace(cfg=Config.fromfile(models["seg"][0]), model=None, _train_loop=None)
+    loops = dict(_train_loop=None, _val_loop=None, _test_loop=None)
+    test = SimpleNamespace(cfg=Config.fromfile(models["seg"][0]), model=None, **loops)
     with pytest.raises(ValueError, match=f"the checkpoint {refusal}"):
         StrictLoadHook().after_load_checkpoint(test, torch.load(checkpoint))
 

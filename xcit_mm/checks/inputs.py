@@ -70,11 +70,12 @@ def check_sizes(cfg: Config, model: Any) -> Findings:
         problem = "Mask2FormerHead enlarges each crop to the padded image, and mmseg stops"
         yield fail("D607", problem, "model.test_cfg.mode=whole")
     sizes = [model.test_cfg.get("crop_size", MIN_SIZE)] if slides else []
-    trained = getattr(model.data_preprocessor, "size", None)
-    if trained:  # or a larger crop
-        for dataset in data_sets(cfg, "train"):
-            crop = find_step(dataset.get("pipeline", []), "RandomCrop") or {}
-            sizes.append(np.maximum(trained, crop.get("crop_size", 0)))
+    size = getattr(model.data_preprocessor, "size", None)
+    divisor = getattr(model.data_preprocessor, "size_divisor", None) or 1
+    for dataset in data_sets(cfg, "train"):
+        crop = find_step(dataset.get("pipeline", []), "RandomCrop") or {}
+        trained = np.maximum(size or 0, crop.get("crop_size", 0))
+        sizes.append(-(-trained // divisor) * divisor)  # of what is not cropped, nothing is known
     wrong = [size for size in sizes if np.mod(size, MIN_SIZE).any()]
     fix = "give crop_size and data_preprocessor.size multiples of 32"
     yield from listed("note", "D607", wrong, "sizes of crops misplace the map", fix)

@@ -48,6 +48,7 @@ def check_photos(
             wrong.append(f"{path} ({width} x {height} in its labels, {loaded})")
         if header.is_deep:
             deep.append(path)
-    problem = "images have more than 8 bits, and mmcv keeps the upper 8"
+    kept = "Pillow clips" if step.get("imdecode_backend") == "pillow" else "mmcv keeps the upper 8"
+    problem = f"images have more than 8 bits, and {kept}"
     yield from listed("note", "D315", deep, problem, "docs/bands.md, if their values are low")
     yield from listed("FAIL", code, wrong, "images have another size than their labels", _TURN)

@@ -56,7 +56,8 @@ def _find_labels(dataset: ConfiguredData, paths: list[str]) -> _MapsOfLabels:
 
 def _read_values(file: BinaryIO) -> list[int]:
     """Return the values that the pixels of a map have."""
-    return np.unique(np.asarray(Image.open(file))).tolist()
+    values = np.asarray(Image.open(file)).astype(int)  # mmseg drops what follows the point
+    return np.unique(values).tolist()
 
 
 def _trained_label(value: int, built: Any) -> int:

@@ -34,5 +34,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     no_val = "hold no labels out for the validation"
     add("--no-val", dest="hold_out", action="store_false", help=no_val)
     add_options(rasters, RASTER)
-    interrupted = "`xcit-mm train CONFIG --resume` continues from the last checkpoint"
+    interrupted = "a training that has started is continued by `xcit-mm train CONFIG --resume`"
     return parser.run(argv, finetune, interrupted)

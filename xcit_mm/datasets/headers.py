@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from PIL import ExifTags, Image
 
@@ -11,6 +11,7 @@ from ..utils.errors import reason
 from ..utils.images import find_dropped
 from ..utils.output import progress_bar
 
+_SIZE = (ExifTags.Base.ImageWidth, ExifTags.Base.ImageLength)
 _Fact = TypeVar("_Fact")
 
 
@@ -57,6 +58,9 @@ def _read_header(file: BinaryIO) -> Header:
     file.seek(0)
     image = Image.open(file)
     width, height = image.size
+    if image.format == "TIFF":  # newer versions of Pillow have already turned the size
+        tags: Any = image
+        width, height = (tags.tag_v2[tag] for tag in _SIZE)
     # Pillow decodes a whole PNG to look for EXIF behind the pixels.
     has_exif = image.format != "PNG" or "exif" in image.info
     exif = image.getexif() if has_exif else {}

@@ -29,7 +29,9 @@ class Source:
 
 
 def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -> Dataset:
-    """Read a data set. Its classes are the categories that have objects in the training.
+    """Read a data set.
+
+    Its classes are the categories with objects in the training, or the lines of classes.txt.
 
     Args:
         is_detector: Whether to read objects, or else segmentation maps.
@@ -44,6 +46,8 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     for name in ("val", "images", "val_images"):
         if getattr(source, name) and data.suffix != ".json":
             raise ArgumentError(name, f"is only for a COCO json, but the data are {data}")
+    if source.val_images and not source.val:
+        raise ArgumentError("val_images", "it is for the images of a validation: give val too")
     if not is_detector:
         return maps.read(data)
     val = None
@@ -58,6 +62,8 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
         meant = [*data.glob("*.yaml"), *data.glob("train/*.json")]
         fix = f"give {meant[0]}" if meant else f"see {PAGE}"
         raise ArgumentError("data", f"{problem}: {fix}")
+    elif not data.exists():
+        raise FileNotFoundError(f"no data at {data}: correct the path")
     else:
         recipe = "docs/recipes.md shows how to convert Pascal VOC, labelme and CreateML"
         raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {recipe}")
@@ -90,6 +96,8 @@ def dataset_of_objects(
         if missing:
             raise ValueError(f"{val_name} has no category {preview(missing)}")
         left_out = _number_classes(val, classes)
+        if not val.annotations:
+            raise ValueError(f"{val_name} has no object of the classes {preview(classes)}")
     return Dataset(tuple(classes), train, val, left_out)
 
 

@@ -83,7 +83,7 @@ def to_onnx() -> dict[Callable, Callable]:
             op.Unsqueeze(scores, [1]),
             op.Constant(value_ints=[max_num]),
             op.Constant(value_floats=[iou_threshold]),
-            op.Constant(value_floats=[-0.5]),  # below each score that is not negative
+            op.Constant(value_floats=[-1e-30]),  # below each score that is not negative
         )
         return op.Gather(kept, op.Constant(value_ints=[0, 2]), axis=1)  # of (image, class, box)
 

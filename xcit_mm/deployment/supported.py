@@ -34,8 +34,11 @@ def check_model(cfg: Config) -> None:
     if library == "mmdet":
         check_types(cfg.model)
         return
-    for head in list_stages(cfg.model.decode_head):
-        if type_name(head).startswith("Mask"):
+    heads = list_stages(cfg.model.get("decode_head") or [])
+    if not heads:
+        raise ValueError(f"{type_name(cfg.model)} has no decode_head: give an EncoderDecoder")
+    for head in heads:
+        if type_name(head).startswith(("Mask", "SideAdapter")):
             fix = "only heads that classify pixels can be exported"
             raise ValueError(f"{type_name(head)} classifies masks: {fix}")
 

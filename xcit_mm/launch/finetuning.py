@@ -172,6 +172,7 @@ def finetune(
             dataset, values = use_data(boxes)
             if whole:
                 adapt_to_whole(values)
+            values["work_dir"] = str(work)  # where the run resumes
             write_config(path, cfg, dataset, folder, values)
             say(f"{path.stem}: {dataset.describe()}")
             run_cfg = read_run(path, work, cfg_options)

@@ -13,7 +13,7 @@ from mmengine.config import Config
 from ..datasets import IGNORED, CocoFile, Dataset, arguments_of
 from ..datasets.headers import read_headers
 from ..models import MIN_SIZE
-from ..models.build import has_pyramid
+from ..models.build import has_pyramid, model_config
 from ..prediction.preprocessing import Preprocessing
 from ..prediction.view import trained_scale
 from ..utils.atomic import atomic_write
@@ -53,6 +53,7 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):
         raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
     cfg.load_from = checkpoint or cfg.get("load_from")
+    cfg.model = model_config(cfg)
     return cfg
 
 
@@ -125,7 +126,9 @@ def _load_objects(pipelines: list[Any], has_masks: bool) -> None:
         elif name == "RandomCrop":
             step["allow_negative_crop"] = True
         elif name == "FilterAnnotations":  # mmdet's keep_empty=True drops photos without objects
-            step.update(by_mask=has_masks and step.get("by_mask", False), keep_empty=False)
+            by_mask = has_masks and step.get("by_mask", False)
+            by_box = step.get("by_box", True) or not by_mask  # mmdet refuses a filter by nothing
+            step.update(by_mask=by_mask, by_box=by_box, keep_empty=False)
 
 
 def _pad_to_cells(model: dict[str, Any]) -> None:
@@ -134,7 +137,7 @@ def _pad_to_cells(model: dict[str, Any]) -> None:
     For other sizes, mmseg shifts the map against the image. Its preprocessor takes either a size
     or a divisor.
     """
-    preprocessor = model["data_preprocessor"]
+    preprocessor = model.setdefault("data_preprocessor", dict(type="SegDataPreProcessor"))
     preprocessor["seg_pad_val"] = IGNORED
     if "MaskFormerHead" not in map(type_name, iter_parts(model["decode_head"])):
         divisor = (preprocessor.get("test_cfg") or {}).get("size_divisor") or 1

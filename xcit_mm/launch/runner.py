@@ -149,6 +149,8 @@ def print_into_log(runner: Runner) -> Iterator[None]:
     handlers = runner.logger.handlers
     files = [handler.stream for handler in handlers if isinstance(handler, logging.FileHandler)]
     log: Any = files[0] if files else io.StringIO()  # only the first process has a file
+    if files:
+        log.reconfigure(errors="backslashreplace")  # for bytes of a path that are not UTF-8
     with redirect_stdout(log), warnings.catch_warnings():
         warnings.showwarning = lambda *args: print(warnings.formatwarning(*args[:4]))
         try:

@@ -11,7 +11,7 @@ from mmengine.model.weight_init import PretrainedInit
 from mmengine.registry import WEIGHT_INITIALIZERS
 from torch import Tensor, nn
 
-from ..utils.compat import BatchNorm
+from ..utils.compat import BatchNorm, autocast_dtype
 from ..utils.config_parts import part_class
 from ..weights.layouts import Weights, describe
 from ..weights.matching import load_pretrained, match_trunk
@@ -188,10 +188,11 @@ class Backbone(BaseModule):
     def check_type(self, x: Tensor) -> None:
         """Raise TypeError if images have another type than the weights.
 
-        Only what torch has refused is checked: autocast, FSDP and layers of a user convert types.
+        Only what torch has refused is checked: FSDP and layers of a user convert types, as autocast
+        does.
         """
         expected = next(self.parameters()).dtype
-        if x.dtype != expected:
+        if x.dtype != expected and autocast_dtype(x.device.type) is None:
             fix = f"give normalised pixels, converted by .to({expected})"
             raise TypeError(f"image of {x.dtype}, but weights of {expected}: {fix}")
 

@@ -11,6 +11,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
+from ..archs import resolve_arch
 from ..utils.config_parts import backbone_class
 from ..utils.configs import read_config
 from ..utils.errors import ArgumentError, reason
@@ -21,7 +22,10 @@ from ..weights.lookup import load_checkpoint, lookup
 from ..weights.matching import load_pretrained, match_model
 from ..weights.published import PUBLISHED, published_name
 from ..weights.reader import meta_of
-from .xcit import STRIDES, Pyramid, Trunk, XCiT
+from .base import to_increasing
+from .xcit import STRIDES, Pyramid, Trunk, XCiT, taps_and_strides
+
+_TAPS = ("out_indices", "strides")
 
 
 def backbone(
@@ -140,7 +144,7 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
         saved = load_checkpoint(path)
         weights = parse_checkpoint(saved, prefix=prefix)
         arguments = backbone_options(weights.trunk)
-        trained = _taps_of_training(saved)
+        trained = _taps_of_training(saved, weights.needs_pyramid)
         if weights.needs_pyramid:
             likely = [
                 stride
@@ -165,23 +169,33 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
     return model
 
 
-def _taps_of_training(checkpoint: Any) -> dict[str, Any] | None:
-    """Return `out_indices` and `strides` of the backbone in the text of a config.
+def _taps_of_training(checkpoint: Any, has_pyramid: bool) -> dict[str, Any] | None:
+    """Return `out_indices` and, with a pyramid, `strides` of the backbone in the text of a config.
 
-    The result has those of the two that are in the text. It is None if a checkpoint has no such
-    text, or if they are not literals.
+    The result is None if a checkpoint has no such text, or if the arguments are not literals.
     """
     meta = meta_of(checkpoint)
     try:
         config: Any = ast.parse(meta.get("cfg") or meta["config"])  # of mmengine, or mmcv 1
         model = next(line.value for line in config.body if ast.unparse(line.targets[0]) == "model")
         backbone = next(part.value for part in model.keywords if part.arg == "backbone")
-        said = [part for part in backbone.keywords if part.arg in ("out_indices", "strides")]
-        taps = {part.arg: ast.literal_eval(part.value) for part in said}
-        # A file ends with the last tap, and so do negative numbers.
-        return None if taps.get("out_indices", [0])[-1] < -1 else taps
+        said = {part.arg: part.value for part in backbone.keywords}
+        values = {name: _literal(said[name]) for name in ("arch", *_TAPS) if name in said}
+        # Of the trained depth: a file may end with the last tap.
+        depth = resolve_arch(values.pop("arch")).depth
+        if has_pyramid or "strides" in values:  # coarse levels have no tensors
+            taps = taps_and_strides(depth, *map(values.get, _TAPS))
+            return dict(zip(_TAPS, taps, strict=True))
+        return dict(out_indices=to_increasing("out_indices", values["out_indices"], range(depth)))
     except Exception:  # a text may be anything
         return None
+
+
+def _literal(code: ast.expr) -> Any:
+    """Return the value of a literal, or of a call of `dict` with literals."""
+    if isinstance(code, ast.Call) and ast.unparse(code.func) == "dict":
+        return {part.arg: _literal(part.value) for part in code.keywords}
+    return ast.literal_eval(code)
 
 
 def _build_trunk(arguments: dict[str, Any]) -> Trunk:

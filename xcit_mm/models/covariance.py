@@ -109,7 +109,17 @@ def covariance_attention(attention: Any, x: Tensor, valid: Tensor | None = None)
 
 
 def centre(x: Tensor, dtype: torch.dtype, valid: Tensor | None = None) -> tuple[Tensor, Moments]:
-    """Compute y of tokens (B, N, C) in `dtype`, and the moments of the valid tokens."""
+    """Subtract the mean token, and compute the moments of the tokens.
+
+    Args:
+        x: Tokens (B, N, C).
+        dtype: Type of the centred tokens.
+        valid: Which tokens have data and count, (B, 1, h, w). Default: all.
+
+    Returns:
+        The centred tokens y, (B, N, C), and their moments. In an export, these are the moments of
+        one token, divided by N.
+    """
     wide = torch.promote_types(dtype, torch.float32)
     tokens: int | Tensor = x.shape[1]
     if valid is None and is_exported():

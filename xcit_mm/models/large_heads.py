@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..utils.ranks import Ranks
 from .large import FLOAT64_DEVICES, Taps, pyramid_of
 from .windows import CELL, in_cells
+from .xcit import STRIDES
 
 Place: TypeAlias = tuple[slice, slice]
 """Rows and columns."""
@@ -42,7 +43,9 @@ class LargeHeads:
 
     @torch.no_grad()
     def add_pools(self, windows: Iterable[tuple[Place, Place]], group: Any = None) -> None:
-        """Compute the pools over the image of a head of `pooled_head`.
+        """Compute the pools over the image of a head of `pooled_head`, if the model has one.
+
+        A map with cells of more than 32 pixels, to which images are padded, is pooled by windows.
 
         Args:
             windows: Windows, and their parts that count, which cover the image once.
@@ -55,6 +58,8 @@ class LargeHeads:
         height, width = (side * self._patch_size for side in self._taps.valid.shape)
         corner = slice(0, min(CELL, height)), slice(0, min(CELL, width))
         stride = corner[0].stop // self._pooled_map(head, corner).shape[2]
+        if stride > STRIDES[-1]:
+            return
         pools = Pools(head, (height // stride, width // stride), stride)
         ranks = Ranks(group)
         for window, inside in list(windows)[ranks.rank :: ranks.size]:

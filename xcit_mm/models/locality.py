@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .large_heads import pooled_head, replace_part
-from .xcit import Pyramid
+from .xcit import STRIDES, Pyramid
 
 
 @torch.no_grad()
@@ -27,7 +27,7 @@ def parts_that_see_windows(model: Any, margin: int) -> list[str]:
     for axis in (2, 3):
         maps = _random_maps(model.backbone, axis, margin)
         windows = [_window_of(x, axis) for x in maps]
-        for name, part in _parts(model):
+        for name, part in _parts(model, margin):
             # Heads that need more than maps, such as queries, are of many kinds, and none is local.
             try:
                 whole = part(tuple(maps))
@@ -48,7 +48,7 @@ def _window_of(x: Tensor, axis: int) -> Tensor:
     return x.narrow(axis, x.shape[axis] // 5, x.shape[axis] * 3 // 5)
 
 
-def _parts(model: Any) -> list[tuple[str, Any]]:
+def _parts(model: Any, margin: int) -> list[tuple[str, Any]]:
     """List the parts of a model that read feature maps, the neck first.
 
     RoIs are local, and an auxiliary head predicts nothing.
@@ -59,20 +59,26 @@ def _parts(model: Any) -> list[tuple[str, Any]]:
         if name in ("backbone", "roi_head", "auxiliary_head", "data_preprocessor"):
             continue
         if part is head:
-            part = replace_part(head, "psp_modules", _NoPools(head.psp_modules))
+            part = replace_part(head, "psp_modules", _NoPools(head.psp_modules, margin))
         parts.append((name, part))
     return sorted(parts, key=lambda pair: pair[0] != "neck")
 
 
 class _NoPools(nn.Module):
-    """Takes the place of mmseg's PPM in a trial of what a head sees beside its pools."""
+    """Takes the place of mmseg's PPM in a trial of what a head sees beside its pools.
 
-    def __init__(self, ppm: Any) -> None:
+    A map with cells of more than 32 pixels, to which images are padded, is refused.
+    """
+
+    def __init__(self, ppm: Any, margin: int) -> None:
         super().__init__()
         self.channels = ppm.channels
         self.count = len(ppm)
+        self.least = margin // STRIDES[-1]
 
     def forward(self, x: Tensor) -> list[Tensor]:
+        if min(x.shape[2:]) < self.least:
+            raise ValueError(f"cells of more than {STRIDES[-1]} pixels")
         return [x.new_zeros(len(x), self.channels, *x.shape[2:])] * self.count
 
 

@@ -129,6 +129,7 @@ class TimmPyramid(Pyramid):
 
         Raises:
             ValueError: If the image has other channels than `in_channels`.
+            TypeError: If the image has another type than the weights.
         """
         self.check_image(x)
         padded = pad_small_sides(x, MIN_SIZE)

@@ -654,6 +654,7 @@ class XCiT(Trunk, Pyramid):
 
         Raises:
             ValueError: If the image has other channels than `in_channels`.
+            TypeError: If the image has another type than the weights.
         """
         self.check_image(x)
         padded = pad_small_sides(x, MIN_SIZE)

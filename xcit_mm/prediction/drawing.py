@@ -9,6 +9,8 @@ import numpy as np
 import supervision as sv
 from PIL import Image, ImageDraw, ImageFont
 
+MANY = 300
+"""Number of objects up to which names are moved apart: the time grows with its square."""
 # It comes with matplotlib, and has letters of many European languages.
 FONT = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
 ALPHA = 0.5  # opacity of masks and maps
@@ -19,7 +21,8 @@ def draw_instances(
 ) -> np.ndarray:
     """Draw objects with their names and scores over a copy of an image (H, W, 3), BGR.
 
-    Masks are drawn with outlines. Without masks, boxes are drawn.
+    Masks are drawn with outlines. Without masks, boxes are drawn. The names of more than `MANY`
+    objects may cover each other.
 
     Args:
         names: Name of each class.
@@ -45,7 +48,7 @@ def draw_instances(
         text_color=sv.ColorPalette(letters),
         font_path=font,
         font_size=_font_size(image),
-        smart_position=True,
+        smart_position=len(texts) <= MANY,
     )
     return annotator.annotate(drawn, instances, texts)
 

@@ -67,7 +67,11 @@ def read_journals(folder: Path) -> Progress:
 
 
 def iter_objects(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of all items of a folder of predictions."""
+    """Yield the objects of all items of a folder of predictions.
+
+    An item has one record with objects, because only failures are predicted again. If processes
+    without a lock have predicted an item twice, its first objects count.
+    """
     done = set()
     for journal in _list_journals(folder):
         for line in _iter_lines(journal):

@@ -108,6 +108,8 @@ def predict_many(
     predictor = as_predictor(model, checkpoint, device)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
+    if scratch is not None and not (predictor.view and predictor.view.whole):
+        raise ArgumentError("scratch", "it is for images that are seen whole")
     # Tasks of Ray have another current folder.
     folder = Path(out) if ray is None else Path(out).absolute()
     drawing = dict(min_score=draw_score, font=font and str(font))

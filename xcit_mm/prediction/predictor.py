@@ -113,7 +113,7 @@ class Predictor:
             if value is not None and self.view is None:
                 raise ArgumentError(name, f"{value} is for large images: give tile or whole too")
         self._checksum = _checksum(model)  # of the weights before they are folded
-        self.device = device or next((str(part.device) for part in model.parameters()), "cpu")
+        self.device = str(device or next((part.device for part in model.parameters()), "cpu"))
         self.network = Network(model, self.device, dtype)
         self.model = self.network.model
         if whole:

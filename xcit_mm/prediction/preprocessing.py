@@ -9,7 +9,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS, init_default_scope
 
 from ..utils.config_parts import type_name
-from ..utils.images import read_image
+from ..utils.images import read_image, reads_all_bands
 from ..utils.model_input import ModelInput
 
 ImageLike: TypeAlias = str | Path | np.ndarray
@@ -37,6 +37,11 @@ class Preprocessing:
         self._load_raster = TRANSFORMS.build(load) if inputs.raster_step else None
         options = ("color_type", "imdecode_backend")
         self._decoding = {name: load[name] for name in options if name in load}
+        self._loads_bgr = (
+            self._load_raster is None
+            and self.channels == 3
+            and not reads_all_bands(load.get("color_type", ""), load.get("imdecode_backend"))
+        )
         to_float32 = load.get("to_float32", self._load_raster is not None)
         steps = [dict(type="LoadImageFromNDArray", to_float32=to_float32)]
         for step in inputs.pipeline:
@@ -46,15 +51,21 @@ class Preprocessing:
         sizing = ("Resize", "Pad")
         kept = [step for step in steps if not any(name in type_name(step) for name in sizing)]
         self._steps_without_resize = Compose(kept)
+        self._steps_without_pad = Compose([step for step in steps if "Pad" not in type_name(step)])
 
     def read(self, image: ImageLike) -> np.ndarray:
-        """Return the pixels of an image, as the loading step of the config returns them."""
+        """Return the pixels of an image, as the loading step returns them before `to_float32`.
+
+        Raises:
+            ValueError: If an array has another type, or no pixels, or a file cannot be read.
+        """
         if isinstance(image, np.ndarray):
             is_bgr = image.dtype == np.uint8 and image.shape[2:] == (3,)
-            # Without bands and options, the config loads BGR of 8 bits.
-            if self._load_raster is None and not self._decoding and not is_bgr:
+            if self._loads_bgr and not is_bgr:
                 expected = "(H, W, 3), BGR, uint8 from 0 to 255"
                 raise ValueError(f"image of {image.dtype}, {image.shape}: give {expected}")
+            if image.size == 0:
+                raise ValueError(f"image of {image.shape}: it has no pixels")
             return image
         if self._load_raster is not None:
             return self._load_raster(dict(img_path=str(image)))["img"]
@@ -62,6 +73,11 @@ class Preprocessing:
             return read_image(image, **self._decoding)
         except ValueError as error:
             raise ValueError(f"{image}: {error}") from None
+
+    def resized_shape(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width to which the pipeline resizes an image, without padding."""
+        blank = np.zeros((height, width, self.channels), np.uint8)
+        return tuple(self._steps_without_pad(dict(img=blank))["inputs"].shape[1:])
 
     def blank_sample(self) -> Any:
         """Return the data sample of an image without content."""

@@ -95,7 +95,9 @@ def merge_objects(objects: Objects) -> Objects:
 def _are_told_apart(objects: Objects, group: list[int], other_group: list[int]) -> bool:
     """Return whether a tile tells two groups apart.
 
-    It does if it reports an object of each, and they share more than half of the smaller box.
+    It does if it reports an object of each, and they share more than half of the smaller box: the
+    detector has removed doubles in its tile, so two boxes that it kept are two objects. Parts that
+    lie apart may belong to one object.
     """
     for pair in product(group, other_group):
         tile, other_tile = objects.tiles[list(pair)]

@@ -20,6 +20,9 @@ class Source(Protocol):
     def read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Read a window.
 
+        Args:
+            rows, columns: In pixels, with a start and a stop inside the image and without a step.
+
         Returns:
             The pixels as the loading step of the config gives them, (h, w, channels), and which of
             them have data, (h, w), bool.

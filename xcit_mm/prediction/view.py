@@ -3,7 +3,6 @@
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 from mmengine.config import Config
 
 from ..models.large_heads import pooled_head
@@ -158,13 +157,12 @@ def trained_scale(
         ValueError: If the pipeline stretches images.
     """
     height, width = size or _training_size(cfg)
-    blank = np.zeros((height, width, preprocess.channels), np.uint8)
-    meta = preprocess(blank)["data_samples"].metainfo
-    factor, height_factor = meta.get("scale_factor", (1.0, 1.0))
-    if abs(factor / height_factor - 1) > 0.02:  # sizes are rounded to pixels
+    seen_height, seen_width = preprocess.resized_shape(height, width)
+    factor = seen_width / width
+    if abs(factor * height / seen_height - 1) > 0.02:  # sizes are rounded to pixels
         problem = f"the test pipeline stretches images of {width} x {height} pixels"
         raise ValueError(f"{problem}: set keep_ratio=True in its Resize")
-    return float(factor)
+    return factor
 
 
 def _training_size(cfg: Config) -> tuple[int, int]:

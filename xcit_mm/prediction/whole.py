@@ -159,7 +159,8 @@ class SeenWhole(Seen):
                     yield from self._predict_windows(quarters)
                     continue
                 if not self._has_warned:
-                    say(f"max_per_img={limit} is reached in {CELL} pixels: objects may be missed")
+                    side = rows.stop - rows.start
+                    say(f"max_per_img={limit} is reached in {side} pixels: objects may be missed")
                 self._has_warned = True
             yield Part(rows, columns, prediction, valid)
 
@@ -223,6 +224,11 @@ def is_exact_whole(model: Any) -> bool:
 
 
 def _parts_in_windows(model: Any) -> list[str]:
+    """Return the names of the parts of a model that see windows in place of the image.
+
+    Raises:
+        ValueError: If the model cannot predict whole images.
+    """
     check_trunk(model.backbone)
     if (getattr(model, "test_cfg", None) or {}).get("mode") == "slide":
         raise ValueError("mode='slide' of test_cfg cuts images: set mode='whole' in the config")

@@ -127,8 +127,16 @@ def cut_raster(
 def _read_labels(
     source: LabelFile, raster: Raster, area: Any, is_detector: bool, model_classes: Sequence[str]
 ) -> Labels:
+    """Read the labels in an area of a raster, and number their classes.
+
+    Raises:
+        ArgumentError: If no label with a class lies in the area, or a segmentor cannot have these
+            classes.
+    """
     polygons = source.read(raster.crs)
-    is_inside = shapely.intersects(area, in_pixels(polygons.geometry, raster))
+    # Those that share pixels with the area, and not only its border.
+    shapes = in_pixels(polygons.geometry, raster)
+    is_inside = shapely.relate_pattern(area, shapes, "T********")
     classes = polygons["class"][is_inside]
     has_class = classes != NO_CLASS
     if not has_class.any():
@@ -138,13 +146,16 @@ def _read_labels(
     say(f"{source.name}: {len(polygons)} polygons, {counts}")
     names = sorted({*classes[has_class]})
     note_similar({*names, *model_classes}, source.name)
+    if any(len(name.splitlines()) != 1 for name in names):
+        problem = f"{source.name} has a class with a line break"
+        raise ArgumentError("labels", f"{problem}: {names}")
     if not is_detector:
         names = [BACKGROUND, *(name for name in names if name != BACKGROUND)]
+        if not 1 < len(names) <= IGNORED:
+            problem = f"{source.name} has {len(names)} classes with the background"
+            raise ArgumentError("labels", f"{problem}: a map has 2 to {IGNORED}")
     if set(names) == set(model_classes):
         names = list(model_classes)
-    if len(names) > IGNORED:
-        problem = f"{source.name} has {len(names)} classes"
-        raise ArgumentError("labels", f"{problem}: a map has at most {IGNORED}")
     return Labels(polygons[is_inside], raster, names)
 
 
@@ -163,10 +174,14 @@ def _measure_bands(raster: Raster) -> tuple[list[float], list[float]]:
 
 
 def _divide(area: Any, labels: Labels) -> dict[str, Any]:
-    """Hold out a fifth of the labels, by their centres, at the end of the area's longer side."""
+    """Hold out a fifth of the labels, at the end of the area's longer side.
+
+    The centres of their parts in the area decide.
+    """
     min_x, min_y, max_x, max_y = area.bounds
     axis = 0 if max_x - min_x > max_y - min_y else 1
-    centres = shapely.get_coordinates(shapely.centroid(labels.objects))
+    inside = shapely.intersection(labels.objects, area)
+    centres = shapely.get_coordinates(shapely.centroid(inside))
     border = round(np.quantile(centres[:, axis], 0.8))
     limits = (border, max_y) if axis == 0 else (max_x, border)
     trained = shapely.box(min_x, min_y, *limits)

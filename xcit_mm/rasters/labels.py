@@ -46,7 +46,7 @@ class LabelFile(NamedTuple):
             self.read(file.crs)
 
     def read(self, crs: Any) -> Any:
-        """Read the polygons as a GeoDataFrame of `class` and `geometry` in a coordinate system.
+        """Read the polygons as a GeoDataFrame, with a column `class`, in a coordinate system.
 
         Raises:
             ArgumentError: If there is no polygon, or no column of classes.
@@ -58,14 +58,14 @@ class LabelFile(NamedTuple):
         classes: Any = self.class_name
         if classes is None:
             column = self.class_column or "class"
-            columns = polygons.columns.drop("geometry")
+            columns = polygons.columns.drop(polygons.geometry.name)
             if column not in columns:
                 problem = f"{self.name} has no column {column}, but {', '.join(columns) or 'none'}"
                 raise ArgumentError("class_column", f"{problem}: choose one, or one class for all")
             # Numbers are floats where one is missing.
             names = polygons[column].convert_dtypes().astype("string")
             classes = names.fillna(NO_CLASS).astype(object)
-        return polygons[["geometry"]].assign(**{"class": classes})
+        return polygons[[polygons.geometry.name]].assign(**{"class": classes})
 
 
 def note_similar(names: Iterable[str], source: str) -> None:

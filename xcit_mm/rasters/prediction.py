@@ -21,7 +21,14 @@ from ..prediction.view import View, choose_view
 from ..prediction.whole import SeenWhole, check_whole, is_exact_whole
 from ..utils.atomic import atomic_write
 from ..utils.errors import ArgumentError
-from ..utils.folders import as_json, check_is_shared, check_output, open_folder, scratch_folder
+from ..utils.folders import (
+    as_json,
+    check_is_shared,
+    check_output,
+    find_other_run,
+    open_folder,
+    scratch_folder,
+)
 from ..utils.output import progress_bar, say
 from ..utils.ranks import Ranks, all_ranks, is_first
 from . import maps, objects
@@ -107,6 +114,8 @@ def predict_raster(
         whole = not is_in_tiles and is_exact_whole(predictor.model)
     elif whole:
         check_whole(predictor.model)
+    if scratch is not None and not whole:
+        raise ArgumentError("scratch", "it is for a raster that is seen whole, not in tiles")
     given = dict(bands=bands, bounds=bounds, nodata=nodata, tile=tile, overlap=overlap)
     reading = resolve_settings(predictor.cfg, given)
     sizes = dict(tile=reading.pop("tile", None), overlap=reading.pop("overlap", None))
@@ -130,7 +139,8 @@ def predict_raster(
         if former is not None:
             check_same(out, former, settings)
             say(f"{out} exists: overwrite it to predict it again")
-            if not parts.exists():  # a kill may have left it
+            # A kill may have left its rows. Those of another call can still be resumed.
+            if not parts.exists() or find_other_run(parts, settings):
                 return out
         with open_folder(parts, settings, overwrite) if is_first() else nullcontext():
             ranks.wait()

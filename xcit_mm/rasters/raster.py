@@ -195,7 +195,7 @@ class Raster:
     def _squares(self, count: int = _SQUARES) -> Iterator[tuple[slice, ...]]:
         """Return the rows and columns of the squares of a sample, `count` along an axis."""
         axes = []
-        for length in self._file.shape:
+        for length in (self.height, self.width):
             side = min(_SQUARE, math.ceil(length / count))
             starts = np.linspace(0, length - side, count, dtype=int).tolist()
             axes.append([slice(start, start + side) for start in starts])
@@ -255,6 +255,7 @@ class Raster:
         other = copy(self)
         other.height = height
         other.width = width
+        vars(other).pop("sample", None)
         return other
 
     def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:

@@ -33,7 +33,7 @@ def check_schedule(cfg: Config, checkpoint: Mapping[str, Any]) -> None:
 
 
 def _schedule(config: str) -> dict[str, str]:
-    """Return the code of each variable of the schedule in a config, without what may differ."""
+    """Return the code of each variable in a config, without what may differ when a run resumes."""
     schedule = {}
     for statement in ast.parse(config).body:
         if isinstance(statement, ast.Assign):

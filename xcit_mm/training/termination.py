@@ -1,11 +1,12 @@
 """SIGTERM, which Slurm and torchrun send before they end a run: the run saves and ends."""
 
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ class TerminationHook(Hook):
         loops: Any = filter(None, (runner.train_loop, runner.val_loop))
         for loader in [loop.dataloader for loop in loops]:
             loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
+        if hasattr(os, "setpgid"):  # not on Windows
+            # mmengine's loop over iterations has already started its workers.
+            for worker in multiprocessing.active_children():
+                with suppress(PermissionError):  # of processes that are spawned, not forked
+                    os.setpgid(worker.pid or 0, 0)
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.

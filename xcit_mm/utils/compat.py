@@ -222,6 +222,13 @@ def is_training_run(runner: Runner) -> bool:
     return isinstance(runner._train_loop, BaseLoop)
 
 
+def running_dataset(runner: Runner) -> Any:
+    """Return the data set of the training, test or validation that runs, or None."""
+    loops: Any = (runner._train_loop, runner._test_loop, runner._val_loop)
+    built = (loop.dataloader.dataset for loop in loops if isinstance(loop, BaseLoop))
+    return next(built, None)
+
+
 def gdal_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions of rasterio (1.4) and of GDAL.
 

@@ -27,8 +27,14 @@ def open_folder(
 
     Raises:
         BlockingIOError: If another process has opened the folder.
+        FileExistsError: If the folder has files of the user.
         ArgumentError: If an earlier call had other settings.
     """
+    if folder.is_dir() and not (folder / SETTINGS).exists():
+        foreign = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+        if foreign:
+            problem = f"{folder} has files that are not of a run, such as {foreign[0]}"
+            raise FileExistsError(f"{problem}: choose another name for the result")
     with lock_folder(folder):
         resume_folder(folder, settings, overwrite)
         yield
@@ -47,7 +53,7 @@ def resume_folder(folder: Path, settings: Mapping[str, Any], overwrite: bool = F
             differs.
     """
     path = folder / SETTINGS
-    change = find_change(json.loads(path.read_bytes()), settings) if path.exists() else ""
+    change = find_other_run(folder, settings)
     if change and not overwrite:
         fix = "give another, or overwrite it"
         raise ArgumentError("out", f"{folder} has results of another run: {change}: {fix}")
@@ -56,6 +62,12 @@ def resume_folder(folder: Path, settings: Mapping[str, Any], overwrite: bool = F
     if not path.exists():
         with atomic_write(path) as file:
             file.write(json.dumps(as_json(settings), indent=2).encode())
+
+
+def find_other_run(folder: Path, settings: Mapping[str, Any]) -> str:
+    """Describe the first setting that differs from those of a folder's items, or return ''."""
+    path = folder / SETTINGS
+    return find_change(json.loads(path.read_bytes()), settings) if path.exists() else ""
 
 
 def clear_folder(folder: Path) -> None:

@@ -33,13 +33,15 @@ def read_image(
         color_type, imdecode_backend: As in `LoadImageFromFile`.
 
     Returns:
-        By default (H, W, 3), BGR, uint8. Images of 16 bits keep the upper 8.
+        By default (H, W, 3), BGR, uint8. OpenCV keeps the upper 8 of 16 bits, Pillow clips them.
 
     Raises:
         ValueError: If OpenCV cannot decode the file, if it would ignore its orientation, as in HEIC
             and AVIF, or if bands or pages of a TIFF would be dropped.
     """
     encoded = Path(path).read_bytes()
+    if not encoded:
+        raise ValueError("the file is empty")
     if encoded[4:8] == b"ftyp":
         raise ValueError("it is HEIC or AVIF: convert it to JPEG, as docs/recipes.md shows")
     problem = find_dropped(BytesIO(encoded), reads_all_bands(color_type, imdecode_backend))

@@ -1,6 +1,7 @@
 """Which config and checkpoint a model's name means: the only place that resolves names."""
 
 import functools
+import os
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,17 +41,21 @@ def lookup(name: str | Path) -> Model:
             - The path or URL of weights alone.
 
     Raises:
-        ValueError: If the name is unknown. The message has similar names.
+        ValueError: If the name is unknown, with similar names, or a checkpoint in a folder cannot
+            be read.
+        ModuleNotFoundError: If the client of the Hub is not installed.
         ConnectionError: If the Hub has no such model or cannot be reached.
     """
-    name = str(name)
+    name = os.path.expanduser(name)
+    if not name:
+        raise ValueError("the name of a model is empty: give one, or a path")
     if name.endswith(".py"):
         return Model(name, None, f"{name} {_NO_CHECKPOINT}")
     if name.startswith(HUB_PREFIX):
         found = find_in(_download_from_hub(name))
         return Model(None, found.checkpoint, found.problem)
-    if Path(name).expanduser().is_dir():
-        return find_in(Path(name).expanduser())
+    if Path(name).is_dir():
+        return find_in(Path(name))
     models = _shipped_models()
     known_name = published_name(name)
     if known_name in models:
@@ -59,7 +64,7 @@ def lookup(name: str | Path) -> Model:
         fix = "give it to the init_cfg of a backbone"
         return Model(None, f"xcit://{known_name}", f"{name} is a trunk without heads: {fix}")
     is_url = name.startswith(("http://", "https://"))
-    if name.endswith(CHECKPOINT_SUFFIXES) or is_url or Path(name).expanduser().is_file():
+    if name.endswith(CHECKPOINT_SUFFIXES) or is_url or Path(name).is_file():
         fix = "give the config, and this file as its checkpoint"
         return Model(None, name, f"{name} has no config beside it: {fix}")
     similar = ", ".join(get_close_matches(known_name.lower(), {**models, **PUBLISHED}))
@@ -134,7 +139,7 @@ def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple
         problem = f"{name} is a checkpoint, not a config (*.py): the config comes first"
         raise ArgumentError("model", problem)
     config, found = _look_up_with_config(name)
-    weights = str(checkpoint or found.checkpoint or "")
+    weights = os.path.expanduser(checkpoint or found.checkpoint or "")
     if not weights:
         raise ArgumentError("checkpoint", found.problem)
     if config != name:
@@ -149,8 +154,8 @@ def _look_up_with_config(name: str) -> tuple[str, Model]:
         raise ValueError(f"the config of {name} may run code: `{command}`, read it, give FOLDER")
     found = lookup(name)
     if found.config is None and name.endswith(CHECKPOINT_SUFFIXES):
-        check_checkpoint(name)
-        found = found._replace(config=find_in(Path(name).expanduser().parent).config)
+        check_checkpoint(found.checkpoint or name)
+        found = found._replace(config=find_in(Path(found.checkpoint or "").parent).config)
     if found.config is None:
         raise ValueError(found.problem)
     return found.config, found

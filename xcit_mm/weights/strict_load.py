@@ -7,7 +7,7 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..utils.compat import is_resuming, is_training_run
+from ..utils.compat import is_resuming, is_training_run, running_dataset
 from ..utils.errors import preview
 from ..utils.output import log_line
 from .class_names import as_names, check_same_classes, configured_classes, learned_classes
@@ -50,16 +50,14 @@ class StrictLoadHook(Hook):
             model = model.module
         options: dict[str, Any] = {}
         learned = learned_classes(checkpoint)
-        if not is_training_run(runner):
-            check_same_classes("the checkpoint", learned, configured_classes(runner.cfg))
-        else:
-            dataset = runner.train_dataloader.dataset
-            classes = as_names(getattr(dataset, "metainfo", {}).get("classes"))
-            if is_resuming(runner) or self.strict_heads:
-                check_same_classes("the checkpoint", learned, classes)
-            elif learned and classes and learned != classes:
-                other = f"the file has learned other classes, {preview(learned)}"
-                log_line(f"{other}: only layers of equal shapes start from their weights")
-            if not is_resuming(runner):
-                options = self.options
+        metainfo = getattr(running_dataset(runner), "metainfo", {})
+        classes = as_names(metainfo.get("classes")) or configured_classes(runner.cfg)
+        starts = is_training_run(runner) and not is_resuming(runner)
+        if not starts or self.strict_heads:
+            check_same_classes("the checkpoint", learned, classes)
+        elif learned and classes and learned != classes:
+            other = f"the file has learned other classes, {preview(learned)}"
+            log_line(f"{other}: only layers of equal shapes start from their weights")
+        if starts:
+            options = self.options
         checkpoint["state_dict"] = match_model(model, checkpoint, **options)
