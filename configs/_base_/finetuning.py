@@ -11,12 +11,12 @@ load_from = None
 learning_rate = 1e-4
 constructor = "LayerDecayOptimWrapperConstructor"
 clip_grad = None
+work_dir = None  # work_dirs/NAME_OF_CONFIG, not that of an earlier training
 train_pipeline = []
 test_pipeline = []
 metric = ["bbox"]
 
 # The same in every config that `finetune` writes.
-work_dir = None  # not that of an earlier training
 resume = False
 custom_hooks = [
     # Heads may be for other classes.

@@ -53,6 +53,14 @@ WRONG_OPTIONS = [
     ),
     (
         MASK_RCNN,
+        ["val_dataloader.dataset.metainfo.classes=(person,person)"],
+        [
+            ("D305", "class 1 is bicycle in the train data, person in the val data"),
+            ("D405", "val", "1 classes are named twice", "person"),
+        ],
+    ),
+    (
+        MASK_RCNN,
         ["model.backbone.out_indices=(3,7,11)"],
         [("", "neck.in_channels", [192] * 4, [192] * 3)],
     ),
@@ -165,6 +173,16 @@ SILENT = [
     ("D607", [f"{PIXELS}.test_cfg=None"], "no multiple of 32"),
     ("D607", [f"{PIXELS}.size=(150,160)"], "[150 160]"),
     ("D607", [f"{CROP}.type=RandomCrop", f"{CROP}.crop_size=(99,170)"], "[160 170]"),
+    (
+        "D607",
+        [
+            f"{PIXELS}.size=None",
+            f"{PIXELS}.size_divisor=16",
+            f"{CROP}.type=RandomCrop",
+            f"{CROP}.crop_size=(145,170)",
+        ],
+        "[160 176]",
+    ),
     ("D607", ["model.test_cfg.mode=slide", "model.test_cfg.crop_size=(80,96)"], "(80, 96)"),
 ]
 

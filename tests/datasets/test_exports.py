@@ -70,8 +70,12 @@ def test_objects_of_the_validation_that_are_of_no_class_are_counted(tmp_path):
     dataset = read_export(options)
     assert dataset.describe().endswith(", left out 1 object of other classes")
     assert len(dataset.val.annotations) == 1
-    edit_json(val, lambda coco: coco["categories"].pop())
+    with pytest.raises(ValueError, match=r"give val too$"):
+        read_dataset(Source(tmp_path / "a.json", val_images=tmp_path), is_detector=True)
     edit_json(val, lambda coco: coco["annotations"].pop())
+    with pytest.raises(ValueError, match=r"_annotations\.coco\.json has no object of the classes"):
+        read_export(options)
+    edit_json(val, lambda coco: coco["categories"].pop())
     with pytest.raises(ValueError, match=r"_annotations\.coco\.json has no category fig"):
         read_export(options)
     edit_json(val, lambda coco: coco["annotations"].clear())
@@ -123,6 +127,8 @@ def test_a_folder_without_photos_is_missing_or_empty(tmp_path):
 
 
 def test_a_format_without_a_reader_names_the_recipe(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no data at .*a\.xml: correct the path"):
+        read_export([str(tmp_path / "a.xml")])
     (tmp_path / "a.xml").touch()
     with pytest.raises(ValueError, match=r"a\.xml is neither .*: docs/recipes\.md"):
         read_export([str(tmp_path / "a.xml")])

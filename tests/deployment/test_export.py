@@ -103,6 +103,8 @@ def test_plain_transformer_of_timm_is_exported(tmp_path, export, write_trained):
 
 
 UNNAMED = "test_dataloader = dict(dataset=dict(metainfo=dict(classes=('one', 'two', 'three'))))"
+SAN = "model = dict(decode_head=dict(type='SideAdapterCLIPHead'))"
+UNKNOWN = "model = dict(_delete_=True, type='SemanticModel')"
 MASKS = "model = dict(decode_head=dict(type='Mask2FormerHead'))"
 
 
@@ -110,6 +112,8 @@ MASKS = "model = dict(decode_head=dict(type='Mask2FormerHead'))"
     "setting, options, error, named",
     [
         (MASKS, {}, ValueError, "Mask2FormerHead classifies masks"),
+        (SAN, {}, ValueError, "SideAdapterCLIPHead classifies masks"),
+        (UNKNOWN, {}, ValueError, "SemanticModel has no decode_head: give an EncoderDecoder"),
         ("", dict(checkpoint="none.pth"), FileNotFoundError, "none.pth"),
         (UNNAMED, {}, ValueError, r"names 3 classes \(one, \.\.\.\), and the model has 5"),
         ("", dict(out=Path("text.onnx")), FileExistsError, r"text\.onnx exists: remove"),

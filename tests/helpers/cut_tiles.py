@@ -16,7 +16,7 @@ from xcit_mm.rasters.labels import LabelFile
 
 def cut(
     raster: Path,
-    labels: Path,
+    labels: Any,
     is_detector: bool = True,
     tile: int = 100,
     overlap: int = 0,
@@ -24,7 +24,7 @@ def cut(
     **options: Any,
 ) -> tuple[Path, Tiles]:
     """Cut tiles, and return their folder."""
-    folder = labels.with_name("tiles")
+    folder = raster.with_name("tiles")
     shutil.rmtree(folder, ignore_errors=True)
     reading = dict(tile=tile, overlap=overlap, channels=3, raw=False) | (reading or {})
     options = dict(is_detector=is_detector, hold_out=False) | options

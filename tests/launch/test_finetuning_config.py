@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.demo_runs import DEMO
 from helpers.doctor_data import edit_annotations, edit_json
 from helpers.exports import shapes_options, write_export
 from mmengine.registry import PARAM_SCHEDULERS
@@ -30,6 +31,21 @@ def test_the_data_give_classes_splits_schedule_and_work_folder(trained, own_data
     assert cfg.train_cfg.max_iters == 1000
     assert cfg.default_hooks.checkpoint.save_best == "coco/segm_mAP"
     assert cfg.large == dict(scale=1.667, pixel_size=None)  # photos of 96 pixels become 160
+
+
+def test_a_run_in_another_folder_resumes_there(trained, own_data, start, folder):
+    start("finetune", trained, *own_data, "--work-dir", "runs/one")
+    assert read_config(folder / "my-data.py").work_dir == "runs/one"
+    assert start("train", folder / "my-data.py").work_dir == "runs/one"
+
+
+def test_a_preprocessor_beside_the_model_is_that_of_the_model(maps, start, folder):
+    own = read_config(DEMO / "fpn_xcit-n12-p16_camvid.py")
+    own.data_preprocessor = own.model.pop("data_preprocessor")
+    own.dump(folder / "own.py")
+    cfg = start("finetune", "own.py", maps)
+    assert cfg.model.data_preprocessor.test_cfg.size_divisor == 32
+    assert cfg.model.data_preprocessor.mean == own.data_preprocessor.mean
 
 
 def test_a_config_starts_from_the_weights_that_it_names(trained, own_data, start):

@@ -1,7 +1,10 @@
 """`train` and `test` up to the point where mmengine's Runner is built, on a tiny data set."""
 
+import logging
+import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.demo_runs import DEMO, SCORES, cfg_options
@@ -10,6 +13,7 @@ from helpers.paths import CONFIGS
 from helpers.processes import run_tool as run_in_process
 
 from xcit_mm import read_config
+from xcit_mm.launch.runner import print_into_log
 from xcit_mm.launch.training import change_training
 
 SEG, DET = SCORES
@@ -49,6 +53,16 @@ def test_one_training_at_a_time_writes_into_a_work_folder(shapes, models, refuse
         assert "another process writes into work: " in refused("train", CONFIG, *options)
         assert start("test", *models["seg"], *options)
     assert start("train", CONFIG, *options)
+
+
+def test_an_error_that_names_bytes_of_a_path_is_in_the_log(tmp_path):
+    """Which are not UTF-8, as in old file names."""
+    handler = logging.FileHandler(tmp_path / "run.log", encoding="utf-8")
+    runner = SimpleNamespace(logger=SimpleNamespace(handlers=[handler]))
+    path = os.fsdecode(b"caf\xe9.jpg")
+    with pytest.raises(ValueError, match="cannot be read"), print_into_log(runner):
+        raise ValueError(f"{path} cannot be read")
+    assert "caf\\udce9.jpg cannot be read" in (tmp_path / "run.log").read_text()
 
 
 def test_a_correct_run_starts_with_the_given_options(shapes, models, start):

@@ -156,6 +156,9 @@ def save_segmentor(path: Path, config: str | None, **options) -> None:
         dict(out_indices=(0, 2, 3, 5)),
         dict(out_indices=(1, 5)),  # for strides 4 and 8
         dict(strides=(16, 32)),  # levels without tensors
+        dict(strides=(4, 8)),  # blocks after the last tap are not in the file
+        dict(out_indices=None, strides=(4, 8, 16)),
+        dict(out_indices=(0, -2), strides=(4, 8)),
         {},
     ],
 )
@@ -167,8 +170,8 @@ def test_a_trained_file_is_tapped_where_its_config_says(options, tmp_path, capsy
     loaded = xcit_mm.backbone(file)
     assert (loaded.out_indices, loaded.strides) == (trained.out_indices, trained.strides)
     assert "are tapped" not in capsys.readouterr().err
-    chosen = xcit_mm.backbone(file, out_indices=(2, 4), strides=(16, 32))
-    assert (chosen.out_indices, chosen.strides) == ((2, 4), (16, 32))
+    chosen = xcit_mm.backbone(file, out_indices=(0, 2), strides=(16, 32))
+    assert (chosen.out_indices, chosen.strides) == ((0, 2), (16, 32))
 
 
 @pytest.mark.parametrize("config", [None, "model = dict(backbone=dict(strides=print('run')))"])

@@ -61,6 +61,23 @@ def test_no_photo_keeps_the_logits_of_another_in_slide_mode(models, turned, monk
     assert is_held == [False] * 3
 
 
+def test_arrays_for_a_step_that_makes_floats_are_those_of_files(models, turned):
+    """As many configs of mmdet and mmseg have it. A device may be torch's own."""
+    config, checkpoint = models["seg"]
+    cfg = read_config(config)
+    plain = Predictor(load_model(cfg, checkpoint), cfg)
+    cfg.test_dataloader.dataset.pipeline[0].update(to_float32=True, color_type="color")
+    predictor = Predictor(load_model(cfg, checkpoint), cfg, device=torch.device("cpu"))
+    image = predictor.preprocess.read(turned)
+    expected = plain(turned).segmentation
+    for given in (turned, image):
+        assert np.array_equal(predictor(given).segmentation, expected)
+    for wrong in (image / np.float32(255), np.zeros((0, 60, 3), np.uint8)):
+        with pytest.raises(ValueError, match=r"^image of "):
+            predictor(wrong)
+    assert predictor.device == "cpu"
+
+
 @pytest.mark.parametrize(
     ("image", "message"),
     [

@@ -219,6 +219,18 @@ class TestWhatSeesWindows:
         assert capsys.readouterr().err.startswith(f"{part} sees windows, not the image")
         assert not is_exact_whole(model)
 
+    def test_pools_of_cells_beyond_the_padding_see_windows(self, capsys):
+        """In memory an image of 96 pixels has 2 such cells, in windows 1."""
+        cfg = psp_net()
+        cfg.model.neck.num_outs = 5
+        cfg.model.decode_head.in_index = 4
+        model = build(cfg)
+        assert not is_exact_whole(model)
+        cfg.test_dataloader.dataset.pipeline.pop(1)
+        image = synthetic_photo(416, 352)
+        assert Predictor(model, cfg, whole=True)(image).segmentation.shape == (416, 352)
+        assert "PSPHead sees windows, not the image" in capsys.readouterr().err
+
     def test_logits_that_are_resized_by_their_corners_are_named(self, capsys):
         """Which the head itself does not show."""
         model = build(upernet())

@@ -156,6 +156,33 @@ def test_classes_that_differ_by_case_or_spaces_are_one_line(raster, tmp_path, ca
     assert "labels.gpkg: 2 classes are all 'square' without case and spaces" in lines
 
 
+def test_labels_count_by_their_part_in_the_area(tmp_path):
+    """A class beside it is none of the training, and the split is by what lies inside."""
+    raster = save(tmp_path / "a.tif", noise(3, 400, 400), **UTM)
+    shapes = [shapely.box(x, 20, x + 30, 900) for x in range(5, 190, 40)]
+    beside = shapely.box(200, 20, 300, 90)
+    classes = {"class": [*["oak"] * len(shapes), "road"]}
+    labels = write_shapes(tmp_path / "labels.gpkg", [*shapes, beside], **classes)
+    labels = geopandas.read_file(labels).rename_geometry("geom")  # as PostGIS has it
+    area = write_shapes(tmp_path / "area.gpkg", [shapely.box(0, 0, 200, 300)])
+    folder, tiles = cut(raster, labels, aoi=area, tile=96, is_detector=False, hold_out=True)
+    assert tiles.dataset.classes == ("background", "oak")
+    assert {path.name for path in (folder / "masks").iterdir()} == {"train", "val"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("two\nlines", "labels: .* has a class with a line break"),
+        ("background", "labels: .* has 1 classes with the background: a map has 2 to 255"),
+    ],
+)
+def test_classes_that_no_map_can_have_are_one_line(name, message, raster, tmp_path):
+    labels = geopandas.read_file(write_labels(tmp_path, DISC)).assign(**{"class": name})
+    with pytest.raises(ValueError, match=message):
+        cut(raster, labels, is_detector=False)
+
+
 @pytest.mark.parametrize(
     ("box", "message"),
     [

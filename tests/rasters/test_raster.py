@@ -248,6 +248,15 @@ class TestFiles:
         with pytest.raises(ValueError, match=message):
             Raster(path, **options)
 
+    def test_a_sample_is_of_the_raster_as_it_is_read(self, path):
+        bands = np.repeat([10, 200], 300)[:, None].repeat(500, 1).astype(np.uint8)
+        save(path, np.stack([bands] * 3), **UTM)
+        with Raster(path) as raster:
+            assert set(raster.sample.ravel()) == {10, 200}
+            for size in ((300, 250), (1200, 1000)):
+                sample = raster.resampled(*size).sample
+                assert {10, 200} <= set(sample.ravel())
+
     def test_several_rasters_in_a_file_are_refused_by_name(self, path):
         pages = [Image.fromarray(NOISE[number]) for number in range(3)]
         pages[0].save(path, save_all=True, append_images=pages[1:])

@@ -150,6 +150,18 @@ class TestFinished:
         with pytest.raises(ValueError, match=r"^[^\n]* is of another run: "):
             run.predict()
 
+    def test_a_folder_of_the_user_is_not_taken_for_rows(self, run):
+        folder = run.out.with_name(f"{run.out.name}.parts")
+        folder.mkdir()
+        (folder / "notes.txt").touch()
+        with pytest.raises(FileExistsError, match=r"not of a run, such as notes\.txt: choose"):
+            run.predict()
+        assert (folder / "notes.txt").exists()
+
+    def test_scratch_is_refused_where_no_taps_are_stored(self, run, tmp_path):
+        with pytest.raises(ValueError, match="scratch: it is for a raster that is seen whole"):
+            run.predict(scratch=tmp_path)
+
     def test_overwriting_keeps_the_result_until_the_new_one_is_written(self, run):
         run.predict()
         before = run.out.read_bytes()

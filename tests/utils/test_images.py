@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 from PIL.ExifTags import Base
 
+from xcit_mm.datasets.headers import read_headers
 from xcit_mm.utils.images import read_image
 
 RNG = np.random.default_rng(0)
@@ -27,10 +28,10 @@ def encoded(
     return content.getvalue()
 
 
-def turned() -> bytes:
+def turned(file_format: str, **options: object) -> bytes:
     exif = Image.Exif()
     exif[0x112] = 6  # turned by 90 degrees
-    return encoded("JPEG", pixels=np.rot90(PIXELS), exif=exif, quality=95)
+    return encoded(file_format, pixels=np.rot90(PIXELS), exif=exif, **options)
 
 
 def opencv(suffix: str, image: np.ndarray) -> bytes:
@@ -79,7 +80,8 @@ def huge() -> bytes:
 
 READABLE = {  # and the mean deviation of a pixel
     "cmyk.jpg": (encoded("JPEG", "CMYK", quality=95), 4),
-    "turned.jpg": (turned(), 4),
+    "turned.jpg": (turned("JPEG", quality=95), 4),
+    "turned.tif": (turned("TIFF"), 0),
     "palette.png": (encoded("PNG", "P"), 16),
     "rgba.png": (encoded("PNG", "RGBA"), 0),
     "16bit.tif": (opencv(".tif", PIXELS.astype(np.uint16) * 257), 0),
@@ -89,6 +91,7 @@ READABLE = {  # and the mean deviation of a pixel
     "circle.tif": (circle(), 0),
 }
 UNREADABLE = {
+    "empty.jpg": (b"", "the file is empty"),
     "truncated.tif": (encoded("TIFF")[:9000], "broken or not an image"),
     "float.tif": (encoded("TIFF", "F"), "not an image that OpenCV decodes"),
     "bands.tif": (opencv(".tif", np.dstack([PIXELS, PIXELS[..., 0]])), "4 bands, .*docs/bands"),
@@ -107,6 +110,8 @@ def test_an_image_is_read_as_it_looks(name, tmp_path):
     image = read_image(tmp_path / name)
     assert image.shape == PIXELS.shape and image.dtype == np.uint8 and image.flags.c_contiguous
     assert np.abs(image.astype(int) - PIXELS).mean() <= tolerance
+    (header,) = read_headers([tmp_path / name])
+    assert (header.height, header.width) == PIXELS.shape[:2]
 
 
 @pytest.mark.parametrize("name", UNREADABLE)

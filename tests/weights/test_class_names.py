@@ -10,6 +10,7 @@ import torch
 from helpers import small_models
 from helpers.weight_files import load_in_runner, same
 from mmengine.config import Config
+from mmengine.runner import BaseLoop
 
 from xcit_mm.prediction import Predictor
 from xcit_mm.weights import StrictLoadHook
@@ -73,6 +74,24 @@ def test_predictions_and_tests_of_other_classes_are_refused(models, tmp_path):
     test = SimpleNamespace(cfg=Config.fromfile(models["seg"][0]), model=None, **loops)
     with pytest.raises(ValueError, match=f"the checkpoint {refusal}"):
         StrictLoadHook().after_load_checkpoint(test, torch.load(checkpoint))
+
+
+class Loop(BaseLoop):
+    """A test on data of some classes."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        data = SimpleNamespace(metainfo=dict(classes=classes))
+        self.dataloader = SimpleNamespace(dataset=data)
+
+    def run(self) -> None: ...
+
+
+def test_the_folders_of_a_classifier_are_compared_in_tests_too():
+    loops = dict(_train_loop=None, _val_loop=None, _test_loop=Loop(("dog", "cat")))
+    test = SimpleNamespace(cfg=Config(dict(default_scope="mmpretrain")), model=None, **loops)
+    checkpoint = dict(state_dict={}, meta=dict(dataset_meta=dict(classes=("cat", "dog"))))
+    with pytest.raises(ValueError, match="in another order: 0 is cat, not dog"):
+        StrictLoadHook().after_load_checkpoint(test, checkpoint)
 
 
 def test_names_in_a_file_are_those_of_the_config(models, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 one on the Hub.
 """
 
+import os
 import shutil
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def test_what_a_name_stands_for_is_reported(capsys):
     config, checkpoint = find_model(NAME)
     assert capsys.readouterr().err == f"{NAME}: {config} with {checkpoint}\n"
     assert find_model(NAME, "my.pth") == (config, "my.pth")
+    assert find_model(NAME, "~/my.pth") == (config, os.path.expanduser("~/my.pth"))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,7 @@ def test_what_a_name_stands_for_is_reported(capsys):
     [
         ("maskrcnn_xcit_smal_12_p16", "try maskrcnn_xcit_small_12_p16"),
         ("xyz", "`xcit-mm weights list`"),
+        ("", "the name of a model is empty"),
         ("config.py", "checkpoint: config.py has no checkpoint: give one"),
     ],
 )

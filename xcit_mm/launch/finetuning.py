@@ -165,14 +165,15 @@ def finetune(
             model_classes=configured_classes(cfg) or (),
         )
         use_data = partial(_use_raster, cfg, data, cut)
-    work = Path(work_dir or (cfg_options or {}).get("work_dir") or f"work_dirs/{path.stem}")
+    chosen = work_dir or (cfg_options or {}).get("work_dir")
+    work = Path(chosen or f"work_dirs/{path.stem}")
     with lock_folder(work):
         check_is_new(work)
         with restored_on_error(written):
             dataset, values = use_data(boxes)
             if whole:
                 adapt_to_whole(values)
-            values["work_dir"] = str(work)  # where the run resumes
+            values["work_dir"] = chosen and str(chosen)  # where the run resumes
             write_config(path, cfg, dataset, folder, values)
             say(f"{path.stem}: {dataset.describe()}")
             run_cfg = read_run(path, work, cfg_options)

@@ -53,7 +53,6 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):
         raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
     cfg.load_from = checkpoint or cfg.get("load_from")
-    cfg.model = model_config(cfg)
     return cfg
 
 
@@ -71,7 +70,7 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
         KeyError: If a data set in the config has no pipeline, because it is a wrapper.
         ValueError: If the model cannot be fine-tuned on the labels.
     """
-    model = cfg.model.to_dict()
+    model = model_config(cfg).to_dict()
     loaders = (cfg.train_dataloader, cfg.test_dataloader)
     training, test = (loader.dataset.to_dict()["pipeline"] for loader in loaders)
     metric = None
