@@ -2,8 +2,9 @@
 
     python benchmarks/large_steps.py --archs n12 s12 --patch-sizes 16 8 --sizes 1024 --out name
 
-`with_cp` of the backbone is False, True or 'bands'. In the mode 'windows' of Semantic FPN it is
-'bands', and the loss is computed by windows. Semantic FPN has the neck and head of the recipe for
+`with_cp` of the backbone is False, True or 'bands'. In the modes 'windows-384' and
+'windows-768' of Semantic FPN it is 'bands', and the loss is computed by windows of so many pixels.
+Semantic FPN has the neck and head of the recipe for
 ADE20k, with channels of the backbone's width and 150 classes, and sees the image at its own size.
 Each step is forward and backward in float32, after one of 64x64 pixels, on one thread, in a process
 of its own. `cpu_seconds` are of the step alone, and `memory_gb` is its peak above the process at
@@ -28,7 +29,8 @@ from torch import Tensor, nn
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "configs" / "semantic_fpn" / "fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py"
-MODES = {"False": False, "True": True, "bands": "bands", "windows": "bands"}
+MODES = {"False": False, "True": True, "bands": "bands"}
+MODES |= {"windows-384": "bands", "windows-768": "bands"}
 KEYS = ("model", "arch", "patch_size", "size", "with_cp")
 COSTS = ("cpu_seconds", "memory_gb", *ORIGIN)
 
@@ -53,8 +55,9 @@ def build(case: dict[str, Any]) -> Any:
         config.model.backbone.update(backbone, init_cfg=None)
         config.model.neck.update(in_channels=[width] * 4, out_channels=width)
         config.model.decode_head.update(in_channels=[width] * 4, norm_cfg=dict(type="BN"))
-        if case["with_cp"] == "windows":
-            config.model.type = "xcit_mm.WholeImageEncoderDecoder"
+        if case["with_cp"].startswith("windows"):
+            window = int(case["with_cp"].partition("-")[2])
+            config.model.update(type="xcit_mm.WholeImageEncoderDecoder", window=window)
         model = MODELS.build(config.model)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -130,8 +133,8 @@ def main() -> None:
     if args.case:
         print(json.dumps(measure(args.case)))
         return
-    if "windows" in args.modes and args.models != ["semantic_fpn"]:
-        parser.error("the mode windows is for --models semantic_fpn")
+    if "windows" in "".join(args.modes) and args.models != ["semantic_fpn"]:
+        parser.error("windows are for --models semantic_fpn")
     cases = itertools.product(args.models, args.archs, args.patch_sizes, args.sizes, args.modes)
     for values in cases:
         case = dict(zip(KEYS, values, strict=True))

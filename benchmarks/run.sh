@@ -53,7 +53,7 @@ measure_on_cpu() {
     done
     measure 12-large-steps large_steps --archs n12 s12 --patch-sizes 16 8 --sizes 1024 2048 4096 --memory 12
     measure 12-large-steps large_steps --models semantic_fpn --archs n12 s12 --sizes 1024 2048 --memory 12
-    measure 12-large-steps large_steps --models semantic_fpn --archs n12 s12 --sizes 2048 4096 --modes windows --memory 12
+    measure 12-large-steps large_steps --models semantic_fpn --archs n12 s12 --sizes 2048 4096 --modes windows-384 windows-768 --memory 12
     measure 13-processes processes --processes 1 2 --sizes 4096 --repeats 3
     measure 14-whole-training whole_training
     measure 15-busy busy

@@ -48,7 +48,7 @@ MODES = {"whole": "whole", "tiles": "in tiles of 512", "memory": "the model in m
 """Titles of the models and modes of benchmarks/commands.py."""
 STEPS = {"trunk": "trunk", "semantic_fpn": "Semantic FPN"}
 RECOMPUTATIONS = {"False": "`with_cp=False`", "True": "`True`", "bands": '`"bands"`'}
-RECOMPUTATIONS["windows"] = "and loss by windows"
+RECOMPUTATIONS |= {"windows-384": "and loss by windows", "windows-768": "with `window=768`"}
 """Titles of the models and modes of benchmarks/large_steps.py."""
 ORIGIN = ("date", "commit", "processor")
 """Columns of every csv file, as in benchmarks/csv_rows.py."""
