@@ -2,10 +2,11 @@
 
     python benchmarks/large_steps.py --archs n12 s12 --patch-sizes 16 8 --sizes 1024 --out name
 
-`with_cp` of the backbone is False, True or 'bands'. In the modes 'windows-384' and
-'windows-768' of Semantic FPN it is 'bands', and the loss is computed by windows of so many pixels.
-Semantic FPN has the neck and head of the recipe for
-ADE20k, with channels of the backbone's width and 150 classes, and sees the image at its own size.
+`with_cp` of the backbone is False, True or 'bands'. In the modes 'windows-384' and 'windows-768' of
+Semantic FPN it is 'bands', and the loss is computed by windows of so many pixels. Semantic FPN has
+the neck and head of the recipe for ADE20k, with channels of the backbone's width and 150 classes,
+and sees the image at its own size.
+
 Each step is forward and backward in float32, after one of 64x64 pixels, on one thread, in a process
 of its own. `cpu_seconds` are of the step alone, and `memory_gb` is its peak above the process at
 rest, which holds model, image, labels and gradients. A step that needs more than `--memory` has

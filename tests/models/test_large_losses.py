@@ -292,7 +292,7 @@ def test_pools_coarser_maps_and_other_backbones_are_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "model, mode, most", [("trunk", "bands", 0.37), ("semantic_fpn", "windows", 0.7)]
+    "model, mode, most", [("trunk", "bands", 0.37), ("semantic_fpn", "windows-384", 0.7)]
 )
 def test_a_step_of_n12_at_4096_pixels_takes_little_memory(model, mode, most, tmp_path):
     """In GB above the resting process, of Semantic FPN with 150 classes."""
