@@ -81,6 +81,8 @@ def run_rank(rank: int, count: int, side: int, folder: Path) -> None:
     predictor = build()
     predict(predictor, 256, folder, group)  # initialises libraries
     seconds = predict(predictor, side, folder, group)
+    if group is not None:
+        dist.destroy_process_group()
     if rank == 0:
         (folder / "seconds").write_text(" ".join(map(str, seconds)))
 

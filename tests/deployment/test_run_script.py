@@ -1,5 +1,6 @@
 """run.py alone predicts files, each by itself, without torch and OpenMMLab."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -44,14 +45,17 @@ def test_a_copy_prints_predictions_and_names_the_photo_that_fails(
     fixture, request, script, tmp_path
 ):
     model = request.getfixturevalue(fixture)
-    ended = script(model, "broken.png", "photo.png", "--min-score", "0.25")
+    latin = os.fsdecode(b"caf\xe9.png")  # whose name is not UTF-8
+    shutil.copyfile(tmp_path / "photo.png", tmp_path / latin)
+    ended = script(model, "broken.png", "photo.png", latin, "--min-score", "0.25")
     assert ended.returncode == 3
     (error,) = ended.stderr.splitlines()
-    assert error == "broken.png: broken.png is missing, broken or not an image"
+    assert error == "broken.png: the file is broken or not an image"
     local = run.Model(model)
     prediction = local(run.read_image(tmp_path / "photo.png"), min_score=0.25)
-    lines = [f"photo.png {line}" for line in run.describe(prediction, local.classes)]
-    assert ended.stdout.splitlines() == lines
+    lines = list(run.describe(prediction, local.classes))
+    names = ("photo.png", "caf\\udce9.png")
+    assert ended.stdout.splitlines() == [f"{name} {line}" for name in names for line in lines]
     assert len(lines) > 1
     assert script(model, "photo.png").returncode == 0
 

@@ -100,10 +100,14 @@ def test_masks_that_do_not_fit_are_refused(masks):
         model(image(64, 64).float())
 
 
-def test_masks_are_refused_with_gradients_and_by_other_networks():
-    model = build()
+@pytest.mark.parametrize("with_cp", [False, True, "bands"])
+def test_masks_are_refused_with_gradients(with_cp):
+    model = Trunk(TRUNK, out_indices=(3,), norm_cfg=BN, norm_eval=True, with_cp=with_cp)
     with model.valid(torch.zeros(1, 64, 64)), pytest.raises(RuntimeError, match="no_grad"):
         model(image(64, 64).float())
+
+
+def test_masks_are_refused_by_other_networks():
     classifier = XCiTClassifier(TRUNK, num_classes=2, norm_cfg=BN)
     with pytest.raises(ValueError, match="XCiTClassifier sees all pixels"), classifier.valid([]):
         pass

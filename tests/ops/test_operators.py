@@ -205,10 +205,11 @@ class TestGPUOperators:
         grads = [torch.autograd.grad(scalar, logits) for scalar in (loss, expected)]
         torch.testing.assert_close(*grads)
 
-    def test_sigmoid_focal_loss_of_certain_logits_is_finite(self):
+    @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+    def test_sigmoid_focal_loss_of_certain_logits_is_finite(self, gamma):
         logits = torch.tensor([[100.0, -100.0], [-100.0, 100.0]], requires_grad=True)
         labels = torch.zeros(2).long()
-        mmcv.ops.sigmoid_focal_loss(logits, labels, 2.0, 0.25, None, "sum").backward()
+        mmcv.ops.sigmoid_focal_loss(logits, labels, gamma, 0.25, None, "sum").backward()
         assert logits.grad.isfinite().all()
 
     def test_deformable_attention(self):

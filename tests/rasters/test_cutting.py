@@ -11,6 +11,7 @@ from helpers.raster_files import UTM, noise, save, write_shapes
 from pycocotools import mask as rle
 
 from xcit_mm.prediction.seams import outline
+from xcit_mm.rasters.polygons import area_in_pixels, covers
 
 DISC = shapely.Point(20, 100).buffer(9)
 BOXES = [shapely.box(x, 20, x + 40, 60) for x in (20, 125, 145, 220)]
@@ -154,6 +155,22 @@ def test_classes_that_differ_by_case_or_spaces_are_one_line(raster, tmp_path, ca
     lines = capsys.readouterr().err
     assert "labels.gpkg: 3 classes are all 'circle' without case and spaces" in lines
     assert "labels.gpkg: 2 classes are all 'square' without case and spaces" in lines
+
+
+def test_an_object_that_touches_the_edge_of_a_tile_above_is_not_there(tmp_path):
+    """As in labels that follow the pixels: the shared edge is a line, and no part of the object."""
+    raster = save(tmp_path / "a.tif", noise(3, 32, 64), **UTM)
+    parts = [shapely.box(20, 2, 32, 14), shapely.box(20, 14, 24, 31), shapely.box(20, 16, 60, 31)]
+    labels = write_labels(tmp_path, shapely.union_all(parts))
+    folder, _ = cut(raster, labels, tile=32)
+    objects = {column: annotation for _, column, annotation in read_objects(folder)}
+    assert objects[32]["bbox"] == [0, 16, 28, 15]
+    assert rle.decode(objects[32]["segmentation"]).sum() == 28 * 15
+    area = shapely.MultiPolygon([shapely.box(20, 2, 30, 12), shapely.box(-9, 0, 0, 30)])
+    area = write_shapes(tmp_path / "area.gpkg", [area])
+    with rasterio.open(raster) as file:
+        covered = covers(area_in_pixels(area, file), slice(0, 32), slice(0, 64))
+    assert covered.sum() == 100
 
 
 def test_labels_count_by_their_part_in_the_area(tmp_path):

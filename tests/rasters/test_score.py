@@ -152,6 +152,14 @@ def test_labels_without_classes_are_one_line(columns, message, result, draw):
     assert result.read_bytes() == before
 
 
+def test_a_class_with_the_name_of_the_last_row_is_one_line(tmp_path, draw):
+    out = write_objects(tmp_path / "o.gpkg", (), [], [])
+    before = out.read_bytes()
+    with pytest.raises(ValueError, match="has a class 'all', as the last row of the scores"):
+        score_raster(out, draw(0, 20), class_name="all")
+    assert out.read_bytes() == before
+
+
 def test_a_result_without_objects_misses_all(tmp_path, draw):
     out = write_objects(tmp_path / "o.gpkg", (), [], [])
     scores = score_raster(out, draw(0, 20), class_name="oak").loc["all"]

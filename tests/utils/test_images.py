@@ -114,6 +114,12 @@ def test_an_image_is_read_as_it_looks(name, tmp_path):
     assert (header.height, header.width) == PIXELS.shape[:2]
 
 
+def test_a_header_is_read_up_to_the_size_that_opencv_reads(tmp_path):
+    Image.new("1", (14000, 14000)).save(tmp_path / "large.png")
+    (header,) = read_headers([tmp_path / "large.png"])
+    assert header.width == 14000
+
+
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_an_unreadable_image_has_a_reason(name, tmp_path):
     content, message = UNREADABLE[name]

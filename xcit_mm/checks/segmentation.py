@@ -56,8 +56,8 @@ def _find_labels(dataset: ConfiguredData, paths: list[str]) -> _MapsOfLabels:
 
 def _read_values(file: BinaryIO) -> list[int]:
     """Return the values that the pixels of a map have."""
-    values = np.asarray(Image.open(file)).astype(int)  # mmseg drops what follows the point
-    return np.unique(values).tolist()
+    values = np.unique(np.asarray(Image.open(file)))
+    return values.astype(int).tolist()  # of floats, mmseg drops what follows the point
 
 
 def _trained_label(value: int, built: Any) -> int:

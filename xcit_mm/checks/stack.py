@@ -56,7 +56,7 @@ def describe_distributions() -> str:
 def describe_version(name: str) -> str:
     """Return the version of a module, or raise ImportError if it is too old.
 
-    mmdet and mmseg raise an ImportError themselves if they do not fit the installed mmcv.
+    mmdet and mmseg raise an AssertionError themselves if they do not fit the installed mmcv.
     """
     if name in OPTIONAL and importlib.util.find_spec(name) is None:
         return f"{name} is not installed"

@@ -1,6 +1,7 @@
 """Facts from the headers of image files, which are read without decoding the images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -48,12 +49,24 @@ def read_all(read: Callable[[BinaryIO], _Fact], paths: Sequence[str | Path]) -> 
         except Exception as error:  # every decoder has its own exceptions
             raise ValueError(f"{path} cannot be read: {reason(error)}") from None
 
-    with ThreadPool(4) as pool:  # threads wait for the disk
+    with ThreadPool(4) as pool, _large_images():  # threads wait for the disk
         facts = pool.imap(read_file, paths, chunksize=64)
         return list(progress_bar(len(paths), "file", iterable=facts, delay=2))
 
 
+@contextmanager
+def _large_images() -> Iterator[None]:
+    """Let Pillow open images up to the size that OpenCV reads."""
+    former = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = 2**30
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = former
+
+
 def _read_header(file: BinaryIO) -> Header:
+    """Read what Pillow says of a file. It shows 16 bits of PPM and JPEG 2000 as 8."""
     dropped = find_dropped(file)
     file.seek(0)
     image = Image.open(file)

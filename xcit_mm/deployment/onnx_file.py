@@ -104,7 +104,11 @@ def _write_onnx(module: Any, path: Path, channels: int, facts: dict[str, Any]) -
 
 
 def _name_nodes(graph: Any) -> None:
-    """Name each node by its module and operator, such as `model.neck.fpn_convs.0.conv/Conv`."""
+    """Name each node by its module and operator, such as `model.neck.fpn_convs.0.conv/Conv`.
+
+    Nodes of the outermost module are named by their operator alone, such as `/Concat_2`. All other
+    metadata are removed.
+    """
     counts = Counter[str]()
     for node in graph:
         scopes = literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "['']"))

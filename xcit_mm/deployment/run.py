@@ -22,9 +22,11 @@ Size = tuple[int, ...]  # height and width of an image
 
 def read_image(path: str | Path) -> np.ndarray:
     """Read a photo as OpenCV does: (H, W, 3), BGR, uint8, upright by its EXIF orientation."""
-    image = cv2.imread(str(path))
+    # Not by imread, which some names of files crash.
+    encoded = np.fromfile(path, np.uint8)
+    image = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if encoded.size else None
     if image is None:
-        raise ValueError(f"{path} is missing, broken or not an image")
+        raise ValueError("the file is broken or not an image")
     return image
 
 
@@ -206,6 +208,9 @@ def main() -> int:
     parser.add_argument("--provider", default="CPUExecutionProvider", choices=providers)
     args = parser.parse_args()
     model = Model(args.model, providers=[args.provider])
+    streams: Any = (sys.stdout, sys.stderr)
+    for stream in streams:
+        stream.reconfigure(errors="backslashreplace")  # for names that are not UTF-8
     code = 0
     for path in args.photos:
         try:

@@ -131,10 +131,11 @@ def _load_objects(pipelines: list[Any], has_masks: bool) -> None:
 
 
 def _pad_to_cells(model: dict[str, Any]) -> None:
-    """Let a segmentor pad images to whole cells of its coarsest feature map.
+    """Let a segmentor pad test images to whole cells of its coarsest feature map.
 
     For other sizes, mmseg shifts the map against the image. Its preprocessor takes either a size
-    or a divisor.
+    or a divisor, so a size is removed. A MaskFormerHead must not pad. In the training, padded
+    labels are ignored.
     """
     preprocessor = model.setdefault("data_preprocessor", dict(type="SegDataPreProcessor"))
     preprocessor["seg_pad_val"] = IGNORED

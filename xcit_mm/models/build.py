@@ -84,8 +84,12 @@ def load_model(cfg: Config, checkpoint: str | Path) -> nn.Module:
 
     It is on the CPU.
 
+    Args:
+        checkpoint: As in `load_checkpoint`.
+
     Raises:
-        FileNotFoundError: If the checkpoint does not exist.
+        FileNotFoundError, ConnectionError: If the checkpoint does not exist or cannot be
+            downloaded.
         ValueError: If the model cannot be built, the checkpoint does not have all of its weights,
             or it was trained on other classes than the config's test data have.
     """

@@ -105,8 +105,8 @@ class XCiTClassifier(Trunk):
             backbone.
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the model or raises.
             With `strict_heads=False` the head stays as it is where the file's head is another.
-        **kwargs: Arguments of `XCiT` except `out_indices` and `strides`. `frozen_stages` and
-            `drop_path_rate` apply to stem and blocks only.
+        **kwargs: Arguments of `XCiT` except `out_indices`, `strides` and `with_cp='bands'`.
+            `frozen_stages` and `drop_path_rate` apply to stem and blocks only.
 
     Raises:
         TypeError: If an argument is unknown.

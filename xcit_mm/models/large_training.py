@@ -50,8 +50,8 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
     """Compute the maps of `Trunk.forward` so that their gradients take little memory.
 
     Maps and gradients are those of the trunk in memory, to rounding, and drop path draws the same
-    numbers. Images, maps and their gradients are in memory as a whole, and two or three times the
-    tokens.
+    numbers. Images, maps and their gradients are in memory as a whole, and so are the tokens, two
+    or three times.
 
     Args:
         images: (B, in_channels, H, W).
@@ -60,9 +60,11 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
         ValueError: If the trunk has changed layers, dropout, BatchNorm in training mode, or weights
             in half precision, in parts or with hooks.
         TypeError: If the images have another type than the weights.
-        RuntimeError: If the call is compiled or traced, or a checkpoint around it repeats it.
+        RuntimeError: If the call is compiled or traced, a checkpoint around it repeats it, or
+            pixels are left out by `valid`.
         OSError: If the disk is too small for the temporary files.
     """
+    trunk.valid_cells(images, 1)  # which raises for masks
     check_training(trunk)
     try:
         x = embed(trunk, images)
@@ -177,7 +179,10 @@ def run_block(block: Any, x: Tensor) -> Tensor:
 
 
 def moments_of(norm: nn.Module, x: Tensor) -> Moments:
-    """Compute the moments of normalised tokens (B, h, w, C) in float64."""
+    """Compute the moments of norm(x) for tokens x, (B, h, w, C).
+
+    Bands are summed in the type of the tokens, and added up in float64.
+    """
     height, width = x.shape[1:3]
     bands = split(x, height, width)
     # Products of differences to a value near the mean lose no digits.

@@ -27,6 +27,7 @@ def create_model(name: str, **options: Any) -> Any:
     Raises:
         ModuleNotFoundError: If timm is not installed.
         ValueError: If timm has no plain vision transformer of this name.
+        RuntimeError: If timm has no weights of this name, behind the point.
     """
     try:
         import timm

@@ -16,7 +16,8 @@ def _make_deform_conv(output: Tensor, options: dict[str, int]) -> Callable[..., 
     """Return torchvision's deformable convolution with the options of a call of mmcv's.
 
     The returned function takes input, offset, weight and, if modulated, mask and bias, on all
-    devices. Its result has the height and width of `output`.
+    devices, in all types that torchvision takes: not in bfloat16 on a CPU. Its result has the
+    height and width of `output`.
 
     Raises:
         NotImplementedError: If torchvision cannot be imported.

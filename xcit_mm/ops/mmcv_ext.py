@@ -151,8 +151,9 @@ def _focal_loss(logits: Tensor, labels: Tensor, gamma: float, alpha: float) -> T
     is_class = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
     logit_of_truth = torch.where(is_class, logits, -logits)
     weight = torch.where(is_class, alpha, 1 - alpha)
-    error = logit_of_truth.neg().sigmoid()  # 1 - p_t of the paper
-    return -weight * error.pow(gamma) * F.logsigmoid(logit_of_truth)
+    # The power of 1 - p_t of the paper, whose gradient stays finite where 1 - p_t is 0.
+    focus = (gamma * F.logsigmoid(-logit_of_truth)).exp()
+    return -weight * focus * F.logsigmoid(logit_of_truth)
 
 
 def sigmoid_focal_loss_forward(

@@ -91,7 +91,14 @@ class SeenWhole(Seen):
 
     @contextmanager
     def _folder_of_taps(self) -> Iterator[Path | None]:
-        """Yield the folder of the taps, or None if they fit into memory."""
+        """Yield the folder of the taps, or None if they fit into memory.
+
+        A folder that was given is locked against other processes, holds what a later run resumes,
+        and is removed at the end unless the block raises.
+
+        Raises:
+            ArgumentError: If several processes have no folder.
+        """
         backbone = self.predictor.model.backbone
         size = self.source.height, self.source.width
         tokens = math.prod(_padded(side) // backbone.patch_size for side in size)

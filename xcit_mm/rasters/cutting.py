@@ -14,7 +14,7 @@ from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError, preview
 from ..utils.output import progress_bar, say
 from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels, note_similar
-from .polygons import Polygons, area_in_pixels, box_of, in_pixels, to_map
+from .polygons import Polygons, area_in_pixels, box_of, in_pixels, repair, to_map
 from .raster import Raster
 from .settings import READING, SCALING
 from .tiles import Tile, write_images, write_maps, write_objects
@@ -185,8 +185,9 @@ def _divide(area: Any, labels: Labels) -> dict[str, Any]:
     border = round(np.quantile(centres[:, axis], 0.8))
     limits = (border, max_y) if axis == 0 else (max_x, border)
     trained = shapely.box(min_x, min_y, *limits)
-    parts = {"train": area.intersection(trained), "val": area.difference(trained)}
-    return {split: part for split, part in parts.items() if part.area > 0}
+    parts = repair([area.intersection(trained), area.difference(trained)])
+    splits = zip(("train", "val"), parts, strict=True)
+    return {split: part for split, part in splits if part.area > 0}
 
 
 def _cut_into_tiles(area: Any, side: int | None, overlap: int) -> list[Tile]:
@@ -199,7 +200,8 @@ def _cut_into_tiles(area: Any, side: int | None, overlap: int) -> list[Tile]:
         spans.append([slice(first + tile.start, first + tile.stop) for tile in axis])
     tiles = []
     for columns, rows in product(*spans):
-        tiles.append(Tile(rows, columns, area.intersection(box_of(rows, columns))))
+        (part,) = repair([area.intersection(box_of(rows, columns))])
+        tiles.append(Tile(rows, columns, part))
     return [tile for tile in tiles if tile.area.area > 0]
 
 

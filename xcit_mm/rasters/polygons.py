@@ -14,6 +14,7 @@ from ..utils.output import say
 if TYPE_CHECKING:
     import geopandas
 
+_COLLECTION = 7  # of shapely's numbers of types, one that has also lines or points
 Span = slice | Window
 """Pixels along one axis."""
 Polygons: TypeAlias = Union[str, Path, "geopandas.GeoDataFrame"]
@@ -74,9 +75,16 @@ def name_of(source: Polygons) -> str:
 
 
 def repair(shapes: Any) -> np.ndarray:
-    """Return shapes as plane polygons that do not cross themselves."""
+    """Return shapes as plane polygons that do not cross themselves.
+
+    Points and lines are left out, such as those where two shapes share only a border.
+    """
     plane = shapely.force_2d(np.array(shapes, object))
-    return shapely.make_valid(plane, method="structure", keep_collapsed=False)
+    valid = shapely.make_valid(plane, method="structure", keep_collapsed=False)
+    for number in np.flatnonzero(shapely.get_type_id(valid) == _COLLECTION):
+        parts = shapely.get_parts(valid[number])
+        valid[number] = shapely.union_all(parts[shapely.get_dimensions(parts) == 2])
+    return valid
 
 
 def in_pixels(shapes: Any, raster: Any) -> np.ndarray:
@@ -105,7 +113,7 @@ def area_in_pixels(aoi: Polygons | None, raster: Any) -> Any:
     if aoi is None:
         return whole
     polygons = read_polygons(aoi, raster.crs)
-    area = shapely.union_all(in_pixels(polygons.geometry, raster)).intersection(whole)
+    (area,) = repair([shapely.union_all(in_pixels(polygons.geometry, raster)).intersection(whole)])
     if area.area < 1:
         fix = "compare both in a GIS, and cut what is much larger than the raster"
         raise ArgumentError("aoi", f"{name_of(aoi)} covers no pixel of the raster: {fix}")

@@ -285,7 +285,11 @@ class Raster:
         return image.copy(), valid
 
     def _read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
-        """Read stored values (n, h, w), and which pixels have data (h, w)."""
+        """Read stored values (n, h, w), and which pixels have data (h, w).
+
+        Beyond the raster, values are 0. GDAL's mask counts the nodata of all bands of the file, and
+        `nodata` that of the chosen bands.
+        """
         from rasterio.enums import Resampling
         from rasterio.windows import Window
 
@@ -294,10 +298,10 @@ class Raster:
         valid = np.zeros(size, bool)
         height = min(rows.stop, self.height) - rows.start
         width = min(columns.stop, self.width) - columns.start
-        y, x = np.divide(self._file.shape, (self.height, self.width))
-        bottom = min(rows.stop * y, self._file.height)
-        right = min(columns.stop * x, self._file.width)
-        window = Window.from_slices((rows.start * y, bottom), (columns.start * x, right))
+        down, across = np.divide(self._file.shape, (self.height, self.width))  # to the file's
+        bottom = min(rows.stop * down, self._file.height)
+        right = min(columns.stop * across, self._file.width)
+        window = Window.from_slices((rows.start * down, bottom), (columns.start * across, right))
         valid[:height, :width] = self._file.dataset_mask(window=window, out_shape=(height, width))
         if not valid.any():
             return pixels, valid

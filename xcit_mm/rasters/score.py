@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
         if unknown:
             ignored = f"labels of {preview(unknown)} do not count"
             say(f"{source.name}: {ignored}: the map has no such class")
+        _check_row_name("mean", names, source)
         labels = Labels(polygons, file, names)
         counts, total = _count_pixels(file, labels, area_in_pixels(aoi, file))
     both = np.diag(counts)
@@ -97,6 +99,13 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
     counted = f"{pixels.sum():,} of {total:,} pixels in the area count"
     say(f"{out}: {counted}; they have a label and data")
     return scores.astype(dict(pixels=int))
+
+
+def _check_row_name(name: str, classes: Collection[str], source: LabelFile) -> None:
+    """Raise ArgumentError if a class has the name of the row of all classes."""
+    if name in set(classes):
+        problem = f"{source.name} has a class {name!r}, as the last row of the scores"
+        raise ArgumentError("labels", f"{problem}: give it another name")
 
 
 def _count_pixels(file: Any, labels: Labels, area: Any) -> tuple[np.ndarray, int]:
@@ -145,6 +154,7 @@ def _score_objects(
     if labels.empty:
         problem = f"none of {len(drawn)} labels has a class, and its centre in the area"
         raise ArgumentError("labels", f"{source.name}: {problem}: compare both in a GIS")
+    _check_row_name("all", [*labels["class"], *objects["class"]], source)
     scores = _score_matches(out, objects, labels, _match(objects, labels))
     counts = f"{len(objects)} of {len(table)} objects and {len(labels)} of {len(drawn)} labels"
     say(f"{out}: {counts} count; they lie in the area and have a class")

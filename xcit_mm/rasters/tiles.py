@@ -74,7 +74,11 @@ def _write_png(path: Path, image: np.ndarray) -> None:
 def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> CocoFile:
     """Write a COCO json with the objects in the images of a split, and return its content.
 
-    An object is a crowd if a tile shows too little of it. Without a class, it is one in each.
+    An object is a crowd if a tile shows too little of it. A polygon without a class is a crowd of
+    every class. Images are square.
+
+    Raises:
+        ArgumentError: If no image shows a third of a label.
     """
     coco_images: list[CocoImage] = []
     annotations: list[Annotation] = []

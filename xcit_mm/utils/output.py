@@ -31,7 +31,7 @@ def say(line: str) -> None:
 
 
 def log_line(line: str) -> None:
-    """Write a line into the log of a run, which shows it on stderr.
+    """Write a line into the log of a run, which shows it on the screen, as `say` would.
 
     Outside a run, the line goes to stderr directly.
     """
@@ -39,7 +39,7 @@ def log_line(line: str) -> None:
     if logger.instance_name == "mmengine":  # outside of a run
         say(line)
     else:
-        logger.info(line, extra=dict(on_screen=True))
+        logger.info(line, extra=dict(on_screen=True) if _is_heard() else None)
 
 
 def without_shared_prefix(names: Collection[str]) -> list[str]:

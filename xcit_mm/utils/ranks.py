@@ -1,5 +1,6 @@
 """Which process of a run this one is, and what processes hand to each other."""
 
+import atexit
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -46,7 +47,14 @@ def all_ranks() -> Any | None:
         return None
     if not dist.is_initialized():
         dist.init_process_group("gloo", timeout=timedelta(days=100))
+        atexit.register(_leave_group)
     return dist.group.WORLD
+
+
+def _leave_group() -> None:
+    """End gloo's threads, which otherwise may abort a process that exits."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def wait_for_ranks() -> None:

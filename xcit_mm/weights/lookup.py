@@ -179,6 +179,7 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
     Raises:
         FileNotFoundError: If there is no such file, or if a folder has no checkpoint or several.
         ConnectionError: If the file cannot be downloaded.
+        ModuleNotFoundError: If the client of the Hub is not installed.
         ValueError: If the name is unknown, or the file cannot be read.
     """
     found = lookup(name)

@@ -184,7 +184,12 @@ def without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dic
 
 
 def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return `state` if it has the expected names, shapes and types and is finite, or raise."""
+    """Return `state` if it fills a model.
+
+    Raises:
+        ValueError: If it has other names or shapes than the expected, integers in place of floating
+            point numbers or the other way round, or values that are not finite.
+    """
     missing = [key for key in expected if key not in state]
     if missing:
         raise ValueError(f"it has no {preview(missing)}")
