@@ -41,6 +41,10 @@ AUXILIARY = dict(
 """A head of stride 16."""
 
 
+NON_LOCAL = {name: value for name, value in AUXILIARY.items() if name != "num_convs"}
+NON_LOCAL |= dict(type="NLHead", reduction=2)
+
+
 def config(kind: str, window: int = 256, **head: Any) -> Config:
     """Return the config of a small Semantic FPN."""
     cfg = semantic_fpn(type=kind, backbone=dict(norm_eval=True, norm_cfg=dict(type="BN")))
@@ -264,6 +268,14 @@ def test_predictions_are_those_of_the_model_in_memory():
         (
             dict(auxiliary=AUXILIARY | dict(num_convs=3, dilation=6, in_index=3)),
             "FCNHead sees more than a window and 128 pixels around it: take FPNHead",
+        ),
+        (
+            dict(auxiliary=AUXILIARY | dict(num_convs=2, concat_input=True, in_index=3)),
+            "FCNHead sees more than a window",  # with the neck, and the resizing of logits
+        ),
+        (
+            dict(auxiliary=NON_LOCAL),
+            "NLHead sees more than a window",  # though its attention begins as zeros
         ),
         (dict(window=0), "WholeImageEncoderDecoder with window=0: give at least 128 pixels"),
     ],

@@ -86,7 +86,8 @@ def test_what_counts_is_labelled_in_the_area_by_a_class_of_the_map(out, draw, tm
 @pytest.mark.parametrize(
     ("labelled", "predicted", "message"),
     [
-        (["road"], ["road"], r"l\.gpkg: none of 72,000 pixels of the area is labelled"),
+        (["road"], ["road"], r"l\.gpkg: none of 1 labels is in the area of the map: compare"),
+        (["road"], NAMES, r"l\.gpkg: none of 1 labels is in the area of the map: compare"),
         (["Road", None], NAMES, r"no class in common: \[Road\] in .*l\.gpkg, \[background, "),
         ([None], NAMES, r"no class in common: \[\] in .*l\.gpkg, "),
         (["road"], [], r"no class in common: \[road\] in .*l\.gpkg, \[\] in .*map\.tif$"),

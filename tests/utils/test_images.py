@@ -18,6 +18,10 @@ BLOCKS = RNG.integers(0, 256, (6, 9, 3)).astype(np.uint8)
 PIXELS = cv2.resize(BLOCKS, (96, 64), interpolation=cv2.INTER_CUBIC)
 
 
+# An orientation that Pillow heeds and OpenCV does not.
+XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+
+
 def encoded(
     file_format: str, mode: str = "RGB", pixels: np.ndarray = PIXELS, **options: object
 ) -> bytes:
@@ -82,6 +86,7 @@ READABLE = {  # and the mean deviation of a pixel
     "cmyk.jpg": (encoded("JPEG", "CMYK", quality=95), 4),
     "turned.jpg": (turned("JPEG", quality=95), 4),
     "turned.tif": (turned("TIFF"), 0),
+    "xmp.jpg": (encoded("JPEG", xmp=XMP, quality=95), 4),
     "palette.png": (encoded("PNG", "P"), 16),
     "rgba.png": (encoded("PNG", "RGBA"), 0),
     "16bit.tif": (opencv(".tif", PIXELS.astype(np.uint16) * 257), 0),

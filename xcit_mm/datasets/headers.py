@@ -76,6 +76,7 @@ def _read_header(file: BinaryIO) -> Header:
         width, height = (tags.tag_v2[tag] for tag in _SIZE)
     # Pillow decodes a whole PNG to look for EXIF behind the pixels.
     has_exif = image.format != "PNG" or "exif" in image.info
+    image.info.pop("xmp", None)  # Pillow takes an orientation from there too, OpenCV does not
     exif = image.getexif() if has_exif else {}
     if exif.get(ExifTags.Base.Orientation) in (5, 6, 7, 8):  # on a side
         width, height = height, width

@@ -67,10 +67,11 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     else:
         recipe = "docs/recipes.md shows how to convert Pascal VOC, labelme and CreateML"
         raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {recipe}")
-    for split, name in ((train, "training"), (val, "validation")):
+    val_name = source.val or data
+    for split, name, path in ((train, "training", data), (val, "validation", val_name)):
         if split is not None and not split.annotations:
-            raise ValueError(f"{data}: no image for {name} has an object: see {PAGE}")
-    return dataset_of_objects(train, val, order, source.val)
+            raise ValueError(f"{path}: no image for {name} has an object: see {PAGE}")
+    return dataset_of_objects(train, val, order, val_name)
 
 
 def dataset_of_objects(
@@ -97,7 +98,8 @@ def dataset_of_objects(
             raise ValueError(f"{val_name} has no category {preview(missing)}")
         left_out = _number_classes(val, classes)
         if not val.annotations:
-            raise ValueError(f"{val_name} has no object of the classes {preview(classes)}")
+            problem = f"no image for validation has an object of the classes {preview(classes)}"
+            raise ValueError(f"{val_name}: {problem}")
     return Dataset(tuple(classes), train, val, left_out)
 
 

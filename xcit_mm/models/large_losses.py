@@ -205,6 +205,7 @@ def _cells_of(pixels: slice, origin: int, stride: int) -> tuple[slice, slice]:
     The second result is the place of the pixels in the enlarged cells.
 
     Args:
+        pixels: They start and stop at multiples of the stride.
         origin: The first pixel of the map.
         stride: The pixels along a cell.
     """

@@ -3,9 +3,11 @@
 mmengine imports this module when a config names its class, since it needs mmseg.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from mmseg.models import EncoderDecoder
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from mmseg.models.losses import CrossEntropyLoss
@@ -70,7 +72,8 @@ class WholeImageEncoderDecoder(EncoderDecoder):
         size = inputs.shape[2:]
         labels = [sample.gt_sem_seg.data.shape[1:] for sample in data_samples]
         if any(side % STRIDES[-1] for side in size) or {*labels} != {size}:
-            problem = f"images of {tuple(size)} and labels of {tuple(labels[0])} pixels"
+            other = next((label for label in labels if label != size), size)
+            problem = f"images of {tuple(size)} and labels of {tuple(other)} pixels"
             fix = "set data_preprocessor=dict(size=None, size_divisor=32)"
             raise ValueError(f"{problem}: {fix}")
         taps = Trunk.forward(self.backbone, inputs)
@@ -101,8 +104,11 @@ def check_locality(model: Any, head: Any) -> None:
         model: In eval mode.
         head: One of its heads.
     """
-    alone = replace_part(model, "decode_head", head)
+    alone = copy.deepcopy(replace_part(model, "decode_head", head))
     alone._modules.pop("auxiliary_head", None)
+    for weight in alone.parameters():
+        if not weight.any():  # as in branches that begin as zeros, and see the image later
+            weight.data = torch.linspace(-0.1, 0.1, weight.numel()).to(weight).view_as(weight)
     found = parts_that_see_windows(alone, CELL)
     # An image may end in the middle of a cell of 64 pixels, over which mmseg stretches the logits.
     found += parts_that_see_windows(alone, CELL + STRIDES[-1])

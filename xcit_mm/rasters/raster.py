@@ -83,6 +83,7 @@ class Raster:
             scaling = [[self._file.scales[n - 1], self._file.offsets[n - 1]] for n in self.bands]
             self.scaling = scaling if any(pair != [1, 0] for pair in scaling) else None
             if nodata is not None:
+                nodata = float(nodata)
                 self._check_nodata(nodata)
             elif MaskFlags.all_valid in self._file.mask_flag_enums[0]:
                 fix = "if it has a collar, give the collar's value as nodata"
@@ -142,7 +143,11 @@ class Raster:
         return chosen
 
     def _check_nodata(self, nodata: float) -> None:
-        """Print a line if no pixel in a sample has the value, and the file does not declare it."""
+        """Print a line if no pixel in a sample has the value, and the file does not declare it.
+
+        Raises:
+            ArgumentError: If the value is not finite.
+        """
         if not np.isfinite(nodata):
             raise ArgumentError(
                 "nodata", f"{nodata}: such pixels have no data anyway: leave it out"

@@ -88,7 +88,12 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
             say(f"{source.name}: {ignored}: the map has no such class")
         _check_row_name("mean", names, source)
         labels = Labels(polygons, file, names)
-        counts, total = _count_pixels(file, labels, area_in_pixels(aoi, file))
+        area = area_in_pixels(aoi, file)
+        if not shapely.relate_pattern(area, labels.objects, "T********").any():
+            # Else the background alone would count, with a score of 1.
+            problem = f"none of {len(polygons)} labels is in the area of the map"
+            raise ArgumentError("labels", f"{source.name}: {problem}: compare both in a GIS")
+        counts, total = _count_pixels(file, labels, area)
     both = np.diag(counts)
     pixels = pandas.Series(counts.sum(axis=1), names)
     if not pixels.any():

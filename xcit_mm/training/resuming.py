@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
+from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
@@ -78,7 +79,7 @@ class ResumableCheckpointHook(CheckpointHook):
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
-        parameters = dict(runner.model.named_parameters())
+        parameters = dict(_unwrapped(runner.model).named_parameters())
         for name, gradient in self._gradients.items():
             parameters[name].grad = gradient.to(parameters[name].device) * _loss_scale(runner)
 
@@ -98,9 +99,14 @@ class ResumableCheckpointHook(CheckpointHook):
             # A step of the optimizer drops the gradients: those that are there accumulate.
             checkpoint["pending_gradients"] = {
                 name: parameter.grad.cpu() / _loss_scale(runner)
-                for name, parameter in runner.model.named_parameters()
+                for name, parameter in _unwrapped(runner.model).named_parameters()
                 if parameter.grad is not None
             }
+
+
+def _unwrapped(model: Any) -> Any:
+    """Return a model without DDP, in which names have a prefix."""
+    return model.module if is_model_wrapper(model) else model
 
 
 def _loss_scale(runner: Runner) -> float:

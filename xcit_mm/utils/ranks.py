@@ -41,7 +41,8 @@ def all_ranks() -> Any | None:
     """Return torch.distributed's group of all processes of a run, or None for one process.
 
     One process may work for days while others wait. What they exchange is on the CPU, since it
-    comes from files, so gloo is the backend on GPUs too.
+    comes from files, so gloo is the backend on GPUs too. A group that the caller has initialised
+    is taken with its own backend and timeout.
     """
     if rank_and_size()[1] == 1:
         return None

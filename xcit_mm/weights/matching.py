@@ -169,7 +169,7 @@ def _match_heads(
             if key not in heads or heads[key].shape != tensor.shape
         )
         if others:
-            line = "these layers have other shapes, so they keep their initial values"
+            line = "the file has no layers of these shapes, so they keep their initial values"
             log_line(f"{line}: {', '.join(others)}")
         return check_coverage(without(expected, others), without(heads, others))
     try:

@@ -24,7 +24,8 @@ class StrictLoadHook(Hook):
 
     Args:
         strict_heads: False lets a training that starts from `load_from` have other classes. Layers
-            of the heads with other shapes keep their initial values, and a line lists them.
+            of the heads that the file does not have, or has in other shapes, keep their initial
+            values, and a line lists them.
         fill_stem: Whether `stem_for_bands` makes a stem for the model's `in_channels` when a
             training starts from a file for RGB.
         prefix: What precedes the model's names in the file of `load_from`, such as 'teacher.'.
