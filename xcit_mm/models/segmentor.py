@@ -108,7 +108,7 @@ def check_locality(model: Any, head: Any) -> None:
     alone._modules.pop("auxiliary_head", None)
     for weight in alone.parameters():
         if not weight.any():  # as in branches that begin as zeros, and see the image later
-            weight.data = torch.linspace(-0.1, 0.1, weight.numel()).to(weight).view_as(weight)
+            weight.data = torch.linspace(-1, 1, weight.numel()).to(weight).view_as(weight)
     found = parts_that_see_windows(alone, CELL)
     # An image may end in the middle of a cell of 64 pixels, over which mmseg stretches the logits.
     found += parts_that_see_windows(alone, CELL + STRIDES[-1])
