@@ -122,6 +122,8 @@ def measure(size: tuple[int, int], args: argparse.Namespace, slow: set[str]) -> 
     cases = {name: Case(name, size, args) for name in args.models if name not in slow}
     times: dict[str, list[float]] = {}
     for name, case in cases.items():
+        if args.compile:
+            case.run()  # minutes, in which it compiles
         first = case.time()  # which also initialises
         seconds = first * args.batch / 1e3
         if seconds > args.limit:
