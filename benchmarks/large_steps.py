@@ -30,8 +30,13 @@ from torch import Tensor, nn
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "configs" / "semantic_fpn" / "fpn_xcit-s12-p16_8xb2-80k_ade20k-512x512.py"
-MODES = {"False": False, "True": True, "bands": "bands"}
-MODES |= {"windows-384": "bands", "windows-768": "bands"}
+MODES = {
+    "False": False,
+    "True": True,
+    "bands": "bands",
+    "windows-384": "bands",
+    "windows-768": "bands",
+}
 KEYS = ("model", "arch", "patch_size", "size", "with_cp")
 COSTS = ("cpu_seconds", "memory_gb", *ORIGIN)
 
@@ -134,7 +139,8 @@ def main() -> None:
     if args.case:
         print(json.dumps(measure(args.case)))
         return
-    if "windows" in "".join(args.modes) and args.models != ["semantic_fpn"]:
+    has_windows = any(mode.startswith("windows") for mode in args.modes)
+    if has_windows and args.models != ["semantic_fpn"]:
         parser.error("windows are for --models semantic_fpn")
     cases = itertools.product(args.models, args.archs, args.patch_sizes, args.sizes, args.modes)
     for values in cases:

@@ -220,7 +220,7 @@ class TestWhatSeesWindows:
         assert not is_exact_whole(model)
 
     def test_pools_of_cells_beyond_the_padding_see_windows(self, capsys):
-        """In memory an image of 96 pixels has 2 such cells, in windows 1."""
+        """Images are padded to 32 pixels, and these cells have 64."""
         cfg = psp_net()
         cfg.model.neck.num_outs = 5
         cfg.model.decode_head.in_index = 4

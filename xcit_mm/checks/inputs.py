@@ -75,7 +75,8 @@ def check_sizes(cfg: Config, model: Any) -> Findings:
     for dataset in data_sets(cfg, "train"):
         crop = find_step(dataset.get("pipeline", []), "RandomCrop") or {}
         trained = np.maximum(size or 0, crop.get("crop_size", 0))
-        sizes.append(-(-trained // divisor) * divisor)  # of what is not cropped, nothing is known
+        padded = np.ceil(trained / divisor).astype(int) * divisor
+        sizes.append(padded)  # 0 for images that are not cropped, whose size is not known
     wrong = [size for size in sizes if np.mod(size, MIN_SIZE).any()]
     fix = "give crop_size and data_preprocessor.size multiples of 32"
     yield from listed("note", "D607", wrong, "sizes of crops misplace the map", fix)

@@ -137,7 +137,10 @@ def _pad_to_cells(model: dict[str, Any]) -> None:
     or a divisor, so a size is removed. A MaskFormerHead must not pad. In the training, padded
     labels are ignored.
     """
-    preprocessor = model.setdefault("data_preprocessor", dict(type="SegDataPreProcessor"))
+    if "data_preprocessor" not in model:
+        problem = "the model has no data_preprocessor"
+        raise ValueError(f"{problem}: give it mmseg's SegDataPreProcessor, with its mean and std")
+    preprocessor = model["data_preprocessor"]
     preprocessor["seg_pad_val"] = IGNORED
     if "MaskFormerHead" not in map(type_name, iter_parts(model["decode_head"])):
         divisor = (preprocessor.get("test_cfg") or {}).get("size_divisor") or 1

@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 
 from ..checks.doctor import check_training
 from ..training.termination import TerminationHook, restored_signal
-from ..utils.atomic import unfinished_path
+from ..utils.atomic import remove_unfinished
 from ..utils.compat import load_files_by
 from ..utils.config_parts import iter_parts, type_name
 from ..utils.errors import ArgumentError
@@ -73,8 +73,7 @@ def train(
         resume = cfg.get("load_from") or True
     with lock_folder(folder) if is_first() else nullcontext():
         if is_first():
-            for path in folder.glob(unfinished_path(Path("*")).name):  # which a kill has left
-                path.unlink()
+            remove_unfinished(folder)
         if not resume:
             check_is_new(folder)
         checkpoint = str(resume) if resume else None

@@ -11,7 +11,7 @@ import torch
 from mmseg.models import EncoderDecoder
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from mmseg.models.losses import CrossEntropyLoss
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import LAZY_MODELS
 from .large_heads import pooled_head, replace_part
@@ -21,7 +21,7 @@ from .windows import CELL
 from .xcit import STRIDES, Trunk, XCiT
 
 TOLERANCE = 1e-4
-"""Of trials of windows before a training, on a CPU: weights may grow where they begin as zeros."""
+"""Share of the largest value by which a part may differ in windows, before a training on a CPU."""
 _OTHERWISE = "take FPNHead, or train EncoderDecoder"
 
 
@@ -106,11 +106,10 @@ def check_locality(model: Any, head: Any) -> None:
         model: In eval mode.
         head: One of its heads.
     """
-    alone = copy.deepcopy(replace_part(model, "decode_head", head))
+    alone = replace_part(model, "decode_head", _without_zeros(head))
+    if model.with_neck:
+        alone = replace_part(alone, "neck", _without_zeros(model.neck))
     alone._modules.pop("auxiliary_head", None)
-    for weight in alone.parameters():
-        if not weight.any():  # as in branches that begin as zeros, and see the image later
-            weight.data = torch.linspace(-1, 1, weight.numel()).to(weight).view_as(weight)
     found = parts_that_see_windows(alone, CELL, TOLERANCE)
     # An image may end in the middle of a cell of 64 pixels, over which mmseg stretches the logits.
     found += parts_that_see_windows(alone, CELL + STRIDES[-1], TOLERANCE)
@@ -119,3 +118,16 @@ def check_locality(model: Any, head: Any) -> None:
     if found:
         problem = f"{found[0]} sees more than a window and {CELL} pixels around it"
         raise ValueError(f"{problem}: {_OTHERWISE}")
+
+
+def _without_zeros(part: nn.Module) -> nn.Module:
+    """Copy a part of a model, with other weights where they are all zeros.
+
+    A branch that begins as zeros does not show before the training what it sees.
+    """
+    changed = copy.deepcopy(part)
+    for weight in changed.parameters():
+        if not weight.any():
+            values = torch.linspace(-1, 1, weight.numel())
+            weight.data = values.to(weight).view_as(weight)
+    return changed

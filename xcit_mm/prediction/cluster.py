@@ -39,12 +39,14 @@ def predict_on_ray(
     ray: Any = import_module("ray")
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
-        has_gpus = "GPU" in ray.cluster_resources()
-        needs = dict(num_gpus=1) if has_gpus else dict(num_cpus=1 + run.workers)
-        most = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
-        if not has_gpus and run.workers >= most:  # Ray would wait for such a node for ever
-            problem = f"{run.workers} for each task, and no node has more than {most:.0f} CPUs"
-            raise ArgumentError("workers", f"{problem}: give less than that")
+        if "GPU" in ray.cluster_resources():
+            needs = dict(num_gpus=1)
+        else:
+            needs = dict(num_cpus=1 + run.workers)
+            most = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+            if run.workers >= most:  # Ray would wait for such a node for ever
+                problem = f"{run.workers} for each task, and no node has more than {most:.0f} CPUs"
+                raise ArgumentError("workers", f"{problem}: give less than that")
         predict = ray.remote(**needs)(predict_chunk)
         size = max(CHUNK, len(items) // 256)
         chunks = (items[start : start + size] for start in range(0, len(items), size))

@@ -14,7 +14,15 @@ from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError, preview
 from ..utils.output import progress_bar, say
 from .labels import BACKGROUND, NO_CLASS, LabelFile, Labels, note_similar
-from .polygons import Polygons, area_in_pixels, box_of, in_pixels, repair, to_map
+from .polygons import (
+    Polygons,
+    area_in_pixels,
+    box_of,
+    in_pixels,
+    share_pixels,
+    shared_part,
+    to_map,
+)
 from .raster import Raster
 from .settings import READING, SCALING
 from .tiles import Tile, write_images, write_maps, write_objects
@@ -134,9 +142,7 @@ def _read_labels(
             classes.
     """
     polygons = source.read(raster.crs)
-    # Those that share pixels with the area, and not only its border.
-    shapes = in_pixels(polygons.geometry, raster)
-    is_inside = shapely.relate_pattern(area, shapes, "T********")
+    is_inside = share_pixels(area, in_pixels(polygons.geometry, raster))
     classes = polygons["class"][is_inside]
     has_class = classes != NO_CLASS
     if not has_class.any():
@@ -147,8 +153,7 @@ def _read_labels(
     names = sorted({*classes[has_class]})
     note_similar({*names, *model_classes}, source.name)
     if any(len(name.splitlines()) != 1 for name in names):
-        problem = f"{source.name} has a class with a line break"
-        raise ArgumentError("labels", f"{problem}: {names}")
+        raise ArgumentError("labels", f"{source.name} has a class with a line break: {names}")
     if not is_detector:
         names = [BACKGROUND, *(name for name in names if name != BACKGROUND)]
         if not 1 < len(names) <= IGNORED:
@@ -185,9 +190,8 @@ def _divide(area: Any, labels: Labels) -> dict[str, Any]:
     border = round(np.quantile(centres[:, axis], 0.8))
     limits = (border, max_y) if axis == 0 else (max_x, border)
     trained = shapely.box(min_x, min_y, *limits)
-    parts = repair([area.intersection(trained), area.difference(trained)])
-    splits = zip(("train", "val"), parts, strict=True)
-    return {split: part for split, part in splits if part.area > 0}
+    parts = {"train": shared_part(area, trained), "val": area.difference(trained)}
+    return {split: part for split, part in parts.items() if part.area > 0}
 
 
 def _cut_into_tiles(area: Any, side: int | None, overlap: int) -> list[Tile]:
@@ -200,8 +204,7 @@ def _cut_into_tiles(area: Any, side: int | None, overlap: int) -> list[Tile]:
         spans.append([slice(first + tile.start, first + tile.stop) for tile in axis])
     tiles = []
     for columns, rows in product(*spans):
-        (part,) = repair([area.intersection(box_of(rows, columns))])
-        tiles.append(Tile(rows, columns, part))
+        tiles.append(Tile(rows, columns, shared_part(area, box_of(rows, columns))))
     return [tile for tile in tiles if tile.area.area > 0]
 
 

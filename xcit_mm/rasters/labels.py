@@ -11,7 +11,7 @@ import shapely
 from ..utils.errors import ArgumentError
 from ..utils.output import say
 from .gdal import open_raster
-from .polygons import Polygons, box_of, burn, in_pixels, name_of, read_polygons, repair
+from .polygons import Polygons, box_of, burn, in_pixels, name_of, read_polygons, shared_part
 
 BACKGROUND = "background"
 NO_CLASS = ""
@@ -107,7 +107,7 @@ class Labels:
             The position of each polygon in the area, and its part there.
         """
         for label in np.sort(self._tree.query(area, predicate="intersects")).tolist():
-            (part,) = repair([self.shapes[label].intersection(area)])
+            part = shared_part(self.shapes[label], area)
             left, top, right, bottom = part.bounds
             if right - left >= 1 and bottom - top >= 1:  # mmdet drops narrower boxes
                 yield label, part

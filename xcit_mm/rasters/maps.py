@@ -29,7 +29,7 @@ def encode_labels(top: int, labels: np.ndarray) -> bytes:
         labels: The classes of its rows from there on, (h, width), uint8.
     """
     # Not as a GeoTIFF: on a full disk GDAL loses blocks in silence, and Python raises.
-    return zlib.compress(np.int64(top).tobytes() + labels.tobytes())
+    return zlib.compress(top.to_bytes(8, "little") + labels.tobytes())
 
 
 def write_map(
@@ -96,7 +96,7 @@ def _read_rows(rows: Sequence[Path], width: int) -> Iterator[tuple[Any, np.ndarr
 
     for path in rows:
         content = zlib.decompress(path.read_bytes())
-        top = int(np.frombuffer(content, np.int64, 1)[0])
+        top = int.from_bytes(content[:8], "little")
         labels = np.frombuffer(content, np.uint8, offset=8).reshape(-1, width)
         if len(labels):  # seen enlarged, a row may be less than a pixel
             yield Window(0, top, width, len(labels)), labels

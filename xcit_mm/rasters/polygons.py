@@ -87,6 +87,17 @@ def repair(shapes: Any) -> np.ndarray:
     return valid
 
 
+def shared_part(shape: Any, other: Any) -> Any:
+    """Return the polygons that two polygons share, or an empty one. A shared border is no part."""
+    (part,) = repair([shape.intersection(other)])
+    return part
+
+
+def share_pixels(area: Any, shapes: np.ndarray) -> np.ndarray:
+    """Return whether each polygon has more in common with an area than a border, (n,), bool."""
+    return shapely.relate_pattern(area, shapes, "T********")  # their interiors meet
+
+
 def in_pixels(shapes: Any, raster: Any) -> np.ndarray:
     """Convert a GeoSeries in the coordinate system of a raster to its pixels."""
     return np.array(shapes.affine_transform((~raster.transform).to_shapely()), object)
@@ -113,7 +124,7 @@ def area_in_pixels(aoi: Polygons | None, raster: Any) -> Any:
     if aoi is None:
         return whole
     polygons = read_polygons(aoi, raster.crs)
-    (area,) = repair([shapely.union_all(in_pixels(polygons.geometry, raster)).intersection(whole)])
+    area = shared_part(shapely.union_all(in_pixels(polygons.geometry, raster)), whole)
     if area.area < 1:
         fix = "compare both in a GIS, and cut what is much larger than the raster"
         raise ArgumentError("aoi", f"{name_of(aoi)} covers no pixel of the raster: {fix}")

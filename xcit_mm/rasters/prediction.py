@@ -129,13 +129,9 @@ def predict_raster(
     ranks = Ranks(group)
     with Raster(raster, **reading) as source:
         area = area_in_pixels(aoi, source)
-        settings = {
-            **predictor.settings,
-            **view.settings,
-            **source.fingerprint(),
-            "area": dict(value=crc32(shapely.to_wkb(area)), change="the area is another"),
-        }
-        settings = as_json(settings)
+        checksum = dict(value=crc32(shapely.to_wkb(area)), change="the area is another")
+        settings = predictor.settings | view.settings | source.fingerprint()
+        settings = as_json(settings | dict(area=checksum))
         if former is not None:
             check_same(out, former, settings)
             say(f"{out} exists: overwrite it to predict it again")

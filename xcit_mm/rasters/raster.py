@@ -260,7 +260,7 @@ class Raster:
         other = copy(self)
         other.height = height
         other.width = width
-        vars(other).pop("sample", None)
+        vars(other).pop("sample", None)  # which is of this size
         return other
 
     def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:

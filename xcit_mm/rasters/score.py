@@ -15,7 +15,15 @@ from ..utils.output import say
 from .finished import LAYER
 from .gdal import gdal, open_raster
 from .labels import NO_CLASS, LabelFile, Labels, note_similar
-from .polygons import Polygons, area_in_pixels, covers, read_polygons, repair, to_map
+from .polygons import (
+    Polygons,
+    area_in_pixels,
+    covers,
+    read_polygons,
+    repair,
+    share_pixels,
+    to_map,
+)
 
 MIN_IOU = 0.5
 
@@ -89,7 +97,7 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
         _check_row_name("mean", names, source)
         labels = Labels(polygons, file, names)
         area = area_in_pixels(aoi, file)
-        if not shapely.relate_pattern(area, labels.objects, "T********").any():
+        if not share_pixels(area, labels.objects).any():
             # Else the background alone would count, with a score of 1.
             problem = f"none of {len(polygons)} labels is in the area of the map"
             raise ArgumentError("labels", f"{source.name}: {problem}: compare both in a GIS")
@@ -108,7 +116,7 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
 
 def _check_row_name(name: str, classes: Collection[str], source: LabelFile) -> None:
     """Raise ArgumentError if a class has the name of the row of all classes."""
-    if name in set(classes):
+    if name in classes:
         problem = f"{source.name} has a class {name!r}, as the last row of the scores"
         raise ArgumentError("labels", f"{problem}: give it another name")
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from mmengine.dist import all_reduce
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from ..utils.compat import keeps_step_hooks
 from ..utils.errors import preview
+from ..weights.strict_load import unwrapped
 
 
 def is_finite(value: Any) -> bool:
@@ -81,7 +81,7 @@ class NonFiniteHook(Hook):
         """Describe the first non-finite value, at the precision of the training."""
         model = self._runner.model
         precision = self._runner.optim_wrapper.optim_context(model)
-        model = model.module if is_model_wrapper(model) else model
+        model = unwrapped(model)
         names = {module: name for name, module in model.named_modules() if name}
         batch = model.data_preprocessor(self._batch, training=True)
         sources = [] if is_finite(batch) else ["the input"]

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 import torch
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..utils.atomic import atomic_write
 from ..utils.compat import is_resuming, is_training_run
 from ..utils.ranks import rank_and_size
+from ..weights.strict_load import unwrapped
 from .batches import use_numbered_loop
 from .nonfinite import is_finite
 from .schedule import check_schedule
@@ -79,7 +79,7 @@ class ResumableCheckpointHook(CheckpointHook):
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
-        parameters = dict(_unwrapped(runner.model).named_parameters())
+        parameters = dict(unwrapped(runner.model).named_parameters())
         for name, gradient in self._gradients.items():
             parameters[name].grad = gradient.to(parameters[name].device) * _loss_scale(runner)
 
@@ -99,14 +99,9 @@ class ResumableCheckpointHook(CheckpointHook):
             # A step of the optimizer drops the gradients: those that are there accumulate.
             checkpoint["pending_gradients"] = {
                 name: parameter.grad.cpu() / _loss_scale(runner)
-                for name, parameter in _unwrapped(runner.model).named_parameters()
+                for name, parameter in unwrapped(runner.model).named_parameters()
                 if parameter.grad is not None
             }
-
-
-def _unwrapped(model: Any) -> Any:
-    """Return a model without DDP, in which names have a prefix."""
-    return model.module if is_model_wrapper(model) else model
 
 
 def _loss_scale(runner: Runner) -> float:

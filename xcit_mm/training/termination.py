@@ -44,9 +44,10 @@ class TerminationHook(Hook):
             loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
         if hasattr(os, "setpgid"):  # not on Windows
             # mmengine's loop over iterations has already started its workers.
-            for worker in multiprocessing.active_children():
+            workers: Any = multiprocessing.active_children()
+            for worker in workers:
                 with suppress(PermissionError):  # of processes that are spawned, not forked
-                    os.setpgid(worker.pid or 0, 0)
+                    os.setpgid(worker.pid, 0)
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.

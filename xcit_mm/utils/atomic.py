@@ -8,13 +8,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+_UNFINISHED = ".unfinished-"
+
 
 def unfinished_path(path: Path) -> Path:
     """Return the path at which a file or folder is written, before it gets its name.
 
     It keeps the suffix, by which some libraries choose the format.
     """
-    return path.with_name(f".unfinished-{path.name}")
+    return path.with_name(f"{_UNFINISHED}{path.name}")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove from a folder what killed processes have left unfinished."""
+    for path in folder.glob(f"{_UNFINISHED}*"):
+        _remove(path)
 
 
 def finish(unfinished: Path, path: Path) -> None:

@@ -154,8 +154,9 @@ def _look_up_with_config(name: str) -> tuple[str, Model]:
         raise ValueError(f"the config of {name} may run code: `{command}`, read it, give FOLDER")
     found = lookup(name)
     if found.config is None and name.endswith(CHECKPOINT_SUFFIXES):
-        check_checkpoint(found.checkpoint or name)
-        found = found._replace(config=find_in(Path(found.checkpoint or "").parent).config)
+        path = os.path.expanduser(name)
+        check_checkpoint(path)
+        found = found._replace(config=find_in(Path(path).parent).config)
     if found.config is None:
         raise ValueError(found.problem)
     return found.config, found

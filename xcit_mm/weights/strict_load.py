@@ -46,9 +46,6 @@ class StrictLoadHook(Hook):
         Raises:
             ValueError: If the checkpoint does not fit.
         """
-        model = runner.model
-        while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-            model = model.module
         options: dict[str, Any] = {}
         learned = learned_classes(checkpoint)
         metainfo = getattr(running_dataset(runner), "metainfo", {})
@@ -61,4 +58,11 @@ class StrictLoadHook(Hook):
             log_line(f"{other}: only layers of equal shapes start from their weights")
         if starts:
             options = self.options
-        checkpoint["state_dict"] = match_model(model, checkpoint, **options)
+        checkpoint["state_dict"] = match_model(unwrapped(runner.model), checkpoint, **options)
+
+
+def unwrapped(model: Any) -> Any:
+    """Return a model without DDP and test-time augmentation, in which names have a prefix."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
