@@ -38,16 +38,18 @@ def git(*arguments: str) -> str:
 def processor(device: str) -> str:
     """Return the name of the GPU, or of the processor where Linux says it.
 
-    Processors of one name may differ in the instructions that torch uses, such as AVX512.
+    Processors of one name may differ in the instructions that torch uses, such as AVX512, and
+    in AMX, which multiplies matrices of bfloat16.
     """
     if device == "cuda":
         return torch.cuda.get_device_name()
-    name = platform.machine()
+    name, instructions = platform.machine(), torch.backends.cpu.get_cpu_capability()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        named = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE)
+        described = info.read_text()
+        named = re.search(r"^model name\s*: (.+)$", described, re.MULTILINE)
         name = named.group(1) if named else name
-    instructions = torch.backends.cpu.get_cpu_capability()
+        instructions += ", AMX" if "amx_bf16" in described else ""
     threads = f"{torch.get_num_threads()} thread(s)"
     return f"{name} ({instructions}), {threads}, torch {torch.__version__}"
 
