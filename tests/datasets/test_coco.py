@@ -24,7 +24,7 @@ def path(tmp_path) -> Path:
 def write_json(path: Path, **changes: Any) -> None:
     """Write a json of an image and an object, with other lists."""
     content = dict(images=[IMAGE], categories=[CATEGORY], annotations=[BOX]) | changes
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content, indent=2))
 
 
 @pytest.mark.parametrize(

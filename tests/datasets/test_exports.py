@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -78,9 +79,6 @@ def test_objects_of_the_validation_that_are_of_no_class_are_counted(tmp_path):
     edit_json(val, lambda coco: coco["categories"].pop())
     with pytest.raises(ValueError, match=r"_annotations\.coco\.json has no category fig"):
         read_export(options)
-    edit_json(val, lambda coco: coco["annotations"].clear())
-    with pytest.raises(ValueError, match=r"no image for validation has an object"):
-        read_export(options)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +116,26 @@ def test_labels_that_lack_their_photos_are_named(old, new, message, tmp_path):
     (tmp_path / old).rename(tmp_path / new)
     with pytest.raises(ValueError, match=message):
         read_export(options)
+
+
+def test_labels_beside_photos_in_a_folder_images_are_read(tmp_path):
+    options = write_export("Ultralytics", tmp_path)
+    whole = read_export(options).describe()
+    shutil.copytree(tmp_path / "labels", tmp_path / "images", dirs_exist_ok=True)
+    with pytest.raises(ValueError, match=r"labels/.*txt and .*images/.*txt are of one image"):
+        read_export(options)
+    shutil.rmtree(tmp_path / "labels")
+    assert read_export(options).describe() == whole
+
+
+def test_maps_in_linked_folders_are_counted(shapes, tmp_path):
+    root = copy_shape_maps(shapes, tmp_path / "shapes")
+    whole = read_dataset(Source(root), is_detector=False).describe()
+    for kind in ("images", "masks"):
+        (root / kind / "train").rename(tmp_path / kind)
+        (root / kind / "train").mkdir()
+        (root / kind / "train" / "linked").symlink_to(tmp_path / kind)
+    assert read_dataset(Source(root), is_detector=False).describe() == whole
 
 
 def test_a_folder_without_photos_is_missing_or_empty(tmp_path):

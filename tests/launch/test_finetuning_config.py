@@ -89,7 +89,7 @@ def test_a_json_alone_is_trained_without_validation_then_its_model_on_two(
     edit_json(data / TRAINING, add_images)
     cfg = start("finetune", trained, *own_data[:3], "--skip-checks")
     assert Path(cfg.filename).name == "instances_training.py"
-    assert "no validation: give a json as val" in capsys.readouterr().err
+    assert "held out nothing" in capsys.readouterr().err
     assert cfg.val_dataloader is None
     assert cfg.train_cfg.max_iters == 12 * 408 // 2
     assert cfg.test_dataloader.dataset.ann_file == cfg.train_dataloader.dataset.ann_file

@@ -54,7 +54,7 @@ class Annotation(Struct, gc=False):
     @property
     def has_mask(self) -> bool:
         """Whether the segmentation is neither empty nor null."""
-        return bytes(self.segmentation) not in (b"[]", b"[[]]", b"null")
+        return b"," in bytes(self.segmentation)  # unlike [], [[]] and null, with any spaces
 
 
 class CocoFile(Struct):

@@ -1,10 +1,12 @@
 """A data set for training: its classes, and for each split the images with their labels."""
 
+import glob
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..utils.errors import counted
+from ..utils.images import PHOTO_SUFFIXES
 from .coco import CocoFile, write_coco
 
 PAGE = "docs/your-own-data.md"
@@ -35,7 +37,8 @@ class Maps:
 class Dataset:
     """A data set for training.
 
-    Categories are numbered from 1, and `file_name` is an absolute path.
+    In annotations, category 1 is the first class. `file_name` is an absolute path, or a path
+    relative to the folder of `write_dataset`.
 
     Attributes:
         classes: Names of the classes.
@@ -57,10 +60,8 @@ class Dataset:
             parts.append(f"{len(self.train.images) - len(labelled):,} without objects")
             parts.append(counted(len(self.train.annotations), "object"))
         parts.append(counted(len(self.classes), "class"))
-        if self.val:
-            parts.append(f"held out {counted(len(self.val.images), 'photo')}")
-        else:
-            parts.append("no validation: give a json as val, `val` in data.yaml, or images/val")
+        held_out = counted(len(self.val.images), "photo") if self.val else "nothing"
+        parts.append(f"held out {held_out}")
         if self.left_out:
             parts.append(f"left out {counted(self.left_out, 'object')} of other classes")
         return ", ".join(parts)
@@ -97,6 +98,13 @@ def arguments_of(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
             ann_file = str(folder / f"{name}.json")
             arguments[name] = dict(ann_file=ann_file, data_prefix=dict(img=str(folder)))
     return arguments
+
+
+def photos_below(folder: Path) -> list[Path]:
+    """List the images below a folder, by paths relative to it. Hidden ones are left out."""
+    # Unlike pathlib's, this glob follows links to folders.
+    names = sorted(glob.glob("**", root_dir=folder, recursive=True))
+    return [Path(name) for name in names if name.lower().endswith(PHOTO_SUFFIXES)]
 
 
 def read_text(path: Path) -> str:

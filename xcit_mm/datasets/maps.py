@@ -8,16 +8,15 @@ root/classes.txt             names of the labels 0, 1, ..., one on each line
 from pathlib import Path
 
 from ..utils.errors import preview
-from ..utils.images import PHOTO_SUFFIXES
 from .coco import check_unique
-from .dataset import PAGE, Dataset, Maps, read_text
+from .dataset import PAGE, Dataset, Maps, photos_below, read_text
 
 
 def read(folder: Path) -> Dataset:
     """List the images and maps in a folder, and raise the errors of `read_dataset`."""
     names = folder / "classes.txt"
     if not names.exists():
-        raise FileNotFoundError(f"no {names}: {PAGE} shows what belongs in the folder")
+        raise FileNotFoundError(f"no {names}: a segmentor takes a folder as {PAGE} shows")
     classes = read_text(names).rstrip().splitlines()
     if len(classes) < 2 or "" in classes:
         raise ValueError(f"{names}: expected at least two names, one on each line")
@@ -30,16 +29,14 @@ def read(folder: Path) -> Dataset:
 def _read_split(folder: Path, split: str) -> Maps:
     image_folder = folder / "images" / split
     map_folder = folder / "masks" / split
-    # Hidden files are left out, as by mmseg.
-    photos = [path for path in image_folder.rglob("[!.]*") if path.suffix.lower() in PHOTO_SUFFIXES]
+    photos = photos_below(image_folder)
     if not photos:
-        problem = f"{image_folder} is missing or has no images"
-        raise FileNotFoundError(f"{problem}: {PAGE} shows what belongs in the folder")
+        raise FileNotFoundError(f"{image_folder} is missing or has no images: see {PAGE}")
     suffixes = sorted({path.suffix for path in photos})
     if len(suffixes) > 1:
         raise ValueError(f"{image_folder}: expected images of one suffix, found {suffixes}")
-    images = {path.relative_to(image_folder).with_suffix("") for path in photos}
-    maps = {path.relative_to(map_folder).with_suffix("") for path in map_folder.rglob("[!.]*.png")}
+    images = {path.with_suffix("") for path in photos}
+    maps = {path.with_suffix("") for path in photos_below(map_folder) if path.suffix == ".png"}
     alone = sorted(images ^ maps)
     if alone:
         problem = f"{image_folder} and *.png in {map_folder}: no partner for"

@@ -67,11 +67,9 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     else:
         recipe = "docs/recipes.md shows how to convert Pascal VOC, labelme and CreateML"
         raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {recipe}")
-    val_name = source.val or data
-    for split, name, path in ((train, "training", data), (val, "validation", val_name)):
-        if split is not None and not split.annotations:
-            raise ValueError(f"{path}: no image for {name} has an object: see {PAGE}")
-    return dataset_of_objects(train, val, order, val_name)
+    if not train.annotations:
+        raise ValueError(f"{data}: no image for training has an object: see {PAGE}")
+    return dataset_of_objects(train, val, order, source.val or data)
 
 
 def dataset_of_objects(

@@ -3,7 +3,6 @@
 A data.yaml names the classes and the folders of photos. Each photo has a text file of labels.
 """
 
-import glob
 from pathlib import Path
 
 import cv2
@@ -15,7 +14,7 @@ from msgspec import Raw, Struct
 from ..utils.errors import preview
 from ..utils.images import PHOTO_SUFFIXES
 from .coco import Annotation, Category, CocoFile, CocoImage, check_unique
-from .dataset import read_text
+from .dataset import photos_below, read_text
 from .headers import read_headers
 
 
@@ -60,9 +59,7 @@ def _list_photos(path: Path, root: str, source: str) -> list[Path]:
     names = (source, source.removeprefix("../"))  # Roboflow writes one too much
     found = _find_first(path, [folder / name for folder in folders for name in names])
     if found.is_dir():
-        # Unlike pathlib's, it follows links to folders, and skips hidden files.
-        below = sorted(glob.glob("**", root_dir=found, recursive=True))
-        return [found / name for name in below if name.lower().endswith(PHOTO_SUFFIXES)]
+        return [found / path for path in photos_below(found)]
     photos = []
     for line in filter(None, map(str.strip, read_text(found).split("\n"))):
         names = (line, line.removeprefix("data/"))  # CVAT's archive has no such folder
@@ -79,14 +76,23 @@ def _find_first(named_in: Path, paths: list[Path]) -> Path:
 
 
 def _label_path(photo: Path) -> Path:
-    """Return the path of an image's labels: below `labels` in place of `images`, or beside it."""
-    return Path("/labels/".join(str(photo).rsplit("/images/", 1))).with_suffix(".txt")
+    """Return the path of an image's labels: below `labels` in place of `images`, or beside it.
+
+    Without labels, the path does not exist.
+    """
+    beside = photo.with_suffix(".txt")
+    below = Path("/labels/".join(str(beside).rsplit("/images/", 1)))
+    written = {path for path in (below, beside) if path.exists()}
+    if len(written) > 1:
+        raise ValueError(f"{below} and {beside} are of one image: remove one")
+    return written.pop() if written else below
 
 
 def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
     check_unique(map(_label_path, photos), "two images have the labels")
     for folder in {photo.parent for photo in photos}:
-        labelled = {path.stem for path in _label_path(folder / "any").parent.glob("*.txt")}
+        texts = [*_label_path(folder / "any").parent.glob("*.txt"), *folder.glob("*.txt")]
+        labelled = {path.stem for path in texts}
         there = {path.stem for path in folder.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES}
         alone = sorted(labelled - there - {"classes"})  # names, which some tools write there
         if alone:
