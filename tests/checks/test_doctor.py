@@ -89,6 +89,7 @@ WRONG_OPTIONS = [
         ["test_dataloader.dataset.ann_file=annotations/none.json"],
         [("D311", "test", "none.json")],
     ),
+    (MASK_RCNN, ["test_evaluator.ann_file=none.json"], [("D311", "test", "none.json")]),
     (SHAPES, ["load_from=a.pth"], [("", "no checkpoint at a.pth")]),
     (SHAPES, ["model.decode_head.in_index=[0,1,2,4]"], [("", "the neck gives 4 maps")]),
     (
@@ -104,6 +105,15 @@ WRONG_OPTIONS = [
 )
 def test_each_wrong_option_is_named_and_hides_no_other(config, options, expected):
     assert_named(failures(config, *options), expected)
+
+
+def test_a_config_may_name_the_scope_of_each_part(own_config):
+    config = own_config(
+        "default_scope = None\n"
+        "train_dataloader = dict(dataset=dict(_scope_='mmseg'))\n"
+        "val_dataloader = test_dataloader = train_dataloader"
+    )
+    assert failures(config) == []
 
 
 def test_notes_are_not_failures():
@@ -203,6 +213,11 @@ def test_maskformer_of_mmseg_must_not_pad(tmp_path):
     assert "D607" not in [note.code for note in findings(config, *options, level="note")]
 
 
+def test_published_weights_take_other_bands_than_those_of_a_photo():
+    four = [f"{PIXELS}.{name}=[9,9,9,9]" for name in ("mean", "std")]
+    assert failures(SHAPES, PUBLISHED, "model.backbone.in_channels=4", *four) == []
+
+
 @pytest.mark.parametrize("code, options, named", SILENT)
 def test_a_segmentor_that_is_wrong_in_silence_is_a_note(code, options, named):
     """Its maps are misplaced, or pixels or labels are not those of its weights or scores."""
@@ -270,3 +285,12 @@ def test_images_without_labels_are_tested():
     """COCO's test-dev has no annotations."""
     edit_json(VAL_JSON, lambda content: content.pop("annotations"))
     assert checked_test(MASK_RCNN) == []
+
+
+def test_photos_without_segmentation_maps_are_tested():
+    """mmseg writes their maps for a server that scores them."""
+    cfg = Config.fromfile(SHAPES)
+    dataset = cfg.test_dataloader.dataset
+    dataset.data_prefix.pop("seg_map_path")
+    dataset.pipeline = [step for step in dataset.pipeline if step.type != "LoadAnnotations"]
+    assert [finding.level for finding in check_test(cfg)] == ["ok", "note"]

@@ -42,7 +42,8 @@ def diagnose(
         fix = "correct the config"
         cfg = read_config(path, cfg_options)
         names = ["train", "val", "test"]
-        if cfg.get("test_dataloader") == cfg.get("val_dataloader"):
+        parts = ("dataloader", "evaluator")
+        if all(cfg.get(f"test_{part}") == cfg.get(f"val_{part}") for part in parts):
             names.remove("test")
         yield from check_training(cfg, names, processes)
     except Exception as error:  # a config is a program

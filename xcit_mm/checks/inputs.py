@@ -91,9 +91,11 @@ def check_pixels(cfg: Config) -> Findings:
         return
     inputs = ModelInput(cfg)
     order = inputs.channel_order
+    if order is None:  # other bands have a mean of their own
+        return
     mean, std = inputs.normalisation
     is_same = np.allclose(mean or 0, MEAN, atol=1) and np.allclose(std or 0, STD, atol=1)
-    if order == "BGR" or (order == "RGB" and not is_same):
+    if order == "BGR" or not is_same:
         problem = f"published weights were not trained on {order}, {mean=}, {std=}"
         fix = f"bgr_to_rgb=True, mean={MEAN}, std={STD} in data_preprocessor"
         yield note("D216", problem, fix)

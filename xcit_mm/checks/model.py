@@ -28,7 +28,7 @@ class CheckedModel:
     """
 
     def __init__(self, cfg: Config) -> None:
-        init_default_scope(cfg.default_scope)
+        init_default_scope(cfg.get("default_scope") or "mmengine")
         self.module: Any = nn.Module()
         self.failures = []
         try:

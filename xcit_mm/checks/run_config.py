@@ -13,7 +13,7 @@ from mmengine.registry import DATASETS, TRANSFORMS
 
 from ..datasets.coco import CocoFile, read_coco
 from ..utils.config_data import data_sets, dataset_class, evaluators
-from ..utils.config_parts import find_step, loading_step, part_class
+from ..utils.config_parts import find_step, iter_parts, loading_step, part_class, type_name
 
 _LIBRARIES = {"mmcv", "mmseg", "xcit_mm"}  # their steps do not change labels
 
@@ -48,12 +48,13 @@ class ConfiguredData:
 
     @property
     def data_format(self) -> str:
-        """'COCO', 'maps', or '' for files in another format or on a server."""
+        """'COCO', 'maps', or '' for another format, photos alone or files on a server."""
         if any("://" in path for path in self.paths):
             return ""
         if self._reads_as("mmdet.datasets", "CocoDataset"):
             return "COCO"
-        return "maps" if self._reads_as("mmseg.datasets", "BaseSegDataset") else ""
+        has_labels = any("Annotation" in type_name(step) for step in self._pipeline)
+        return "maps" if has_labels and self._reads_as("mmseg.datasets", "BaseSegDataset") else ""
 
     def _reads_as(self, module: str, base: str) -> bool:
         """Return whether the data set reads its files as a class of a library does.
@@ -70,7 +71,7 @@ class ConfiguredData:
     @property
     def may_change_labels(self) -> bool:
         """Whether the pipeline loads maps in an unknown way, or may change their labels."""
-        classes = [part_class(step, TRANSFORMS) for step in self._pipeline]
+        classes = [part_class(step, TRANSFORMS) for step in iter_parts(self._pipeline)]
         libraries = {cls.__module__.partition(".")[0] for cls in classes if cls}
         return not find_step(self._pipeline, "LoadAnnotations") or not libraries <= _LIBRARIES
 
