@@ -64,6 +64,15 @@ def test_error_of_the_data_is_the_only_failure(name):
     assert_named(failures(MASK_RCNN), [tuple(expected)])
 
 
+def test_half_of_the_objects_are_not_most():
+    def thin(content: dict) -> None:
+        for annotation in content["annotations"][:40]:
+            annotation["bbox"][2] = 0.5
+
+    edit_json(TRAIN_JSON, thin)
+    assert failures(MASK_RCNN) == []
+
+
 def test_objects_that_do_not_train_are_notes():
     def change(content: dict) -> None:
         content["categories"].append(dict(id=500, name="unicorn"))

@@ -100,7 +100,7 @@ def _check_objects(path: str, coco: CocoFile, dataset: ConfiguredData) -> Findin
         by_fault[_find_fault(entry, images[entry.image_id], dataset)].append(entry)
     for code, (problem, fix) in _FAULTS.items():
         wrong = [f"id {e.id} (image {images[e.image_id].file_name})" for e in by_fault[code]]
-        level = "FAIL" if code == "D412" or 2 * len(wrong) >= len(objects) else "note"
+        level = "FAIL" if code == "D412" or 2 * len(wrong) > len(objects) else "note"
         yield from listed(level, code, wrong, f"{of_all} {problem}", fix)
     if not dataset.split.is_of_tiles:  # at the edges of tiles, parts of objects are crowds
         loaded = [*by_fault[""], *by_fault["D412"], *by_fault["D411"]]

@@ -10,8 +10,9 @@ from ..utils.images import reads_all_bands
 from .findings import Findings, listed
 
 _TURN = (
-    "labels that were drawn over photos as stored need color_type='color_ignore_orientation' in "
-    "each LoadImageFromFile, which turns photos as EXIF says"
+    "give photos and labels one size; labels that were drawn over photos as stored need "
+    "color_type='color_ignore_orientation' in each LoadImageFromFile, which turns photos as EXIF "
+    "says"
 )
 
 

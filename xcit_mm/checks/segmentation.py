@@ -32,7 +32,7 @@ def check_maps(dataset: ConfiguredData) -> Findings:
     headers = dict(zip(maps, read_headers(list(maps.values())), strict=True))
     colored = [maps[photo] for photo, header in headers.items() if header.channels > 1]
     fix = "write maps of one channel or with a palette, or correct seg_map_suffix and data_prefix"
-    yield from listed("FAIL", "D505", colored, "files are RGB images, not segmentation maps", fix)
+    yield from listed("FAIL", "D505", colored, "files have several channels, not one", fix)
     if colored:
         return
     sizes = {photo: (header.width, header.height) for photo, header in headers.items()}
