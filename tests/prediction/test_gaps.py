@@ -54,6 +54,22 @@ def test_what_stands_in_pixels_without_data_changes_nothing(recipe, whole, photo
     assert np.array_equal(outcome(predictor(photo, np.ones_like(valid))), without_gaps)
 
 
+@pytest.mark.parametrize("recipe", [semantic_fpn, upernet])
+def test_the_gaps_of_one_photo_change_no_other_in_its_batch(recipe, photo, valid):
+    """Its sides are no multiples of 32, so it is padded."""
+    predictor = predictor_of(recipe, batch_size=2)
+    photo = photo[:208, :250]
+    valid = valid[:208, :250]
+    _, other = predictor([photo, photo], [valid, np.ones_like(valid)])
+    assert np.array_equal(other.segmentation, predictor(photo).segmentation)
+
+
+@pytest.mark.parametrize("options", [dict(whole=True), dict(tile=128)])
+def test_a_part_without_data_has_masks_of_no_objects(options, photo, valid):
+    with predictor_of(mask_rcnn, scale=1, **options).see(photo, np.zeros_like(valid)) as seen:
+        assert seen.predict(slice(0, 50), slice(0, 60)).masks.shape == (0, 50, 60)
+
+
 def test_the_collar_of_a_raster_changes_nothing_inside(photo, valid, tmp_path):
     """Semantic FPN sees fewer than 128 pixels around one."""
     black = np.where(valid[..., None], photo.clip(1), 0)

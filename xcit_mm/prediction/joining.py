@@ -112,11 +112,11 @@ def join_detections(
     parts: Iterable[Part], rows: slice, columns: slice, scale: Scale
 ) -> sv.Detections:
     """Join the predictions of windows to the objects in a part of an image, in its pixels."""
-    has_masks = False
+    has_masks = True  # also of no objects, where no window has data
     reported = []
     for part in parts:
         instances: Any = part.prediction.instances
-        has_masks |= instances.mask is not None
+        has_masks &= instances.mask is not None
         reported.append(reported_objects(part))
     objects = join_objects(to_image(concatenate(reported), scale), rows, columns)
     corner = np.array([columns.start, rows.start])

@@ -62,20 +62,15 @@ class Network:
         """Predict preprocessed images of one size.
 
         Args:
-            batch: As `Preprocessing` returns each image. `valid` is taken out of it.
+            batch: As `Preprocessing` returns each image. All have a `valid`, which is taken out of
+                it, or none has one.
 
         Returns:
             For each image the class of each pixel, or the library's data sample.
         """
         size = batch[0]["inputs"].shape[1:]
-        masks = [data.pop("valid", None) for data in batch]
-        if all(mask is None for mask in masks):
-            leave_out: AbstractContextManager = nullcontext()
-            valid = None
-        else:
-            full = torch.ones(size, dtype=torch.bool)
-            valid = torch.stack([full if mask is None else mask for mask in masks])
-            leave_out = self.model.backbone.valid(list(valid))
+        masks = [data.pop("valid") for data in batch if "valid" in data]
+        leave_out = self.model.backbone.valid(masks) if masks else nullcontext()
         with self._lock, leave_out, self.autocast():
             if not has_plain_labels(self.model):
                 samples = self.model.test_step(pseudo_collate(batch))
@@ -85,8 +80,8 @@ class Network:
                 return samples
             data = self.model.data_preprocessor(pseudo_collate(batch), False)
             images = data["inputs"]
-            if valid is not None:  # the images are padded
-                padded = images.new_zeros((len(images), 1, *images.shape[2:]), dtype=torch.bool)
-                padded[:, 0, : size[0], : size[1]] = valid
-                valid = padded
+            valid = None
+            if masks:  # the images are padded
+                valid = images.new_zeros((len(images), 1, *images.shape[2:]), dtype=torch.bool)
+                valid[:, 0, : size[0], : size[1]] = torch.stack(masks)
             return predict_labels(self.model, images, data["data_samples"], valid)

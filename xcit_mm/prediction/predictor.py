@@ -279,8 +279,9 @@ class Predictor:
                 has_gaps = self.network.leaves_out and mask is not None and not mask.all()
                 inputs.append(self.preprocess(image, mask if has_gaps else None, resizes))
             samples: list[Any] = []
-            for _, of_one_size in groupby(inputs, lambda data: data["inputs"].shape):
-                samples += self.network.predict(list(of_one_size))
+            # Images that leave pixels out leave out their padding too, others do not.
+            for _, alike in groupby(inputs, lambda data: (data["inputs"].shape, "valid" in data)):
+                samples += self.network.predict(list(alike))
             for (image, _), sample in zip(batch, samples, strict=True):
                 yield self.to_prediction(image, sample)
 
