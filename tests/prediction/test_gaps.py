@@ -102,9 +102,22 @@ def test_a_mask_is_resized_and_padded_as_its_image():
     assert np.array_equal(sample["valid"], expected)
 
 
+@pytest.mark.parametrize("options", [{}, dict(whole=True, scale=1)])
+def test_a_nan_is_refused_since_attention_spreads_it_over_the_map(options):
+    cfg = semantic_fpn(backbone=dict(in_channels=4), data_preprocessor=dict(mean=None, std=None))
+    cfg.test_dataloader.dataset.pipeline[0] = dict(type="LoadRasterFromFile")
+    image = np.zeros((64, 64, 4), np.float32)
+    image[5, 5, 2] = np.nan
+    with pytest.raises(ValueError, match=r"^image of \(64, 64, 4\) with NaN or infinity: replace"):
+        Predictor(build(cfg), cfg, **options)(image)
+
+
 def test_masks_that_do_not_fit_are_refused(photo, valid):
     predictor = predictor_of(semantic_fpn)
     with pytest.raises(ValueError, match="1 masks for 2"):
         predictor([photo, photo], [valid])
-    with pytest.raises(ValueError, match=r"mask of \(9, 9\)"):
+    with pytest.raises(ValueError, match=r"mask of bool, \(9, 9\), for an image of \(416, 416\)"):
         predictor(photo, np.zeros((9, 9), bool))
+    for refusing in (predictor, predictor_of(semantic_fpn, whole=True, scale=1)):
+        with pytest.raises(ValueError, match=r"mask of uint8, .*: give bool"):
+            refusing(photo, np.where(valid, 255, 0).astype(np.uint8))

@@ -11,6 +11,7 @@ from mmengine.registry import TRANSFORMS, init_default_scope
 from ..utils.config_parts import type_name
 from ..utils.images import read_image, reads_all_bands
 from ..utils.model_input import ModelInput
+from .sources import check_mask
 
 ImageLike: TypeAlias = str | Path | np.ndarray
 
@@ -57,7 +58,9 @@ class Preprocessing:
         """Return the pixels of an image, as the loading step returns them before `to_float32`.
 
         Raises:
-            ValueError: If an array has another type, or no pixels, or a file cannot be read.
+            OSError: If a file cannot be opened.
+            ValueError: If an array has another type, or no pixels, or a file is no image that is
+                read.
         """
         if isinstance(image, np.ndarray):
             is_bgr = image.dtype == np.uint8 and image.shape[2:] == (3,)
@@ -92,13 +95,19 @@ class Preprocessing:
             valid: Which pixels of the image have data, (H, W), bool. The result then has a `valid`
                 of the inputs, (h, w).
             resizes: Whether the steps that resize and pad run.
+
+        Raises:
+            ValueError: If a value is NaN or infinite, which attention would spread over the image,
+                or if the image has other channels than the model takes, or the mask does not fit.
         """
+        if image.dtype.kind == "f" and not np.isfinite(image).all():
+            problem = f"image of {image.shape} with NaN or infinity"
+            raise ValueError(f"{problem}: replace them, or use `xcit-mm raster`")
         results: dict[str, Any] = dict(img=image)
         if not resizes:  # detectors ask for it
             results["scale_factor"] = (1.0, 1.0)
         if valid is not None:  # it moves as a map of classes does
-            if valid.shape != image.shape[:2]:
-                raise ValueError(f"a mask of {valid.shape} for an image of {image.shape[:2]}")
+            check_mask(valid, image)
             results |= dict(gt_seg_map=valid.astype(np.uint8), seg_fields=["gt_seg_map"])
         sample = (self._steps if resizes else self._steps_without_resize)(results)
         channels = len(sample["inputs"])

@@ -38,6 +38,13 @@ class Source(Protocol):
         ...
 
 
+def check_mask(valid: np.ndarray, image: np.ndarray) -> None:
+    """Raise ValueError unless a mask of an image is bool and has its size."""
+    if valid.dtype != bool or valid.shape != image.shape[:2]:
+        problem = f"a mask of {valid.dtype}, {valid.shape}, for an image of {image.shape[:2]}"
+        raise ValueError(f"{problem}: give bool, (H, W)")
+
+
 class ImageSource:
     """An image in memory.
 
@@ -46,15 +53,15 @@ class ImageSource:
         valid: Which pixels have data, (H, W), bool. Default: all.
 
     Raises:
-        ValueError: If the image has no pixels, or the mask another size.
+        ValueError: If the image has no pixels, or the mask another size or type.
     """
 
     def __init__(self, image: np.ndarray, valid: np.ndarray | None = None) -> None:
         self.height, self.width = image.shape[:2]
         if 0 in image.shape:
             raise ValueError(f"image of {image.shape}: it has no pixels")
-        if valid is not None and valid.shape != image.shape[:2]:
-            raise ValueError(f"a mask of {valid.shape} for an image of {image.shape[:2]}")
+        if valid is not None:
+            check_mask(valid, image)
         self._image = image
         self._valid = np.broadcast_to(True, image.shape[:2]) if valid is None else valid
 
@@ -68,7 +75,10 @@ class ImageSource:
         return dict(pixels=checksum, size=self._image.shape)
 
     def resampled(self, height: int, width: int) -> "ImageSource":
-        image = cv2.resize(self._image, (width, height)).reshape(height, width, -1)
+        image = self._image
+        if image.dtype != np.uint8:  # OpenCV resizes few types
+            image = image.astype(np.float32)
+        image = cv2.resize(image, (width, height)).reshape(height, width, -1)
         if self._valid.all():
             return ImageSource(image)
         # A pixel into which one without data is mixed has no data.
