@@ -131,6 +131,12 @@ def test_each_pixel_has_the_class_of_its_centre_at_any_scale(scale, window, phot
     assert np.array_equal(part, everything[70:, 3:98])
 
 
+def test_tiles_that_only_touch_have_a_class_for_a_pixel_on_their_seam(photo):
+    """Rounding moves the centre of pixel 30 out of the first tile."""
+    predictor = predictor_of(semantic_fpn, tile=31, overlap=0, scale=1.5)
+    assert predictor(photo[:61, :61]).segmentation.shape == (61, 61)
+
+
 def test_objects_are_in_pixels_of_the_photo_at_any_scale(photo):
     options = dict(whole=True, window=256)
     prediction = predictor_of(mask_rcnn, scale=1.5, **options)(photo)
@@ -266,6 +272,7 @@ def test_networks_that_see_whole_images_or_cut_them_are_refused():
     [
         (dict(whole=True, tile=128), "tile: 128 is not for whole images: give window"),
         (dict(tile=128, window=256), "window: 256 is for whole images"),
+        (dict(tile=0), "tile: 0 pixels: must be positive"),
         (dict(whole=True, window=64), "window: 64 pixels: give at least 128"),
         (dict(whole=True, scale=-1), "scale: -1: must be positive"),
         (dict(whole=True, scale=0), "scale: 0: must be positive"),
@@ -345,6 +352,12 @@ def test_pixels_into_which_gaps_are_mixed_have_no_data():
     image[:, :21] = 255
     pixels, has_data = ImageSource(image, valid).resampled(90, 90).read(slice(0, 90), slice(0, 90))
     assert not pixels[has_data].any() and has_data.sum() > 80 * 55
+
+
+def test_an_image_of_a_type_that_opencv_does_not_resize_is_resampled():
+    image = np.full((20, 30, 5), -70_000, np.int32)
+    pixels, _ = ImageSource(image).resampled(40, 60).read(slice(0, 40), slice(0, 60))
+    assert pixels.shape == (40, 60, 5) and (pixels == -70_000).all()
 
 
 def test_labels_are_those_of_mmseg_in_a_photo_that_is_resized(photo, monkeypatch):

@@ -168,6 +168,7 @@ def join_labels(
             first = max(inside.start, wanted.start)
             last = max(first, min(inside.stop, wanted.stop))
             seen = np.floor((np.arange(first, last) + 0.5) * scale[axis]).astype(int)
-            classes = classes.take((seen - window.start).clip(0), axis)
+            # Rounding may move the centre of a pixel out of its window.
+            classes = classes.take(seen - window.start, axis, mode="clip")
             place.append(slice(first - wanted.start, last - wanted.start))
         labels[tuple(place)] = classes

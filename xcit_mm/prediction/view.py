@@ -110,9 +110,10 @@ def choose_view(
         return View(scale, whole, window or default, 2 * CELL)
     if window is not None:
         raise ArgumentError("window", f"{window} is for whole images: give tile, or set whole")
-    if tile is None and side is None:
-        raise ArgumentError("tile", "the config says no size of images: give that of a tile")
-    tile = tile or round((side or 0) / scale)
+    if tile is None:
+        if side is None:
+            raise ArgumentError("tile", "the config says no size of images: give that of a tile")
+        tile = round(side / scale)
     overlap = tile // 4 if overlap is None else overlap
     check_overlap(tile, overlap)
     seen_tile = max(1, round(tile * scale))
