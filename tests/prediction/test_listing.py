@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from helpers.runs import write_json
 
-from xcit_mm.prediction import find_items
+from xcit_mm.prediction import Item, Listing, find_items
+from xcit_mm.utils.errors import ArgumentError
 
 EXPECTED = ["a.jpg", "b.PNG", "c.jfif", "sub/a.jpg", "sub/c.webp"]
 
@@ -42,7 +43,12 @@ def test_a_folder_names_what_is_left_out(folder):
             ValueError,
             r"inputs: 2 images have the name a\.jpg: predict them",
         ),
-        (["in", "in/sub/c.webp"], ValueError, r"inputs: .*c\.webp is given twice"),
+        (["in", "in/sub/c.webp"], ValueError, r"inputs: 2 images have the path .*c\.webp: give it"),
+        (
+            ["in/sub/predictions"],
+            FileNotFoundError,
+            r"no images at in/sub/predictions \(left out: in/sub/predictions\): give images",
+        ),
         (["gone.json"], FileNotFoundError, r"no images at gone\.json: .* the root of its paths"),
         (["out.json"], ValueError, r"the file_name in/\.\./\.\./x\.jpg leads out of"),
     ],
@@ -52,6 +58,14 @@ def test_a_source_that_is_not_images_is_named_with_the_remedy(sources, error, me
     write_json(Path("out.json"), {0: "in/../../x.jpg"}, {})
     with pytest.raises(error, match=message):
         find_items(sources)
+
+
+@pytest.mark.parametrize("field", ["path", "name", "id"])
+def test_images_of_a_listing_that_would_share_a_result_are_refused(field):
+    item = Item("/in/a.jpg", "a.jpg", 0)
+    other = Item("/in/b.jpg", "b.jpg", 1)._replace(**{field: getattr(item, field)})
+    with pytest.raises(ArgumentError, match=f"^inputs: 2 images have the {field} "):
+        find_items(Listing([item, other]))
 
 
 def test_a_coco_json_lists_images_below_its_folder_or_root(folder):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ..datasets.coco import read_coco
-from ..utils.errors import ArgumentError
+from ..utils.errors import ArgumentError, preview
 from ..utils.folders import SETTINGS
 from ..utils.images import PHOTO_SUFFIXES
 
@@ -63,12 +63,13 @@ def find_items(
         root: Folder of the paths in a json. Default: that of the json.
 
     Raises:
-        ArgumentError: If a file has another format, or two images have one name.
+        ArgumentError: If a file has another format, or two images have one path, name or id.
         OSError: If an input does not exist, has no images or cannot be read.
     """
     if isinstance(inputs, Listing):
         if root is not None:
             raise ArgumentError("root", f"{root} is for paths: the listing has its images")
+        _check_unique(inputs.items)
         return inputs
     inputs = [inputs] if isinstance(inputs, str | Path) else inputs
     paths = [os.fspath(path) for path in inputs]
@@ -81,20 +82,25 @@ def find_items(
         items = [item for path in paths for item in _list_source(path, left_out)]
         listing = Listing(items, left_out)
     if not any(os.path.isfile(item.path) for item in listing.items):
-        raise FileNotFoundError(f"no images at {', '.join(paths)}: {_FIX}")
+        skipped = f" (left out: {preview(left_out)})" if left_out else ""
+        raise FileNotFoundError(f"no images at {preview(paths)}{skipped}: {_FIX}")
     _check_unique(listing.items)
     return listing
 
 
 def _check_unique(items: Sequence[Item]) -> None:
-    """Raise ArgumentError if an image is listed twice, or several images have one name."""
-    ((path, count),) = Counter(item.path for item in items).most_common(1)
-    if count > 1:
-        raise ArgumentError("inputs", f"{path} is given twice: give it once")
-    ((name, count),) = Counter(item.name for item in items).most_common(1)
-    if count > 1:
-        fix = "predict them into several folders, or give the folder that holds them"
-        raise ArgumentError("inputs", f"{count} images have the name {name}: {fix}")
+    """Raise ArgumentError if several images have one path, name or id."""
+    fixes = {
+        "path": "give it once",
+        "name": "predict them into several folders, or give the folder that holds them",
+        "id": "give each its own",
+    }
+    for field, fix in fixes.items():
+        counts = Counter(getattr(item, field) for item in items)
+        del counts[None]  # ids that the run gives
+        for value, count in counts.most_common(1):
+            if count > 1:
+                raise ArgumentError("inputs", f"{count} images have the {field} {value}: {fix}")
 
 
 def _suffix(path: str) -> str:
