@@ -18,6 +18,7 @@ from helpers.runs import read_images, read_records, write_json
 from pycocotools.coco import COCO
 
 from xcit_mm import predict_many
+from xcit_mm.prediction import many
 from xcit_mm.prediction.drawing import FONT
 from xcit_mm.prediction.journal import read_journals
 from xcit_mm.utils.errors import ArgumentError
@@ -296,6 +297,32 @@ def test_overwriting_keeps_the_files_of_the_user(predicted, call, command, photo
     assert "is not of a run: choose another folder" in refusal(*overwrite)
     message = refusal(*command(photos / "00.png", out=photos))
     assert "--out: " in message and "holds the input" in message
+
+
+def test_a_font_that_cannot_be_read_ends_the_call_before_it_makes_a_folder(predictors, photos, out):
+    with pytest.raises(OSError, match=r"/none\.ttf: cannot open resource: give a TrueType or Open"):
+        predict_many(predictors["seg"], photos / "00.png", out, font="none.ttf")
+    assert not out.exists()
+
+
+def test_the_tasks_of_ray_find_a_font_in_the_current_folder(
+    predictors, photos, tmp_path, out, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(FONT, "own.ttf")
+    runs = []
+    monkeypatch.setattr(many, "predict_on_ray", lambda *given: runs.append(given[2]) or [])
+    predict_many(predictors["seg"], photos, out, ray="auto", font="own.ttf")
+    assert runs[0].drawing["font"] == str(tmp_path / "own.ttf")
+
+
+def test_a_photo_whose_results_have_too_long_a_name_fails_alone(predictors, photos, tmp_path, out):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a" * 251, "b"):
+        shutil.copy(photos / "00.png", folder / f"{name}.png")
+    report = predict_many(predictors["seg"], folder, out)
+    assert report.predicted == 1 and "File name too long" in report.failures[0]
 
 
 def test_a_model_by_its_name_and_paths_as_text_predict_in_silence(

@@ -43,9 +43,15 @@ def test_without_objects_of_a_score_a_prediction_is_empty(prediction):
     assert repr(nothing) == "Prediction of 40x60 pixels: no objects"
 
 
-def test_a_raster_has_no_drawing():
-    bands = np.zeros((40, 60, 5), np.uint8)
-    prediction = Prediction(bands, None, bands[..., 0], ("sky",))
+@pytest.mark.parametrize(
+    ("bands", "given"),
+    [
+        (np.zeros((40, 60, 5), np.uint8), r"uint8, \(40, 60, 5\)"),
+        (np.zeros((40, 60)), r"float64, \(40, 60\)"),
+    ],
+)
+def test_a_raster_has_no_drawing(bands, given):
+    prediction = Prediction(bands, None, np.zeros((40, 60), np.uint8), ("sky",))
     assert repr(prediction) == "Prediction of 40x60 pixels: sky"
-    with pytest.raises(ValueError, match=r"\(40, 60, 5\): only \(H, W, 3\)"):
+    with pytest.raises(ValueError, match=rf"^image of {given}: only \(H, W, 3\)"):
         prediction.draw()

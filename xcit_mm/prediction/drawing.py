@@ -16,6 +16,14 @@ FONT = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
 ALPHA = 0.5  # opacity of masks and maps
 
 
+def check_font(path: str) -> None:
+    """Raise OSError unless a font can be read. supervision would draw other letters."""
+    try:
+        ImageFont.truetype(path)
+    except OSError as error:
+        raise OSError(f"{path}: {error}: give a TrueType or OpenType file") from None
+
+
 def draw_instances(
     image: np.ndarray, instances: sv.Detections, names: Sequence[str], colors: np.ndarray, font: str
 ) -> np.ndarray:

@@ -101,7 +101,12 @@ class Engine:
         for readable, failures in batches:
             results = self._predict_batch(readable)
             for item, result in [*zip(readable, results, strict=True), *failures.items()]:
-                self._record(item, result)
+                try:
+                    self._record(item, result)
+                except OSError as error:
+                    if error.errno != errno.ENAMETOOLONG:  # of the files of this image
+                        raise
+                    self._record(item, reason(error))
                 yield item
 
     def _start(self, items: Sequence[Item]) -> Iterator[int]:

@@ -1,5 +1,6 @@
 """`predict_many`: many images, predicted into a folder. The same call resumes."""
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,6 +12,7 @@ from ..utils.folders import check_output, lock_folder, resume_folder, scratch_fo
 from ..utils.output import progress_bar, say
 from ..utils.ranks import is_first, rank_and_size, wait_for_ranks
 from .cluster import predict_on_ray
+from .drawing import check_font
 from .engine import Engine, Run
 from .journal import list_pending, read_journals
 from .listing import Item, Listing, find_items
@@ -89,7 +91,8 @@ def predict_many(
     Raises:
         ArgumentError: If the inputs are no images, or the folder holds an input, or results of
             another model or option.
-        OSError: If the folder is not of a run, is in use, or cannot be written.
+        OSError: If the font cannot be read, or the folder is not of a run, is in use, or cannot be
+            written.
         RuntimeError: If a process that reads images died. Another call finds the image.
 
     Example:
@@ -103,6 +106,9 @@ def predict_many(
     listing = find_items(inputs, root)
     if listing.left_out:
         say(f"left out {len(listing.left_out)}: {preview(listing.left_out)}")
+    if font is not None:
+        font = os.path.abspath(font)  # for the tasks of Ray
+        check_font(font)
     if ray is not None and isinstance(model, str | Path):
         device = "cpu"  # the tasks use the GPUs
     predictor = as_predictor(model, checkpoint, device)
@@ -112,7 +118,7 @@ def predict_many(
         raise ArgumentError("scratch", "it is for images that are seen whole")
     # Tasks of Ray have another current folder.
     folder = Path(out) if ray is None else Path(out).absolute()
-    drawing = dict(min_score=draw_score, font=font and str(font))
+    drawing = dict(min_score=draw_score, font=font)
     run = Run(
         folder / NEW if overwrite else folder,
         _category_ids(predictor, listing.categories),
@@ -128,7 +134,7 @@ def predict_many(
         wait_for_ranks()
         if not is_first():
             return None
-        for unused in (run.scratch, folder / TAPS):  # the latter of a stopped call without scratch
+        for unused in (run.scratch, folder / TAPS):  # a stopped call may have used the other one
             shutil.rmtree(unused, ignore_errors=True)
         classes = zip(run.category_ids, predictor.names, strict=True)
         categories = [dict(id=id_, name=name) for id_, name in classes]

@@ -8,11 +8,10 @@ from typing import Any
 import cv2
 import numpy as np
 import supervision as sv
-from PIL import ImageFont
 
 from ..datasets.coco import encode_mask, from_corners
 from ..utils.palettes import Palette, make_palette
-from .drawing import FONT, draw_instances, draw_segmentation_map
+from .drawing import FONT, check_font, draw_instances, draw_segmentation_map
 
 
 def label_type(names: Sequence[str]) -> type[np.unsignedinteger]:
@@ -47,7 +46,11 @@ class Prediction:
 
     @property
     def boxes(self) -> np.ndarray:
-        """Left, top, right and bottom in pixels, (n, 4). Without objects an AttributeError."""
+        """Left, top, right and bottom in pixels, (n, 4).
+
+        Raises:
+            AttributeError: If a segmentor predicted the image, as in all attributes of objects.
+        """
         return self._objects.xyxy
 
     @property
@@ -86,16 +89,18 @@ class Prediction:
             font: Path of the font of the names. Default: DejaVu Sans, which has European letters.
 
         Raises:
-            ValueError: If the image has bands other than BGR of 8 bits.
+            ValueError: If the image has other bands than BGR or gray of 8 bits.
             OSError: If the font cannot be read.
         """
-        image = cv2.cvtColor(self.image, cv2.COLOR_GRAY2BGR) if self.image.ndim == 2 else self.image
-        if image.shape[2] != 3 or image.dtype != np.uint8:
+        image = self.image
+        if image.dtype != np.uint8 or image.shape[2:] not in ((), (3,)):
             given = f"image of {image.dtype}, {image.shape}"
-            raise ValueError(f"{given}: only (H, W, 3), BGR, uint8 is drawn")
+            raise ValueError(f"{given}: only (H, W, 3), BGR, or (H, W) of uint8 is drawn")
+        if image.ndim == 2:
+            image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
         colors = make_palette(len(self.names), self.palette)
         font = font or FONT
-        ImageFont.truetype(font)  # raises: supervision would draw other letters
+        check_font(font)
         if self.segmentation is not None:
             return draw_segmentation_map(image, self.segmentation, self.names, colors, font)
         instances = self.above(min_score)._objects
