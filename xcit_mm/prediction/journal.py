@@ -27,7 +27,7 @@ from .listing import Item
 JOURNAL = "journal"
 """Folder of the journals in a folder of predictions."""
 KEYS = ("name", "id")
-"""Fields of a record of which no other image has the same."""
+"""Fields of a record that differ from those of all other images."""
 
 
 class Progress(NamedTuple):
@@ -35,8 +35,8 @@ class Progress(NamedTuple):
 
     Attributes:
         records: The last record of each item, by path, without its objects.
-        deaths: By path of each item that was in flight when a process died: the number of deaths
-            in which no other item was in flight. The item's next record removes it.
+        deaths: For each item that was in flight when a process died, by path: the number of these
+            deaths in which it alone was in flight. The item's next record removes it.
     """
 
     records: dict[str, dict[str, Any]]

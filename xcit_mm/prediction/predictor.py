@@ -197,7 +197,9 @@ class Predictor:
 
         Raises:
             ArgumentError: If there are not as many masks as images.
-            ValueError: If an image cannot be read, or has other channels than the model takes.
+            OSError: If a file cannot be opened.
+            ValueError: If a file is no image that is read, an image has other channels than the
+                model takes, or NaN or infinity, or a mask has another size or type.
         """
         if isinstance(images, str | np.ndarray) or not isinstance(images, Sequence):
             return self([images], None if valid is None else [valid])[0]
@@ -230,8 +232,9 @@ class Predictor:
             image: A path, an array or a `Source`, such as a `Raster`.
             valid: Which pixels of a path or an array have data, (H, W), bool. Default: all.
             folder: Folder for the trunk's output, which gets a folder of its own there if it needs
-                more than 256 MiB: 16 bytes for each channel of each token. Default: the temporary
-                folder, which a message names.
+                more than 256 MiB: 16 bytes for each channel of each token. The block removes it at
+                its end, but not after an error: another call goes on with it. Default: the
+                temporary folder, which a message names.
 
         Raises:
             ValueError: If the model cannot see whole images, or at which scale is not known.

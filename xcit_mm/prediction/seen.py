@@ -122,7 +122,7 @@ class Seen(ABC):
 
 
 def _checked(part: slice, side: int) -> slice:
-    """Return the first and the last pixel of a part of an axis, or raise ValueError."""
+    """Return a part of an axis as a slice with a start and a stop, or raise ValueError."""
     start, stop, step = part.indices(side)
     if step != 1 or start >= stop:
         raise ValueError(f"{part} of {side} pixels: give a part of them")
