@@ -135,6 +135,11 @@ def test_of_several_models_a_line_names_them_and_the_prefix_chooses(wrapping, na
         model_from(tmp_path / "file.pth", prefix=teacher)
 
 
+def test_a_detector_whose_pyramid_has_no_tensors_is_a_detector():
+    state = under("backbone.", SAVED) | {"bbox_head.x": torch.ones(1)}
+    assert parse_checkpoint(state).task == "detector"
+
+
 @pytest.mark.skipif(TORCH < (2, 3), reason="compile switches off hooks of later optimizers")
 def test_a_segmentor_starts_from_a_compiled_teacher_by_a_prefix():
     source = segmentor()

@@ -17,6 +17,8 @@ from .stem import LINEAR_STEM, stem_key
 # Prefixes of the keys that only a classifier has, and only a pyramid.
 CLASSIFIER_PREFIXES = ("cls_token", "cls_attn_blocks.", "norm.", "head.")
 PYRAMID_PREFIXES = ("fpn1.", "fpn2.", "fpn3.", "fpn4.")
+# Parts of mmdet's models, of which each has at least one.
+_DETECTOR_HEADS = {"bbox_head", "mask_head", "panoptic_head", "roi_head", "rpn_head"}
 
 # Where backbones that wrap a model of timm have it: this package's TimmPyramid, mmseg, mmpretrain.
 TIMM_PREFIX = "timm_model."
@@ -87,18 +89,19 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False, prefix: str | None 
     model = _choose_model(state, prefix)
     state = _select_under(state, model)
     backbone = _select_under(state, _BACKBONE)
-    rest = {key: value for key, value in state.items() if not key.startswith(_BACKBONE)}
+    rest = without(state, _BACKBONE)
     # Beside a bare backbone, a file has at most the head of a classifier or of DINO.
     heads = {}
-    if backbone and any(not key.startswith(CLASSIFIER_PREFIXES) for key in rest):
+    if backbone and without(rest, CLASSIFIER_PREFIXES):
         heads = rest
     else:
         backbone |= rest
     trunk, layout = _rename_as_published(backbone)
     has_pyramid = any(key.startswith(PYRAMID_PREFIXES) for key in trunk)
-    if any(key.startswith("decode_head.") for key in heads):
+    parts = {key.partition(".")[0] for key in heads}
+    if "decode_head" in parts:
         task = "segmentor"
-    elif heads and has_pyramid:
+    elif parts & _DETECTOR_HEADS:
         task = "detector"
     else:  # self-supervised training has a neck and a head too
         task = "classifier" if "cls_token" in trunk else "backbone"
@@ -166,6 +169,10 @@ def _select_under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
     return {
         key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)
     }
+
+
+def without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dict[str, Tensor]:
+    return {key: value for key, value in state.items() if not key.startswith(prefixes)}
 
 
 def _rename_as_published(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:

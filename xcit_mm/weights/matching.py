@@ -9,7 +9,14 @@ from torch import Tensor, nn
 from ..utils.errors import preview
 from ..utils.output import log_line
 from .class_names import KEEP_HINT
-from .layouts import CLASSIFIER_PREFIXES, PYRAMID_PREFIXES, Weights, describe, parse_checkpoint
+from .layouts import (
+    CLASSIFIER_PREFIXES,
+    PYRAMID_PREFIXES,
+    Weights,
+    describe,
+    parse_checkpoint,
+    without,
+)
 from .lookup import load_checkpoint
 from .stem import with_stem_for_bands
 
@@ -177,10 +184,6 @@ def _match_heads(
     except ValueError as error:
         hint = f"other classes? take the config that it was trained with; {KEEP_HINT}"
         raise ValueError(f"{error} ({hint})") from None
-
-
-def without(state: Mapping[str, Tensor], prefixes: str | tuple[str, ...]) -> dict[str, Tensor]:
-    return {key: value for key, value in state.items() if not key.startswith(prefixes)}
 
 
 def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> dict[str, Tensor]:
