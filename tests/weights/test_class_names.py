@@ -33,6 +33,8 @@ def test_names_are_found_where_a_checkpoint_has_them():
 def test_heads_of_other_classes_keep_initial_values_in_one_line(capsys):
     model = small_models.build(small_models.semantic_fpn())
     other = small_models.build(small_models.semantic_fpn(decode_head=dict(num_classes=3)))
+    for built in (model, other):  # its name begins with that of a tensor with another shape
+        built.decode_head.conv_seg.register_buffer("bias_2", torch.rand(1))
     initial = {key: other.state_dict()[key].clone() for key in CLASSIFIER}
     load_in_runner(other, saved(model, LABELS), classes=LABELS[:3], strict_heads=False)
     assert same(other.state_dict(), model.state_dict() | initial)
@@ -49,7 +51,6 @@ REVERSED = "in another order: 0 is background, not star"
     [
         (LABELS, ("road", *LABELS[1:]), {}, "background instead of road"),
         (LABELS, LABELS[::-1], {}, REVERSED),
-        (LABELS, LABELS[::-1], dict(resume=True), REVERSED),
         (LABELS, LABELS[1:], dict(resume=True), "background instead of no others"),
     ],
 )

@@ -104,7 +104,7 @@ class XCiTClassifier(Trunk):
         as_tuple: Whether to return a tuple of one tensor, which mmpretrain's heads expect from a
             backbone.
         init_cfg: See mmengine. `dict(type='Pretrained', checkpoint=...)` fills the model or raises.
-            With `strict_heads=False` the head stays as it is where the file's head is another.
+            With `strict_heads=False` the head stays as it is if the file's head has another shape.
         **kwargs: Arguments of `XCiT` except `out_indices`, `strides` and `with_cp='bands'`.
             `frozen_stages` and `drop_path_rate` apply to stem and blocks only.
 

@@ -38,10 +38,10 @@ def load_pretrained(
 
     Args:
         backbone: A backbone of this package.
-        checkpoint: A path, a URL or `xcit://NAME`.
+        checkpoint: See `load_checkpoint`.
         use_ema, prefix: See `parse_checkpoint`.
         strict_heads: False lets the head of a classifier keep its initial values if the file has no
-            head, or a head for other classes.
+            head, or a head for another number of classes.
         fill_stem: Whether `stem_for_bands` makes the stem of a backbone for other bands from a file
             for RGB.
 
@@ -170,15 +170,16 @@ def _match_heads(
         # A Faster R-CNN may start from the file of a Mask R-CNN.
         if not any(key.startswith(_MASK_HEAD_PREFIX) for key in expected):
             heads = without(heads, _MASK_HEAD_PREFIX)
-        others = tuple(
+        others = [
             key
             for key, tensor in expected.items()
             if key not in heads or heads[key].shape != tensor.shape
-        )
+        ]
         if others:
             line = "the file has no layers of these shapes, so they keep their initial values"
             log_line(f"{line}: {', '.join(others)}")
-        return check_coverage(without(expected, others), without(heads, others))
+        heads = {key: tensor for key, tensor in heads.items() if key not in others}
+        return check_coverage({key: expected[key] for key in expected if key in heads}, heads)
     try:
         return check_coverage(expected, heads)
     except ValueError as error:

@@ -19,8 +19,9 @@ class StrictLoadHook(Hook):
     """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
 
     It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
-    the model with its shape, and nothing else. Its classes must be those of the data, in their
-    order.
+    the model with its shape. What else it holds is an error too, except for blocks after the last
+    tap and levels of the pyramid that the model does not have. Its classes must be those of the
+    data, in their order.
 
     Args:
         strict_heads: False lets a training that starts from `load_from` have other classes. Layers
@@ -37,7 +38,6 @@ class StrictLoadHook(Hook):
     def __init__(
         self, strict_heads: bool = True, fill_stem: bool = False, prefix: str | None = None
     ) -> None:
-        self.strict_heads = strict_heads
         self.options = dict(strict_heads=strict_heads, fill_stem=fill_stem, prefix=prefix)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -46,18 +46,16 @@ class StrictLoadHook(Hook):
         Raises:
             ValueError: If the checkpoint does not fit.
         """
-        options: dict[str, Any] = {}
         learned = learned_classes(checkpoint)
         metainfo = getattr(running_dataset(runner), "metainfo", {})
         classes = as_names(metainfo.get("classes")) or configured_classes(runner.cfg)
         starts = is_training_run(runner) and not is_resuming(runner)
-        if not starts or self.strict_heads:
+        if not starts or self.options["strict_heads"]:
             check_same_classes("the checkpoint", learned, classes)
         elif learned and classes and learned != classes:
             other = f"the file has learned other classes, {preview(learned)}"
             log_line(f"{other}: only layers of equal shapes start from their weights")
-        if starts:
-            options = self.options
+        options: dict[str, Any] = self.options if starts else {}
         checkpoint["state_dict"] = match_model(unwrapped(runner.model), checkpoint, **options)
 
 
