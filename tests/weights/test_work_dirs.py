@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from xcit_mm.weights.lookup import find_model, load_checkpoint
-from xcit_mm.weights.work_dirs import find_in
+from xcit_mm.weights.work_dirs import Model, find_in
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,10 @@ def test_the_only_checkpoint_of_a_folder_is_enough(work_dir):
     with pytest.raises(FileNotFoundError, match=message):
         load_checkpoint(work_dir)
     (work_dir / "model_1.safetensors").unlink()
-    assert find_in(work_dir).checkpoint == str(work_dir / "model_2.safetensors")
+    for name in ("iter_3.pth", "mine.py"):  # what a kill has left
+        (work_dir / f".unfinished-{name}").touch()
+    found = Model(str(work_dir / "mine.py"), str(work_dir / "model_2.safetensors"))
+    assert find_in(work_dir) == found
 
 
 CONFIG = "max_iters = 2\nload_from = None\nresume = False\n"

@@ -8,7 +8,8 @@ from ..utils.errors import preview
 from .reader import load_from_file, meta_of
 
 CHECKPOINT_SUFFIXES = (".pth", ".safetensors", ".bin", ".pt", ".pth.tar", ".ckpt")
-# The weights of a repository of the Hub, which may have both and other files of these suffixes.
+# The weights of a repository of the Hub, which may have both and other files of these suffixes. The
+# first in the alphabet is read.
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 # Beginning of the keys under which mmengine's CheckpointHook stores the best checkpoint.
@@ -45,7 +46,7 @@ def find_in(folder: Path) -> Model:
     last = last_checkpoint(folder)
     content = load_from_file(last) if last and Path(last).is_file() else None
     trained = meta_of(content).get("cfg")
-    configs = sorted(folder.glob("*.py"))
+    configs = sorted(folder.glob("[!.]*.py"))
     config = _choose_config(configs, trained)
     checkpoints = [_best_checkpoint(last, content)] if last else _list_checkpoints(folder)
     checkpoint = checkpoints[0] if len(checkpoints) == 1 else None
@@ -84,9 +85,13 @@ def _best_checkpoint(last: str, content: Any) -> str:
 
 
 def _list_checkpoints(folder: Path) -> list[str]:
-    """List the checkpoints in a folder. A repository of the Hub counts as one."""
-    files = sorted(path for path in folder.iterdir() if path.name.endswith(CHECKPOINT_SUFFIXES))
-    of_hub = [folder / name for name in _HUB_FILES if folder / name in files]
+    """List the checkpoints in a folder. A repository of the Hub counts as one.
+
+    Hidden files do not count: a kill may have left them unfinished.
+    """
+    visible = folder.glob("[!.]*")
+    files = sorted(path for path in visible if path.name.endswith(CHECKPOINT_SUFFIXES))
+    of_hub = [path for path in files if path.name in _HUB_FILES]
     return list(map(str, of_hub[:1] or files))
 
 
