@@ -72,11 +72,18 @@ def test_what_a_name_stands_for_is_reported(capsys):
         ("xyz", "`xcit-mm weights list`"),
         ("", "the name of a model is empty"),
         ("config.py", "checkpoint: config.py has no checkpoint: give one"),
+        ("xcit://none.pth", "xcit://none.pth is neither a config"),
+        ("https://host/file.pth", "the config of https://host/file.pth is not known"),
     ],
 )
 def test_a_wrong_name_is_rejected_with_similar_names(model, named):
     with pytest.raises(ValueError, match=named):
         find_model(model)
+
+
+def test_a_folder_in_place_of_a_checkpoint_is_named():
+    with pytest.raises(ValueError, match="checkpoint: / is a folder"):
+        find_model(NAME, "/")
 
 
 def test_a_checkpoint_alone_finds_the_config_beside_it(work_dir):
@@ -85,7 +92,7 @@ def test_a_checkpoint_alone_finds_the_config_beside_it(work_dir):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*iter_3\.pth"):
         find_model(str(work_dir / "iter_3.pth"))
     (work_dir / "mine.py").unlink()
-    with pytest.raises(ValueError, match=r"iter_1\.pth has no config beside it: give the config"):
+    with pytest.raises(ValueError, match=r"the config of .*iter_1\.pth is not known: give it"):
         find_model(checkpoint)
 
 

@@ -50,7 +50,8 @@ def evaluate(
     config, weights = find_model(model, checkpoint)
     cfg = read_run(config, work_dir, cfg_options, launcher)
     write_data_anew(cfg)
-    check_checkpoint(weights)
+    if "://" not in weights:
+        check_checkpoint(weights)
     if not skip_checks:
         stop_at_failure(check_test(copy.deepcopy(cfg)))
     cfg.load_from = weights

@@ -63,12 +63,12 @@ def lookup(name: str | Path) -> Model:
     if known_name in PUBLISHED:
         fix = "give it to the init_cfg of a backbone"
         return Model(None, f"xcit://{known_name}", f"{name} is a trunk without heads: {fix}")
-    is_url = name.startswith(("http://", "https://"))
-    if name.endswith(CHECKPOINT_SUFFIXES) or is_url or Path(name).is_file():
-        fix = "give the config, and this file as its checkpoint"
-        return Model(None, name, f"{name} has no config beside it: {fix}")
+    is_path = name.endswith(CHECKPOINT_SUFFIXES) or Path(name).is_file()
+    if name.startswith(("http://", "https://")) or (is_path and "://" not in name):
+        problem = f"the config of {name} is not known: give it, and this file as its checkpoint"
+        return Model(None, name, problem)
     similar = ", ".join(get_close_matches(known_name.lower(), {**models, **PUBLISHED}))
-    problem = f"{name} is neither a config (*.py) nor a model's name nor a work folder"
+    problem = f"{name} is neither a config (*.py), a model's name, a work folder nor a file"
     raise ValueError(f"{problem}: try {similar or 'the names of `xcit-mm weights list`'}")
 
 
@@ -81,12 +81,12 @@ def _shipped_models() -> dict[str, Model]:
     for metafile in sorted(configs.glob("*/metafile.yml")):
         for entry in load(metafile)["Models"]:
             config = str(configs.parent / entry["Config"])
+            name = entry["Name"]
             weights = names.get(entry.get("Weights"))
             if weights:
-                models[weights] = models[entry["Name"]] = Model(config, f"xcit://{weights}")
+                models[weights] = models[name] = Model(config, f"xcit://{weights}")
             else:
-                problem = f"{entry['Name']} {_NO_CHECKPOINT}"
-                models[entry["Name"]] = Model(config, None, problem)
+                models[name] = Model(config, None, f"{name} {_NO_CHECKPOINT}")
     return models
 
 
@@ -112,7 +112,7 @@ def find_config(model: str | Path) -> str:
     """Return the path of a model's config.
 
     Args:
-        model: As in `lookup`. A checkpoint stands for the config in its folder.
+        model: As in `lookup`. A checkpoint with a usual suffix stands for the config in its folder.
 
     Raises:
         ValueError: If the model is unknown, has no config, or is on the Hugging Face Hub.
@@ -128,10 +128,11 @@ def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple
 
     Args:
         model: As in `find_config`.
-        checkpoint: Replaces the model's own checkpoint. The path of a config requires it.
+        checkpoint: A file, a URL, `xcit://NAME` or `hf://OWNER/NAME`, in place of the model's own
+            checkpoint. The path of a config requires it.
 
     Raises:
-        ArgumentError: If the model has no checkpoint.
+        ArgumentError: If the model has no checkpoint, or `checkpoint` is a folder.
         ValueError, FileNotFoundError: As `find_config`.
     """
     name = str(model)
@@ -142,6 +143,8 @@ def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple
     weights = os.path.expanduser(checkpoint or found.checkpoint or "")
     if not weights:
         raise ArgumentError("checkpoint", found.problem)
+    if os.path.isdir(weights):
+        raise ArgumentError("checkpoint", f"{weights} is a folder: give a file")
     if config != name:
         say(f"{name}: {config} with {weights}")
     return config, weights
@@ -153,10 +156,9 @@ def _look_up_with_config(name: str) -> tuple[str, Model]:
         command = f"hf download {name.removeprefix(HUB_PREFIX)} --local-dir FOLDER"
         raise ValueError(f"the config of {name} may run code: `{command}`, read it, give FOLDER")
     found = lookup(name)
-    if found.config is None and name.endswith(CHECKPOINT_SUFFIXES):
-        path = os.path.expanduser(name)
-        check_checkpoint(path)
-        found = found._replace(config=find_in(Path(path).parent).config)
+    if found.config is None and name.endswith(CHECKPOINT_SUFFIXES) and "://" not in name:
+        check_checkpoint(name)
+        found = found._replace(config=find_in(Path(name).expanduser().parent).config)
     if found.config is None:
         raise ValueError(found.problem)
     return found.config, found

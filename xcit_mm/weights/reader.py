@@ -66,9 +66,9 @@ def meta_of(checkpoint: Any) -> Mapping[str, Any]:
 
 
 def check_checkpoint(path: str | Path) -> None:
-    """Raise FileNotFoundError if a local file does not exist. URLs are not checked."""
-    if "://" not in str(path) and not Path(path).expanduser().is_file():
-        raise FileNotFoundError(f"no checkpoint at {path}: check the path")
+    """Raise FileNotFoundError if there is no such local file."""
+    if not Path(path).expanduser().is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}: give a local file")
 
 
 def _explain(error: Exception) -> str:
