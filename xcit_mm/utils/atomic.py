@@ -41,7 +41,8 @@ def atomic_path(path: Path, is_shared: bool = False) -> Iterator[Path]:
     removed by the next call for the same path. The error of a full disk names the path.
 
     Args:
-        is_shared: Whether another process may write the same file at the same time.
+        is_shared: Whether another process may write the same file at the same time. What a kill
+            leaves then stays, under a hidden name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = unfinished_path(path)
