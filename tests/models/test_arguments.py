@@ -31,6 +31,11 @@ PRETRAINED = dict(type="Pretrained", checkpoint="x.pth")
         (dict(init_cfg=dict(PRETRAINED, strict_heads=0)), "strict_heads"),
         (dict(depth=50, style="pytorch"), "XCiT has no argument depth, style.*_delete_=True"),
         (dict(network=XCiTClassifier, out_indices=(3,)), "no argument out_indices: remove it"),
+        (
+            dict(network=XCiTClassifier, with_cp="bands", norm_eval=True),
+            r"with_cp='bands': .*True\)",
+        ),
+        (dict(attn_implementation="fast"), "^attn_implementation='fast': .*auto, plain"),
     ],
 )
 def test_wrong_arguments_are_named(kwargs, message):

@@ -100,6 +100,14 @@ def test_attention_maps_are_the_weights_of_the_patches_that_the_logits_follow_fr
         torch.testing.assert_close(attention.flatten(2), weights[..., 1:])
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_trace_classifies_batches_and_images_of_any_size():
+    model = XCiTClassifier(TINY, num_classes=5).eval()
+    trace = torch.jit.trace(model, torch.zeros(1, 3, 64, 64))
+    images = torch.randn(3, 3, 75, 40)
+    torch.testing.assert_close(trace(images), model(images), rtol=1e-4, atol=1e-4)
+
+
 def test_gradients_reach_every_parameter():
     model = XCiTClassifier(TINY, num_classes=5, drop_rate=0.1, attn_drop_rate=0.2).train()
     F.cross_entropy(model(torch.randn(2, 3, 64, 96)), torch.tensor([1, 2])).backward()

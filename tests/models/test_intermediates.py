@@ -1,5 +1,7 @@
 """The tokens after any block of a built backbone."""
 
+import re
+
 import pytest
 import torch
 
@@ -31,9 +33,14 @@ def test_the_maps_are_those_that_hooks_see(backbone):
 
 
 @pytest.mark.parametrize(
-    "arguments", [dict(indices=[12]), dict(indices=[3, 1]), dict(output_fmt="NHWC")], ids=str
+    "arguments",
+    [
+        *(dict(indices=indices) for indices in ([12], [3, 1], -1, 0, 13)),
+        dict(output_fmt="NHWC"),
+    ],
+    ids=str,
 )
 def test_a_block_or_format_that_is_not_there_is_named(arguments, backbone):
-    (name,) = arguments
-    with pytest.raises(ValueError, match=f"^{name}="):
+    ((name, value),) = arguments.items()
+    with pytest.raises(ValueError, match=re.escape(f"{name}={value!r}: ")):
         backbone.forward_intermediates(torch.zeros(1, 3, 64, 64), **arguments)

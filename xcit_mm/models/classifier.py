@@ -114,7 +114,9 @@ class XCiTClassifier(Trunk):
     """
 
     pretrained_options = (*Trunk.pretrained_options, "strict_heads")
-    can_leave_out_pixels = False  # class attention sees all tokens
+    # Class attention sees all tokens.
+    can_leave_out_pixels = False
+    with_cp_choices = (False, True)
 
     def __init__(
         self,
@@ -149,13 +151,17 @@ class XCiTClassifier(Trunk):
 
         Raises:
             ValueError: If the image has other channels than `in_channels`.
+            TypeError: If it has another type than the weights.
         """
         cls, _ = self.forward_features(x)
         out = self.head(cls)
         return (out,) if self.as_tuple else out
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute CLS token (B, C) and map (B, C, H / P, W / P) after the final norm."""
+        """Compute CLS token (B, C) and map (B, C, h, w) after the final norm.
+
+        h and w are H / P and W / P, rounded up.
+        """
         tokens, size = self._with_cls_token(x)
         for block in self.cls_attn_blocks:
             tokens = block(tokens)
@@ -166,8 +172,8 @@ class XCiTClassifier(Trunk):
         """Compute the attention of the CLS token to the image in each block (paper, Figure 4).
 
         Returns:
-            For each block (B, heads, H / P, W / P). A map sums to 1 minus the attention to the CLS
-            token itself.
+            For each block (B, heads, h, w), with h and w as in `forward_features`. A map sums to 1
+            minus the attention to the CLS token itself.
         """
         tokens, size = self._with_cls_token(x)
         maps = []
@@ -182,4 +188,5 @@ class XCiTClassifier(Trunk):
         """Compute the CLS and the trunk's tokens, (B, 1 + N, C), and the size of their grid."""
         (features,) = super().forward(x)
         tokens = features.flatten(2).transpose(1, 2)
-        return torch.cat((self.cls_token.expand(len(x), -1, -1), tokens), dim=1), features.shape[2:]
+        cls = self.cls_token.expand(x.shape[0], -1, -1)  # len() fixes the batch of a trace
+        return torch.cat((cls, tokens), dim=1), features.shape[2:]

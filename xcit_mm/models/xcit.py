@@ -165,7 +165,7 @@ class XCA(nn.Module):
         super().__init__()
         if implementation not in covariance.IMPLEMENTATIONS:
             choices = ", ".join(covariance.IMPLEMENTATIONS)
-            raise ValueError(f"attention {implementation=}: choose one of {choices}")
+            raise ValueError(f"attn_{implementation=}: choose one of {choices}")
         self.num_heads = num_heads
         self.implementation = implementation
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
@@ -297,6 +297,7 @@ class Trunk(Backbone):
     """
 
     can_leave_out_pixels = True
+    with_cp_choices: tuple[bool | str, ...] = (False, True, "bands")
 
     def __init__(
         self,
@@ -321,8 +322,8 @@ class Trunk(Backbone):
         check_patch_size(patch_size)
         if patch_embed not in STEMS:
             raise ValueError(f"{patch_embed=}: choose one of {', '.join(STEMS)}")
-        if with_cp not in (False, True, "bands"):
-            raise ValueError(f"{with_cp=}: choose False, True or 'bands'")
+        if with_cp not in self.with_cp_choices:
+            raise ValueError(f"{with_cp=}: choose one of {self.with_cp_choices}")
         if with_cp == "bands" and not norm_eval:
             raise ValueError(f"{with_cp=} with {norm_eval=}: set norm_eval=True")
         if out_indices is None:
@@ -372,8 +373,8 @@ class Trunk(Backbone):
 
         Args:
             x: Normalised images, (B, in_channels, H, W).
-            indices: Increasing numbers of blocks from 0, negative ones counted from the end, or
-                the number of last blocks. Default: all blocks.
+            indices: A list of increasing numbers of blocks from 0, where negative ones count from
+                the end, or the number of last blocks, from 1 on. Default: all blocks.
             output_fmt: 'NCHW' for maps, or 'NLC' for sequences.
 
         Returns:
@@ -395,6 +396,8 @@ class Trunk(Backbone):
         if indices is None:
             indices = depth
         if isinstance(indices, int):
+            if not 1 <= indices <= depth:
+                raise ValueError(f"{indices=}: give 1 to {depth} last blocks, or a list of blocks")
             indices = range(depth - indices, depth)
         maps = self._maps_after(to_increasing("indices", indices, range(depth)), x)
         return maps if output_fmt == "NCHW" else [m.flatten(2).transpose(1, 2) for m in maps]
@@ -440,6 +443,11 @@ class Upsample2x(nn.ConvTranspose2d):
         return upsample(self, x)
 
 
+def level_name(stride: int) -> str:
+    """Return the published name of a level of the pyramid, 'fpn1' for stride 4 to 'fpn4' for 32."""
+    return f"fpn{1 + STRIDES.index(stride)}"
+
+
 def pyramid_levels(
     channels: int, patch_size: int, strides: Sequence[int], norm_cfg: dict
 ) -> dict[str, nn.Sequential]:
@@ -447,9 +455,9 @@ def pyramid_levels(
 
     A level upsamples by 2x2 stride-2 transposed convolutions, with BatchNorm and GELU between two
     of them, or downsamples by max-pooling: (B, channels, h, w) -> (B, channels, h * r, w * r), with
-    r = patch_size / stride, rounded down where r < 1. The keys, 'fpn1' for stride 4 to 'fpn4' for
-    32, and the positions within a level are the published names. The levels serve any backbone
-    whose maps have one stride: `nn.ModuleDict(pyramid_levels(...))`.
+    r = patch_size / stride, rounded down where r < 1. The keys (see `level_name`) and the positions
+    within a level are the published names. The levels serve any backbone whose maps have one
+    stride: `nn.ModuleDict(pyramid_levels(...))`.
 
     Args:
         patch_size: Stride of the input maps in pixels, a power of two.
@@ -457,7 +465,7 @@ def pyramid_levels(
     """
     levels = {}
     for stride in strides:
-        name = f"fpn{1 + STRIDES.index(stride)}"
+        name = level_name(stride)
         level = nn.Sequential()
         if stride > patch_size:
             level.append(nn.MaxPool2d(stride // patch_size))
@@ -532,22 +540,19 @@ class Pyramid(Backbone):
 
     def levels(self) -> list[nn.Sequential]:
         """Return the modules of the pyramid, finest level first."""
-        return [getattr(self, f"fpn{1 + STRIDES.index(stride)}") for stride in self.strides]
+        return [getattr(self, level_name(stride)) for stride in self.strides]
 
     def output_shape(self) -> dict[str, Level]:
         """Return channels and stride of each feature map, in the order of `forward`.
 
-        The keys are the names of the pyramid's levels. No image is computed.
+        The keys are the names of the pyramid's levels. No image is needed.
 
         Example:
             >>> from xcit_mm import XCiT
             >>> XCiT("n12", strides=(16, 32)).output_shape()
             {'fpn3': Level(channels=128, stride=16), 'fpn4': Level(channels=128, stride=32)}
         """
-        return {
-            f"fpn{1 + STRIDES.index(stride)}": Level(self.channels, stride)
-            for stride in self.strides
-        }
+        return {level_name(stride): Level(self.channels, stride) for stride in self.strides}
 
     def apply_levels(
         self,
