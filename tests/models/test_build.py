@@ -11,7 +11,7 @@ from helpers.golden import fill
 from helpers.small_models import semantic_fpn
 from helpers.weight_files import MINI
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS, DefaultScope, init_default_scope
 from mmseg.structures import SegDataSample
 from torch import Tensor
 
@@ -96,6 +96,7 @@ def test_preprocessing_is_that_of_training_wherever_the_config_has_it(checkpoint
 
 
 NAME = "xcit_nano_12_p16_224"
+DETECTOR = "maskrcnn_xcit_tiny_12_p16"
 
 
 @pytest.fixture
@@ -213,9 +214,28 @@ def test_without_weights_nothing_is_downloaded(name, expected, monkeypatch, tmp_
         ("xcit_smal_12_p16_224", {}, ValueError, "try xcit_small_12_p16_224, "),
         ("retinanet_xcit-s12-p16_fpn_1x_coco", {}, ValueError, "has no checkpoint"),
         (NAME, dict(arch="t12"), ValueError, "n12/p16, .* t12/p16"),
+        (DETECTOR, dict(pretrained=False, colour=1), TypeError, "^XCiT has no argument colour"),
+        # A level was trained for its block: the last block alone has the stride 32.
+        (DETECTOR, dict(pretrained=False, out_indices=(11,)), ValueError, "each stride of .4, 8"),
     ],
 )
 def test_wrong_names_and_options_are_one_line(name, options, error, message, downloads):
     with pytest.raises(error, match=message) as raised:
         xcit_mm.backbone(name, **options)
     assert "\n" not in str(raised.value)
+
+
+def test_a_script_keeps_its_default_scope_when_it_takes_a_backbone():
+    init_default_scope("mmseg")
+    xcit_mm.backbone(DETECTOR, pretrained=False)
+    assert DefaultScope.get_current_instance().scope_name == "mmseg"
+
+
+def test_a_config_with_the_backbone_of_a_library_is_refused(tmp_path):
+    config = tmp_path / "resnet.py"
+    backbone = "dict(type='ResNet', depth=18)"
+    config.write_text(f"default_scope = 'mmdet'\nmodel = dict(type='X', backbone={backbone})")
+    with pytest.raises(
+        ValueError, match=r"resnet\.py has no backbone of this package: build it by"
+    ):
+        xcit_mm.backbone(config, pretrained=False)

@@ -23,7 +23,7 @@ from ..weights.matching import load_pretrained, match_model
 from ..weights.published import PUBLISHED, published_name
 from ..weights.reader import meta_of
 from .base import to_increasing
-from .xcit import STRIDES, Pyramid, Trunk, XCiT, taps_and_strides
+from .xcit import STRIDES, Pyramid, Trunk, XCiT, level_name, taps_and_strides
 
 _TAPS = ("out_indices", "strides")
 
@@ -46,7 +46,8 @@ def backbone(
             zoo, a config or a folder. A config without published weights needs `pretrained=False`.
         pretrained: Whether to load the weights, which are downloaded on first use.
         prefix: Take only the tensors whose names in the file begin with it, such as 'teacher.'.
-        options: Arguments of `XCiT` that replace those of the model, such as `out_indices`.
+        options: Arguments of `XCiT` that replace those of the model, such as `frozen_stages`. With
+            a pyramid, `out_indices` needs `strides` too, unless the number of blocks stays.
 
     Returns:
         A `Trunk` for weights of ImageNet or DINO, whose feature maps have the stride of the
@@ -54,8 +55,9 @@ def backbone(
         trained pyramid for a detector or segmentor.
 
     Raises:
-        ValueError: If the name is unknown, with the most similar names, the file has no complete
-            XCiT, or the weights do not fit the options.
+        ValueError: If the name is unknown, with the most similar names, the config has another
+            backbone, the file has no complete XCiT, the weights do not fit the options, or an
+            option has an invalid value.
         TypeError: If an option is not an argument.
         FileNotFoundError, ConnectionError: If config or weights cannot be found or downloaded.
     """
@@ -65,9 +67,7 @@ def backbone(
         raise ArgumentError("name", f"{found.problem}, or set pretrained=False")
     published = PUBLISHED.get(published_name(checkpoint))
     if found.config:
-        cfg = read_config(found.config)
-        part = _without_init_cfg(cfg).get("backbone") or ConfigDict()
-        model = _build_part(cfg, part | options)
+        model = _build_for_config(found.config, options)
     elif published:
         model = _build_trunk(dict(arch=published.arch, patch_size=published.patch_size) | options)
     elif checkpoint:
@@ -93,7 +93,7 @@ def load_model(cfg: Config, checkpoint: str | Path) -> nn.Module:
         ValueError: If the model cannot be built, the checkpoint does not have all of its weights,
             or it was trained on other classes than the config's test data have.
     """
-    model = _build_part(cfg, _without_init_cfg(cfg))
+    model = _build_model(cfg)
     saved = load_checkpoint(checkpoint)
     check_same_classes(checkpoint, learned_classes(saved), configured_classes(cfg))
     model.load_state_dict(match_model(model, saved))
@@ -117,25 +117,40 @@ def has_pyramid(cfg: Config) -> bool:
     return isinstance(network, type) and issubclass(network, Pyramid)
 
 
-def _without_init_cfg(cfg: Config) -> ConfigDict:
-    """Copy the model of a config without its backbone's `init_cfg`."""
+def _build_model(cfg: Config) -> Any:
+    """Build the model of a config, whose scope becomes the default, without `init_cfg`."""
     model = model_config(cfg)
     (model.get("backbone") or {}).pop("init_cfg", None)
-    return model
-
-
-def _build_part(cfg: Config, part: ConfigDict) -> Any:
-    """Build a model or a backbone in the scope of its config, which becomes the default scope."""
     init_default_scope(cfg.get("default_scope") or "mmengine")
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="mmseg.models")  # on losses of trainings
-            return MODELS.build(part)
+            return MODELS.build(model)
     except Exception as error:  # a wrong config makes the libraries raise nearly anything
         fix = "correct the model in the config"
         if not cfg.get("default_scope"):
             fix = "give the config a default_scope"
         raise ValueError(f"the model cannot be built: {reason(error)}; {fix}") from error
+
+
+def _build_for_config(path: str, options: dict[str, Any]) -> Any:
+    """Build the backbone of a config with initial weights. The default scope stays as it is.
+
+    Raises:
+        ArgumentError: If it is not a backbone of this package.
+    """
+    cfg = read_config(path)
+    network: Any = backbone_class(cfg)
+    if not hasattr(network, "pretrained_options"):
+        problem = f"{path} has no backbone of this package"
+        raise ArgumentError("name", f"{problem}: build it by mmengine's MODELS")
+    arguments = dict(cfg.model.backbone)
+    for key in ("type", "_scope_", "init_cfg"):
+        arguments.pop(key, None)
+    if issubclass(network, Pyramid):  # a level keeps its stride, whichever block feeds it
+        levels = arguments.get("out_indices") or STRIDES
+        arguments.setdefault("strides", STRIDES[: len(levels)])
+    return network(**arguments | options)
 
 
 def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> Trunk:
@@ -152,9 +167,10 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
         if weights.needs_pyramid:
             likely = [
                 stride
-                for number, stride in enumerate(STRIDES, start=1)
+                for stride in STRIDES
                 # Levels from the patch size on have no tensors.
-                if stride >= arguments["patch_size"] or f"fpn{number}.0.weight" in weights.trunk
+                if stride >= arguments["patch_size"]
+                or f"{level_name(stride)}.0.weight" in weights.trunk
             ]
             arguments["strides"] = likely if trained is None else None
         arguments |= (trained or {}) | options
