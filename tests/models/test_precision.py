@@ -46,3 +46,15 @@ def test_a_compiled_roi_align_reads_maps_in_its_layout():
     assert maps.dtype == torch.float32
     assert maps.is_contiguous(memory_format=torch.channels_last)
     assert model.roi_align(maps, torch.zeros(1, 5)) == is_compiled()
+
+
+def test_a_neck_returns_float32_in_a_model_that_is_wrapped_for_training():
+    """By DDP, for example."""
+    model = nn.Module()
+    model.neck = nn.Conv2d(3, 4, 3)
+    model.roi_head = nn.Module()
+    model.roi_head.shared_head = nn.Conv2d(3, 4, 3)
+    prepare_for_autocast(nn.DataParallel(model))
+    with torch.autocast("cpu", torch.bfloat16):
+        for part in (model.neck, model.roi_head.shared_head):
+            assert part(torch.randn(1, 3, 8, 8)).dtype == torch.float32

@@ -33,12 +33,10 @@ def prepare_for_autocast(model: nn.Module) -> None:
     PointRend's, combine their outputs. In the channels-last layout, the convolutions of a neck are
     3 to 10 times as fast in bfloat16 on a CPU.
     """
-    parts = [getattr(model, "neck", None)]
-    roi_head = getattr(model, "roi_head", None)
-    if roi_head:
-        parts += roi_head.children()
-    for module in model.modules():
-        if module in parts or hasattr(module, "predict_by_feat"):  # a head
+    for path, module in model.named_modules():
+        parent, _, name = path.rpartition(".")
+        is_head = parent.endswith("roi_head") or hasattr(module, "predict_by_feat")
+        if name == "neck" or is_head:
             module.register_forward_hook(_output_in_float32)
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         return
