@@ -99,6 +99,21 @@ def test_parameters_of_other_strides_and_layouts_give_the_same_by_onednn(name, c
         assert_close([mlp(x)], [expected])
 
 
+def test_tokens_of_a_wrong_width_are_named_by_onednn_too(monkeypatch):
+    monkeypatch.setattr(matmul, "has_slow_mkl", lambda: True)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="3x5 and 8x"):
+        matmul.FastLinear(8, 4)(torch.randn(3, 5))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_a_user_s_transposed_convolution_of_groups_gives_the_same(groups):
+    layers = nn.Sequential(nn.ConvTranspose2d(4, 4, 2, 2, groups=groups), nn.BatchNorm2d(4))
+    x = torch.randn(2, 4, 5, 5)
+    layers(x)
+    expected = layers.eval()(x).detach()
+    assert_close([prepare_for_inference(layers)(x)], [expected])
+
+
 def test_prepared_model_cannot_be_trained():
     model = build(small_models.upernet())
     images = synthetic_images(*SHAPE)

@@ -68,6 +68,8 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
         return False
     if not x.dtype == weight.dtype == product_dtype(x) == torch.float32:
         return False
+    if x.shape[-1:] != weight.shape[-1:]:  # torch's own function names the shapes in its error
+        return False
     # A quantized or sparse weight is a tensor of another class or layout.
     is_plain = type(weight) in (Tensor, nn.Parameter) and weight.layout == torch.strided
     return is_plain and has_slow_mkl()
@@ -94,7 +96,7 @@ def linear_by_image(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     """Compute `F.linear` with a weight (B, O, C) and a bias (B, O) of each image.
 
     Args:
-        x: (B, N, C), or (N, C) for all images.
+        x: (B, N, C), or (N, C) for all images if there is no bias.
     """
     if uses_onednn(x, weight) and len(weight):  # len() fixes the batch of a trace
         products = []
@@ -135,9 +137,8 @@ def upsample(conv: Any, x: Tensor) -> Tensor:
     Without gradients it computes a few rows at a time, so that the values before their ordering by
     place take little memory.
     """
-    if is_traced() or not is_unmodified(conv):
-        return nn.ConvTranspose2d.forward(conv, x)
-    if conv.weight.is_contiguous(memory_format=torch.channels_last):
+    is_plain = not is_traced() and is_unmodified(conv)
+    if not is_plain or conv.weight.is_contiguous(memory_format=torch.channels_last):
         return nn.ConvTranspose2d.forward(conv, x)
     dtype = product_dtype(x)
     x = x.to(dtype)
