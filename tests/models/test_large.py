@@ -217,8 +217,8 @@ def test_other_networks_and_trainings_are_refused():
     training_norm = build()
     training_norm.patch_embed.proj[0][1].train()
     for network, problem in (
-        (nn.Identity(), "Identity is no class of XCiT's own"),
-        (own_class, "OwnTrunk is no class of XCiT's own"),
+        (nn.Identity(), "Identity is not XCiT or Trunk itself"),
+        (own_class, "OwnTrunk is not XCiT or Trunk itself"),
         (build().train(), "XCiT is in training mode: call eval"),
         (training_norm, "patch_embed.proj.0.1 is in training mode: call eval"),
     ):

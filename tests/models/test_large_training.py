@@ -284,7 +284,7 @@ def test_options_that_do_not_fit_are_named_when_a_model_is_built(network, option
 )
 def test_options_that_do_not_fit_are_named_at_the_first_image(network, options):
     model = network("n12", with_cp="bands", **BN, **options)
-    with pytest.raises(ValueError, match=r"active .*drop: .* no dropout|no class of XCiT"):
+    with pytest.raises(ValueError, match=r"active .*drop: .* no dropout|is not XCiT"):
         model(image(64, 64).float())
 
 

@@ -93,10 +93,11 @@ def test_an_image_without_data_has_maps_of_zeros_and_a_full_one_those_without_ma
         assert_close([feature_map[1:]], [other])
 
 
-@pytest.mark.parametrize("masks", [torch.zeros(2, 64, 64), torch.zeros(1, 65, 64)])
-def test_masks_that_do_not_fit_are_refused(masks):
+@pytest.mark.parametrize("shape", [(2, 64, 64), (1, 65, 64), (1, 1, 64, 64)])
+def test_masks_that_do_not_fit_are_refused(shape):
     model = build()
-    with torch.no_grad(), model.valid(masks), pytest.raises(ValueError, match="give one for each"):
+    refused = pytest.raises(ValueError, match=r"give one \(h, w\) for each")
+    with torch.no_grad(), model.valid(torch.zeros(shape)), refused:
         model(image(64, 64).float())
 
 

@@ -62,7 +62,7 @@ def cells_with_data(valid: Tensor, size: int) -> Tensor:
 
 
 class Backbone(BaseModule):
-    """`BaseModule` that an `init_cfg` of type 'Pretrained' fills completely, or raises.
+    """`BaseModule` whose `init_cfg` of type 'Pretrained' fills all of its trunk, or raises.
 
     Raises:
         TypeError: If an argument is unknown.
@@ -170,8 +170,9 @@ class Backbone(BaseModule):
             raise RuntimeError("masks work in inference only: call the model under torch.no_grad()")
         batch, _, height, width = x.shape
         shapes = [tuple(mask.shape) for mask in self._valid]
-        if len(shapes) != batch or any(h > height or w > width for h, w in shapes):
-            raise ValueError(f"masks {shapes}: give one for each image of {tuple(x.shape)}")
+        fit = [len(size) == 2 and size[0] <= height and size[1] <= width for size in shapes]
+        if len(fit) != batch or not all(fit):
+            raise ValueError(f"masks {shapes}: give one (h, w) for each image of {tuple(x.shape)}")
         masks = x.new_zeros((batch, 1, height, width), dtype=torch.bool)
         for canvas, mask, (rows, columns) in zip(masks, self._valid, shapes, strict=True):
             canvas[0, :rows, :columns] = mask

@@ -73,6 +73,7 @@ class TimmPyramid(Pyramid):
     Raises:
         ModuleNotFoundError: If timm is not installed.
         TypeError, ValueError: If an argument is unknown, or has an invalid value.
+        RuntimeError: If timm has no weights of the model's name, behind the point.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class TimmPyramid(Pyramid):
 
         Raises:
             ValueError: If the image has other channels than `in_channels`.
-            TypeError: If the image has another type than the weights.
+            RuntimeError: If the image has another type than the weights.
         """
         self.check_image(x)
         padded = pad_small_sides(x, MIN_SIZE)

@@ -22,7 +22,7 @@ def check_trunk(trunk: Any, is_training: bool = False) -> None:
     otherwise = "set with_cp=True" if is_training else "predict in tiles"
     network = type(trunk).__name__
     if type(trunk) not in (Trunk, XCiT):
-        problem = f"{network} is no class of XCiT's own, and sees only whole images"
+        problem = f"{network} is not XCiT or Trunk itself, and sees only whole images"
         raise ValueError(f"{problem}: {otherwise}")
     layers = dict(trunk.named_modules())
     papers = dict(_build_again(trunk).named_modules())
