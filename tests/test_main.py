@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -28,6 +29,13 @@ def command(capsys) -> Callable[..., tuple[object, str, str]]:
 
 def test_version_names_the_package(command):
     assert command("--version")[1] == f"xcit_mm {__version__}\n"
+
+
+def test_a_command_without_its_libraries_ends_in_one_line(command, monkeypatch):
+    """As beside an installed mmdet, where no extra is installed."""
+    monkeypatch.setitem(sys.modules, "xcit_mm.commands.predict", None)
+    code, _, _ = command("predict", "model", "photo.jpg")
+    assert re.fullmatch(r"xcit-mm predict: .*: install the extra .* docs/install\.md", code)
 
 
 def test_usage_fits_the_terminal(command):

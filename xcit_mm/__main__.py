@@ -46,7 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"xcit_mm {__version__}")
         return 0
     if command in COMMANDS:
-        return import_module(f"xcit_mm.commands.{command}").main(arguments)
+        try:
+            module = import_module(f"xcit_mm.commands.{command}")
+        except ModuleNotFoundError as error:
+            sys.exit(f"xcit-mm {command}: {error}: install the extra for it, see docs/install.md")
+        return module.main(arguments)
     similar = get_close_matches(command, COMMANDS, n=1)
     hint = f"did you mean {similar[0]}?" if similar else f"choose from {', '.join(COMMANDS)}"
     print(f"{command!r} is not a command: {hint}", file=sys.stderr)
