@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-PATCH_SIZES = (16, 8)
+PATCH_SIZES = (16, 8)  # of the published models
 
 # Mean and standard deviation of ImageNet's pixels, RGB from 0 to 255. The published trunks take
 # (image - MEAN) / STD.
@@ -85,12 +85,6 @@ def _check_fields(arch: Arch) -> None:
             f"num_heads={arch.num_heads} does not divide embed_dim={arch.embed_dim}: "
             "choose a divisor of the width"
         )
-
-
-def check_patch_size(patch_size: object) -> None:
-    """Raise ValueError unless the published models have this patch size."""
-    if not isinstance(patch_size, Integral) or patch_size not in PATCH_SIZES:
-        raise ValueError(f"{patch_size=}: choose one of {', '.join(map(str, PATCH_SIZES))}")
 
 
 def arch_name(embed_dim: int, depth: int, num_heads: int) -> str:

@@ -35,7 +35,7 @@ PRETRAINED = dict(type="Pretrained", checkpoint="x.pth")
             dict(network=XCiTClassifier, with_cp="bands", norm_eval=True),
             r"with_cp='bands': .*True\)",
         ),
-        (dict(attn_implementation="fast"), "^attn_implementation='fast': .*auto, plain"),
+        (dict(attn_implementation="fast"), "^attn_implementation='fast': .*'auto', 'plain'"),
     ],
 )
 def test_wrong_arguments_are_named(kwargs, message):

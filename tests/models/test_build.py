@@ -236,6 +236,6 @@ def test_a_config_with_the_backbone_of_a_library_is_refused(tmp_path):
     backbone = "dict(type='ResNet', depth=18)"
     config.write_text(f"default_scope = 'mmdet'\nmodel = dict(type='X', backbone={backbone})")
     with pytest.raises(
-        ValueError, match=r"resnet\.py has no backbone of this package: build it by"
+        ValueError, match=r"resnet\.py has no backbone of this package: give another"
     ):
         xcit_mm.backbone(config, pretrained=False)

@@ -105,9 +105,8 @@ def test_tokens_of_a_wrong_width_are_named_by_onednn_too(monkeypatch):
         matmul.FastLinear(8, 4)(torch.randn(3, 5))
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_a_user_s_transposed_convolution_of_groups_gives_the_same(groups):
-    layers = nn.Sequential(nn.ConvTranspose2d(4, 4, 2, 2, groups=groups), nn.BatchNorm2d(4))
+def test_a_transposed_convolution_of_groups_gives_the_same():
+    layers = nn.Sequential(nn.ConvTranspose2d(4, 4, 2, groups=2), nn.BatchNorm2d(4))
     x = torch.randn(2, 4, 5, 5)
     layers(x)
     expected = layers.eval()(x).detach()

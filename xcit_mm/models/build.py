@@ -140,17 +140,13 @@ def _build_for_config(path: str, options: dict[str, Any]) -> Any:
         ArgumentError: If it is not a backbone of this package.
     """
     cfg = read_config(path)
-    network: Any = backbone_class(cfg)
+    network = backbone_class(cfg)
     if not hasattr(network, "pretrained_options"):
-        problem = f"{path} has no backbone of this package"
-        raise ArgumentError("name", f"{problem}: build it by mmengine's MODELS")
-    arguments = dict(cfg.model.backbone)
-    for key in ("type", "_scope_", "init_cfg"):
-        arguments.pop(key, None)
-    if issubclass(network, Pyramid):  # a level keeps its stride, whichever block feeds it
-        levels = arguments.get("out_indices") or STRIDES
-        arguments.setdefault("strides", STRIDES[: len(levels)])
-    return network(**arguments | options)
+        raise ArgumentError("name", f"{path} has no backbone of this package: give another config")
+    part = dict(cfg.model.backbone, type=network, init_cfg=None)
+    if has_pyramid(cfg):  # a level keeps its stride, whichever block feeds it
+        part.setdefault("strides", STRIDES[: len(part.get("out_indices") or STRIDES)])
+    return MODELS.build(part | options)
 
 
 def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> Trunk:

@@ -186,7 +186,7 @@ class XCiTClassifier(Trunk):
 
     def _with_cls_token(self, x: Tensor) -> tuple[Tensor, torch.Size]:
         """Compute the CLS and the trunk's tokens, (B, 1 + N, C), and the size of their grid."""
-        (features,) = super().forward(x)
-        tokens = features.flatten(2).transpose(1, 2)
-        cls = self.cls_token.expand(x.shape[0], -1, -1)  # len() fixes the batch of a trace
-        return torch.cat((cls, tokens), dim=1), features.shape[2:]
+        (grid,) = super().forward(x)
+        tokens = grid.flatten(2).transpose(1, 2)
+        # len(x) would fix the batch of a trace.
+        return torch.cat((self.cls_token.expand(x.shape[0], -1, -1), tokens), dim=1), grid.shape[2:]

@@ -120,7 +120,7 @@ def is_unmodified(layer: nn.Module) -> bool:
     plain = nn.Linear, FastLinear, nn.Dropout
     if any(type(part) not in plain for part in layer.children()):
         return False
-    lacks_bias = any(hasattr(part, "bias") and part.bias is None for part in layer.modules())
+    lacks_bias = any(getattr(part, "bias", 0) is None for part in layer.modules())
     return not lacks_bias and has_own_parameters(layer)
 
 

@@ -23,10 +23,11 @@ ROI_HEADS = {"StandardRoIHead", "CascadeRoIHead"}
 def prepare_for_inference(model: Any) -> Any:
     """Prepare a detector, segmentor, classifier or backbone for inference, in place, and return it.
 
-    The results stay the same to rounding. BatchNorm is folded into the convolution before it. On a
-    CPU, necks and heads compute with channels last and linear layers by oneDNN where this is
-    faster. Layers with adapters, hooks or parametrized weights stay, and so do those of a class of
-    the user's own, such as a subclass of BatchNorm. A prepared model cannot load a checkpoint.
+    The results stay the same to rounding. BatchNorm is folded into the convolution before it,
+    except for transposed convolutions outside the pyramid. On a CPU, necks and heads compute with
+    channels last and linear layers by oneDNN where this is faster. Layers with adapters, hooks or
+    parametrized weights stay, and so do those of a class of the user's own, such as a subclass of
+    BatchNorm. A prepared model cannot load a checkpoint.
 
     Raises:
         RuntimeError: If the model is in training mode, now or when it is called.
@@ -73,9 +74,7 @@ def _fold_batch_norm(module: Any) -> None:
         return
     children: list[tuple[str, Any]] = list(module.named_children())
     for (conv_name, conv), (norm_name, norm) in pairwise(children):
-        is_conv = type(conv) in (nn.Conv2d, nn.ConvTranspose2d, Upsample2x)
-        if is_conv and conv.transposed and conv.groups > 1:  # which torch cannot fold
-            continue
+        is_conv = type(conv) in (nn.Conv2d, Upsample2x)  # others may have groups of another layout
         is_norm = type(norm) in BATCH_NORMS and not norm.training and norm.track_running_stats
         if is_conv and is_norm and has_own_parameters(conv) and has_own_parameters(norm):
             setattr(module, conv_name, fuse_conv_bn_eval(conv, norm, conv.transposed))

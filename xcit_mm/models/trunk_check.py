@@ -28,8 +28,7 @@ def check_trunk(trunk: Any, is_training: bool = False) -> None:
     papers = dict(_build_again(trunk).named_modules())
     for name in {**papers, **layers}:  # also layers that were added
         own: Any = layers.get(name)
-        new = papers.get(name)
-        is_same = _form(own) == _form(new) and not is_hooked(own, (refuse_training,))
+        is_same = _form(own) == _form(papers.get(name)) and not is_hooked(own, (refuse_training,))
         if not is_same or (type(own) is XCA and not is_unmodified(own)):
             problem = f"{name or network} has hooks, adapters or layers other than the paper's"
             raise ValueError(f"{problem}: merge or remove them, or {otherwise}")

@@ -24,7 +24,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..archs import check_patch_size, default_out_indices, resolve_arch
+from ..archs import PATCH_SIZES, default_out_indices, resolve_arch
 from ..utils.compat import is_transformed
 from . import covariance
 from .base import MIN_SIZE, Backbone, cells_with_data, keep_valid, mask_option, to_increasing
@@ -164,8 +164,7 @@ class XCA(nn.Module):
     ) -> None:
         super().__init__()
         if implementation not in covariance.IMPLEMENTATIONS:
-            choices = ", ".join(covariance.IMPLEMENTATIONS)
-            raise ValueError(f"attn_{implementation=}: choose one of {choices}")
+            raise ValueError(f"attn_{implementation=}: choose one of {covariance.IMPLEMENTATIONS}")
         self.num_heads = num_heads
         self.implementation = implementation
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
@@ -297,7 +296,7 @@ class Trunk(Backbone):
     """
 
     can_leave_out_pixels = True
-    with_cp_choices: tuple[bool | str, ...] = (False, True, "bands")
+    with_cp_choices: tuple = (False, True, "bands")
 
     def __init__(
         self,
@@ -319,7 +318,8 @@ class Trunk(Backbone):
     ) -> None:
         super().__init__(**base)
         self.arch = resolve_arch(arch)
-        check_patch_size(patch_size)
+        if patch_size not in PATCH_SIZES:
+            raise ValueError(f"{patch_size=}: choose one of {PATCH_SIZES}")
         if patch_embed not in STEMS:
             raise ValueError(f"{patch_embed=}: choose one of {', '.join(STEMS)}")
         if with_cp not in self.with_cp_choices:
@@ -395,9 +395,7 @@ class Trunk(Backbone):
             raise ValueError(f"{output_fmt=}: choose NCHW or NLC")
         if indices is None:
             indices = depth
-        if isinstance(indices, int):
-            if not 1 <= indices <= depth:
-                raise ValueError(f"{indices=}: give 1 to {depth} last blocks, or a list of blocks")
+        if isinstance(indices, int) and 1 <= indices <= depth:
             indices = range(depth - indices, depth)
         maps = self._maps_after(to_increasing("indices", indices, range(depth)), x)
         return maps if output_fmt == "NCHW" else [m.flatten(2).transpose(1, 2) for m in maps]
@@ -533,8 +531,7 @@ class Pyramid(Backbone):
     def add_levels(self, channels: int, patch_size: int, norm_cfg: dict) -> None:
         """Add the modules of `pyramid_levels` for `strides`."""
         self.channels = channels
-        levels = pyramid_levels(channels, patch_size, self.strides, norm_cfg)
-        for name, level in levels.items():
+        for name, level in pyramid_levels(channels, patch_size, self.strides, norm_cfg).items():
             self.add_module(name, level)
         self.train()  # the pyramid's BatchNorm under `norm_eval`
 
