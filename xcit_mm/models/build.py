@@ -118,7 +118,10 @@ def has_pyramid(cfg: Config) -> bool:
 
 
 def _build_model(cfg: Config) -> Any:
-    """Build the model of a config, whose scope becomes the default, without `init_cfg`."""
+    """Build the model of a config, without its backbone's `init_cfg`.
+
+    The scope of the config becomes the default scope.
+    """
     model = model_config(cfg)
     (model.get("backbone") or {}).pop("init_cfg", None)
     init_default_scope(cfg.get("default_scope") or "mmengine")
