@@ -8,9 +8,10 @@ import geopandas
 import numpy as np
 import pytest
 import shapely
-from helpers.raster_files import UTM, in_pixels, noise, save, write_shapes
+from helpers.raster_files import NORTH_UP, UTM, in_pixels, noise, save, write_shapes
 
 from xcit_mm import score_raster
+from xcit_mm.rasters.labels import LabelFile
 
 COUNTS = ["objects", "matched", "missed", "false"]
 
@@ -59,7 +60,10 @@ def test_counts_and_layers_are_those_by_hand(tmp_path, draw):
     assert layers["false"]["score"].tolist() == [0.8, 0.7, 0.6, 0.5]
     missed = in_pixels(boxes(20, 100)).total_bounds
     np.testing.assert_allclose(layers["missed"].total_bounds, missed, atol=0.01)
-    assert score_raster(out, labels).equals(scores)  # whose layers replace those before
+    link = tmp_path / "link.gpkg"
+    link.symlink_to(out)
+    assert score_raster(link, labels).equals(scores)  # whose layers replace those before
+    assert link.is_symlink()
     frame = geopandas.read_file(labels)
     assert score_raster(str(out), frame).equals(scores)
     with pytest.raises(ValueError, match=r"^layer: oaks is for a file: a GeoDataFrame has no"):
@@ -129,13 +133,24 @@ def test_one_of_several_layers_is_named_and_its_shapes_repaired(result, tmp_path
     labels = tmp_path / "l.gpkg"
     in_pixels([shapely.Point(5, 5)]).to_file(labels, layer="points")
     crossing = shapely.Polygon([(0, 0), (9, 10), (10, 10), (10, 0), (9, 0), (0, 10)])
-    shapes = [crossing, *boxes(20), shapely.Point(0, 0), None]
-    classes = {"class": ["oak", "fir", "fir", "fir"]}
+    collapsed = shapely.Polygon([(40, 0), (45, 5), (40, 0)])
+    shapes = [crossing, *boxes(20), shapely.Point(0, 0), None, collapsed]
+    classes = {"class": ["oak", "fir", "fir", "fir", "fir"]}
     in_pixels(shapes, **classes).to_file(labels, layer="fields")
-    with pytest.raises(ValueError, match="has several layers: name one of points, fields"):
-        score_raster(result, labels)
+    for layer, wanted in ((None, "one layer"), ("gone", "gone")):
+        found = rf"expected {wanted} with shapes, found \['points', 'fields'\]: name that of labels"
+        with pytest.raises(ValueError, match=found):
+            score_raster(result, labels, layer=layer)
     assert score_raster(result, labels, layer="fields").loc["all", "matched"] == 2
-    assert "l.gpkg: 2 of 4 shapes are left out" in capsys.readouterr().err
+    assert "l.gpkg: 3 of 5 shapes are left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("crs", [None, 'LOCAL_CS["m",UNIT["metre",1]]'])
+def test_labels_in_local_coordinates_fit_their_raster(crs, tmp_path):
+    local = dict(crs='LOCAL_CS["m",UNIT["metre",1]]', transform=NORTH_UP)
+    raster = save(tmp_path / "a.tif", noise(3, 20, 50), **local)
+    labels = in_pixels(boxes(0)).set_crs(crs, allow_override=True)
+    LabelFile(labels, class_name="oak").check(raster)
 
 
 @pytest.mark.parametrize(

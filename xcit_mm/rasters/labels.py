@@ -10,7 +10,7 @@ import shapely
 
 from ..utils.errors import ArgumentError
 from ..utils.output import say
-from .gdal import open_raster
+from .gdal import gdal, open_raster
 from .polygons import Polygons, box_of, burn, in_pixels, name_of, read_polygons, shared_part
 
 BACKGROUND = "background"
@@ -42,7 +42,7 @@ class LabelFile(NamedTuple):
 
     def check(self, raster: str | Path) -> None:
         """Read the labels of a raster once, so that an error ends a command before its work."""
-        with open_raster(raster) as file:
+        with gdal(raster), open_raster(raster) as file:
             self.read(file.crs)
 
     def read(self, crs: Any) -> Any:

@@ -14,41 +14,49 @@ from ..utils.output import say
 if TYPE_CHECKING:
     import geopandas
 
-_COLLECTION = 7  # of shapely's numbers of types, one that has also lines or points
+_POLYGONS = (3, 6)  # shapely's numbers of the types Polygon and MultiPolygon
 Span = slice | Window
 """Pixels along one axis."""
 Polygons: TypeAlias = Union[str, Path, "geopandas.GeoDataFrame"]
 """The path of a vector file, or its content."""
 
 
+def crs_on_earth(crs: Any) -> Any:
+    """Return a coordinate system of rasterio or pyproj, or None if it has no place on the earth."""
+    return crs if crs and (crs.is_projected or crs.is_geographic) else None
+
+
 def read_polygons(source: Polygons, crs: Any, layer: str | None = None) -> Any:
     """Read polygons as a GeoDataFrame in a coordinate system.
 
     Shapes that are no polygons, or have no place in this system, are left out with a message.
+    Systems without a place on the earth, such as local ones, count as none.
 
     Args:
         crs: The coordinate system, or None if neither the raster nor the polygons have one.
         layer: Name of the layer of a file. Default: the only one that has shapes.
 
     Raises:
-        ArgumentError: If the file has several layers, or a layer of a GeoDataFrame is asked for.
-        ValueError: If the polygons or the raster have no coordinate system.
+        ArgumentError: If a layer of a GeoDataFrame is asked for.
+        ValueError: If the file has several layers or not this one, or the polygons or the raster
+            have no coordinate system.
         RuntimeError: If GDAL cannot read the file.
     """
     if isinstance(source, str | Path):
-        table = _read_file(source, layer)
+        table = read_layer(source, layer)
     elif layer is not None:
         raise ArgumentError("layer", f"{layer} is for a file: a GeoDataFrame has no layers")
     else:
         table = source
-    if (table.crs is None) != (crs is None):
-        without = name_of(source) if table.crs is None else "the raster"
+    crs = crs_on_earth(crs)
+    own_crs = crs_on_earth(table.crs)
+    if (own_crs is None) != (crs is None):
+        without = name_of(source) if own_crs is None else "the raster"
         raise ValueError(f"{without} has no coordinate system: assign it in a GIS")
-    if crs is not None:
-        table = table.to_crs(crs)
+    table = table.set_crs(None, allow_override=True) if crs is None else table.to_crs(crs)
     placed = table[np.isfinite(table.bounds).all(axis=1)]
     placed = placed.set_geometry(repair(placed.geometry), crs=crs)
-    polygons = placed[placed.geom_type.isin(["Polygon", "MultiPolygon"])]
+    polygons = placed[~placed.is_empty]
     if len(polygons) < len(table):
         count = f"{len(table) - len(polygons)} of {len(table)} shapes"
         why = "they are no polygons, are empty, or do not fit the raster's coordinate system"
@@ -56,17 +64,21 @@ def read_polygons(source: Polygons, crs: Any, layer: str | None = None) -> Any:
     return polygons
 
 
-def _read_file(path: str | Path, layer: str | None) -> Any:
-    """Read a layer of a vector file, by default the only one that has shapes."""
+def read_layer(path: str | Path, layer: str | None) -> Any:
+    """Read a layer of a vector file, by default the only one that has shapes.
+
+    Raises:
+        ValueError: If there is no such layer.
+    """
     import geopandas
 
     layers = geopandas.list_layers(path)
     names = layers["name"][layers["geometry_type"].notna()].tolist()
-    if not names:
-        raise ValueError(f"{path} has no layer with shapes: give a file with polygons")
-    if layer is None and len(names) > 1:
-        raise ArgumentError("layer", f"{path} has several layers: name one of {', '.join(names)}")
-    return geopandas.read_file(path, layer=layer or names[0])
+    chosen = [name for name in names if layer in (None, name)]
+    if len(chosen) != 1:
+        wanted = f"{path}: expected {layer or 'one layer'} with shapes, found {names}"
+        raise ValueError(f"{wanted}: name that of labels, or give another file")
+    return geopandas.read_file(path, layer=chosen[0])
 
 
 def name_of(source: Polygons) -> str:
@@ -77,11 +89,12 @@ def name_of(source: Polygons) -> str:
 def repair(shapes: Any) -> np.ndarray:
     """Return shapes as plane polygons that do not cross themselves.
 
-    Points and lines are left out, such as those where two shapes share only a border.
+    Points and lines are left out, such as those where two shapes share only a border. A shape of
+    nothing else is empty.
     """
     plane = shapely.force_2d(np.array(shapes, object))
     valid = shapely.make_valid(plane, method="structure", keep_collapsed=False)
-    for number in np.flatnonzero(shapely.get_type_id(valid) == _COLLECTION):
+    for number in np.flatnonzero(~np.isin(shapely.get_type_id(valid), _POLYGONS)):
         parts = shapely.get_parts(valid[number])
         valid[number] = shapely.union_all(parts[shapely.get_dimensions(parts) == 2])
     return valid

@@ -19,6 +19,7 @@ from .polygons import (
     Polygons,
     area_in_pixels,
     covers,
+    read_layer,
     read_polygons,
     repair,
     share_pixels,
@@ -145,9 +146,7 @@ def _count_pixels(file: Any, labels: Labels, area: Any) -> tuple[np.ndarray, int
 def _score_objects(
     out: Path, source: LabelFile, aoi: Polygons | None, raster: str | Path | None
 ) -> Any:
-    import geopandas
-
-    table = geopandas.read_file(out, layer=LAYER)
+    table = read_layer(out, LAYER)
     drawn = source.read(table.crs)
     note_similar({*table["class"], *drawn["class"]}, source.name)
     has_class = drawn["class"] != NO_CLASS
@@ -155,7 +154,7 @@ def _score_objects(
     objects = table.sort_values("score", ascending=False, kind="stable")
     area = None
     if raster is not None:
-        with open_raster(raster) as file:
+        with gdal(raster), open_raster(raster) as file:
             area = to_map([area_in_pixels(aoi, file)], file)
             area = (area.to_crs(table.crs) if table.crs else area).union_all()
     elif aoi is not None:
@@ -217,7 +216,7 @@ def _score_matches(out: Path, objects: Any, labels: Any, matches: np.ndarray) ->
         missed=labels[is_missed],
         false=objects[is_good & ~is_found],
     )
-    with atomic_path(out) as unfinished:
+    with atomic_path(out.resolve()) as unfinished:
         shutil.copyfile(out, unfinished)
         for name, layer in layers.items():
             layer.to_file(
