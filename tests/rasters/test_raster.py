@@ -88,10 +88,10 @@ ROW = np.array([-100, 0, 250, 500, 501, 32767], np.int16)
             id="bounds of each band become 0 and 255",
         ),
         pytest.param(
-            [[5.0, 7, np.inf], [np.nan, 7, np.nan], [10, 7, -np.inf]],
+            [[5.0, 7, np.inf, 7], [np.nan, 7, np.nan, np.nan], [10, 7, -np.inf, np.nan]],
             dict(bounds=(0, 10), nodata=7),
-            [[255, 0, 128], [0] * 3, [0] * 3],
-            [True, False, False],
+            [[255, 0, 128], [0] * 3, [0] * 3, [0] * 3],
+            [True, False, False, False],
             id="a pixel with a finite value in some band is valid",
         ),
         pytest.param(
@@ -148,6 +148,23 @@ class TestMask:
         np.testing.assert_array_equal(valid, expected)
         note = "a.tif has no nodata, alpha or mask: if it has a collar, give the collar's value"
         assert (note in capsys.readouterr().err) == (sign == "none" and nodata is None)
+
+    def test_water_is_data_if_only_its_infrared_has_the_nodata_value(self, path):
+        bands = NOISE.copy()
+        bands[3, :30] = 0
+        save(path, bands, photometric="RGB", alpha="NO", nodata=0)
+        assert read_raster(path)[1].all()
+
+    @pytest.mark.parametrize("bands", [[0, 3], [0, 1, 2, 3]])
+    def test_alpha_is_the_mask_even_if_it_has_the_nodata_value(self, bands, path):
+        save(path, MASKED[bands], alpha="YES", nodata=255)
+        np.testing.assert_array_equal(read_raster(path)[1], MASKED[3] > 0)
+
+    def test_a_mask_counts_before_alpha(self, path):
+        save(path, MASKED)
+        with rasterio.open(path, "r+") as file:
+            file.write_mask(True)
+        assert read_raster(path)[1].all()
 
     def test_blocks_that_a_sparse_file_lacks_are_no_data(self, path):
         profile = dict(driver="GTiff", height=400, width=500, count=3, dtype="uint8", nodata=7)
@@ -215,7 +232,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("bands", "profile", "options", "message"),
         [
-            (NINE, {}, {}, "bands: .* has 9 without alpha, .*: choose others$"),
+            (NINE, {}, {}, "bands: .* has 9 bands without alpha, .*: choose others$"),
             (NINE[:5], {}, dict(bands=[1, 2]), r"bands: \[1, 2\]: .*, and the model takes 3"),
             # rasterio marks the fourth of four bands as alpha. Water has an infrared of 0.
             (INFRARED, {}, dict(bands=[4, 2, 1]), "`gdal_translate -colorinterp_4 undefined .*`$"),
@@ -247,6 +264,21 @@ class TestFiles:
         save(path, bands, **profile)
         with pytest.raises(ValueError, match=message):
             Raster(path, **options)
+
+    def test_the_command_in_an_error_quotes_a_name_with_a_space(self, tmp_path):
+        path = save(tmp_path / "a b.tif", NOISE[0], photometric="palette")
+        with pytest.raises(ValueError, match=r"`gdal_translate -expand rgb '.*a b\.tif' OUT"):
+            Raster(path)
+
+    def test_bands_of_several_types_become_one(self, tmp_path):
+        bands = '<VRTRasterBand dataType="Byte"/><VRTRasterBand dataType="Float32"/>'
+        path = tmp_path / "a.vrt"
+        path.write_text(f'<VRTDataset rasterXSize="5" rasterYSize="4">{bands}</VRTDataset>')
+        assert read_raster(path, channels=2, raw=True)[0].dtype == np.float32
+
+    def test_metres_that_are_called_degrees_have_a_pixel_size(self, path):
+        place = rasterio.Affine(1, 0, 0, 0, -1, 150)
+        assert Raster(save(path, NOISE[:3], crs="EPSG:4326", transform=place)).pixel_size > 0
 
     def test_a_sample_is_of_the_raster_as_it_is_read(self, path):
         bands = np.repeat([10, 200], 300)[:, None].repeat(500, 1).astype(np.uint8)

@@ -1,6 +1,7 @@
 """Files of GDAL through rasterio, with bounded memory and errors of one line."""
 
 import contextlib
+import shlex
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,6 @@ def open_raster(path: str | Path, mode: str = "r", **profile: Any) -> Any:
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         file = rasterio.open(path, mode, **profile)
     if file.subdatasets:
-        fix = f"convert it by `gdal_translate {file.subdatasets[0]} OUT.tif`"
+        fix = f"convert it by `gdal_translate {shlex.quote(file.subdatasets[0])} OUT.tif`"
         raise ValueError(f"{path} holds {len(file.subdatasets)} rasters: {fix}")
     return file

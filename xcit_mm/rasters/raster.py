@@ -1,6 +1,7 @@
 """A raster larger than memory, read by windows in the format of a model's input."""
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
@@ -14,7 +15,7 @@ import numpy as np
 from ..utils.errors import ArgumentError
 from ..utils.output import say
 from .gdal import gdal, open_raster
-from .polygons import Span
+from .polygons import Span, crs_on_earth
 
 # Flat, or in pairs.
 Numbers: TypeAlias = Sequence[float] | Sequence[Sequence[float]] | np.ndarray
@@ -73,11 +74,10 @@ class Raster:
             self._file = open_raster(path)
             self.height, self.width = self._file.shape  # in pixels as they are read
             self._colors = [color.name for color in self._file.colorinterp]
+            self._images = [n for n, color in enumerate(self._colors, 1) if color != "alpha"]
             self._check_file()
             self.transform = self._file.transform
-            crs = self._file.crs
-            # Engineering systems have no place on the earth.
-            self.crs = crs if crs and (crs.is_projected or crs.is_geographic) else None
+            self.crs = crs_on_earth(self._file.crs)
             self.bands = self._choose_bands(bands)
             self._dtype = np.result_type(*(self._file.dtypes[n - 1] for n in self.bands)).name
             scaling = [[self._file.scales[n - 1], self._file.offsets[n - 1]] for n in self.bands]
@@ -101,20 +101,21 @@ class Raster:
     def _check_file(self) -> None:
         """Raise ValueError if a file must be converted before it is one image with a place."""
         file = self._file
+        path = shlex.quote(self.path)
         points, _ = file.gcps
-        alphas = [number for number, color in enumerate(self._colors, 1) if color == "alpha"]
+        alphas = sorted({*file.indexes}.difference(self._images))
         if file.transform.is_identity and (points or file.rpcs):
             problem = "has control points and no affine place"
-            command = f"gdalwarp {'' if points else '-rpc '}-r bilinear {self.path}"
+            command = f"gdalwarp {'' if points else '-rpc '}-r bilinear {path}"
         elif self._colors[0] == "palette":
             problem = "has a palette"
-            command = f"gdal_translate -expand rgb {self.path}"
+            command = f"gdal_translate -expand rgb {path}"
         elif file.dtypes[0].startswith("complex"):
             problem = "has complex numbers"
-            command = f"gdal_calc.py -A {self.path} --calc 'abs(A)' --type Float32 --outfile"
+            command = f"gdal_calc.py -A {path} --calc 'abs(A)' --type Float32 --outfile"
         elif not all(map(self._is_mask, alphas)):
             problem = f"has too many values for a mask in band {alphas[0]}, marked as alpha"
-            command = f"gdal_translate -colorinterp_{alphas[0]} undefined {self.path}"
+            command = f"gdal_translate -colorinterp_{alphas[0]} undefined {path}"
         else:
             return
         raise ValueError(f"{self.path} {problem}: convert it by `{command} OUT.tif`")
@@ -130,14 +131,13 @@ class Raster:
         return counts.max(initial=0) >= 0.5 * counts.sum()
 
     def _choose_bands(self, bands: Sequence[int] | None) -> list[int]:
-        images = [number for number, color in enumerate(self._colors, 1) if color != "alpha"]
         is_color = self._channels == 3 and not self.raw
-        chosen = list(bands or images)
+        chosen = list(bands or self._images)
         if is_color and not bands and set(_COLORS) <= set(self._colors):
             chosen = [self._colors.index(color) + 1 for color in _COLORS]
         is_matching = len(chosen) == self._channels or (is_color and len(chosen) == 1)
-        if not is_matching or not set(chosen) <= set(images):
-            problem = f"{self.path} has {len(images)} without alpha"
+        if not is_matching or not set(chosen) <= set(self._images):
+            problem = f"{self.path} has {len(self._images)} bands without alpha"
             fix = f"the model takes {self._channels}: choose others"
             raise ArgumentError("bands", f"{chosen}: {problem}, and {fix}")
         return chosen
@@ -245,7 +245,8 @@ class Raster:
         if self.crs.is_projected:
             return side * self.crs.linear_units_factor[1]
         _, latitude = self._file.xy(self._file.height / 2, self._file.width / 2)
-        return side * _METRES_OF_A_DEGREE * math.cos(math.radians(latitude)) ** 0.5
+        # Some coordinates in metres are called degrees, and may have a negative cosine.
+        return side * _METRES_OF_A_DEGREE * abs(math.cos(math.radians(latitude))) ** 0.5
 
     def resampled(self, height: int, width: int) -> "Raster":
         """Return the raster in another size, to which GDAL resamples what is read.
@@ -254,7 +255,8 @@ class Raster:
             ValueError: If the file does not declare `nodata`: GDAL would mix it with data.
         """
         if self._nodata is not None and not self._declares(self._nodata):
-            command = f"gdal_translate -of VRT -a_nodata {self._nodata!r} {self.path} OUT.vrt"
+            path = shlex.quote(self.path)
+            command = f"gdal_translate -of VRT -a_nodata {self._nodata!r} {path} OUT.vrt"
             problem = f"{self.path} does not declare nodata={self._nodata!r}, and is resized"
             raise ValueError(f"{problem}: declare it by `{command}`")
         other = copy(self)
@@ -266,12 +268,12 @@ class Raster:
     def read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """Read a window, which may end beyond the raster.
 
-        Pixels have data if GDAL's mask says so, and some band has a finite value other than
-        `nodata`.
+        Pixels have data if the file's mask, alpha or nodata says so, and some band has a finite
+        value other than `nodata`.
 
         Returns:
             The image, (h, w, 3), uint8, BGR, or for other `channels` (h, w, channels) in the order
-            of `bands`. With a scale, pixels without data are 0. A raw image has the file's type,
+            of `bands`. With `bounds`, pixels without data are 0. A raw image has the file's type,
             with 0 in place of NaN and infinity.
             Whether pixels have data, (h, w), bool.
         """
@@ -292,8 +294,8 @@ class Raster:
     def _read(self, rows: Span, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """Read stored values (n, h, w), and which pixels have data (h, w).
 
-        Beyond the raster, values are 0. GDAL's mask counts the nodata of all bands of the file, and
-        `nodata` that of the chosen bands.
+        Beyond the raster, values are 0. The file's nodata counts in all of its bands, `nodata` in
+        the chosen bands.
         """
         from rasterio.enums import Resampling
         from rasterio.windows import Window
@@ -307,12 +309,23 @@ class Raster:
         bottom = min(rows.stop * down, self._file.height)
         right = min(columns.stop * across, self._file.width)
         window = Window.from_slices((rows.start * down, bottom), (columns.start * across, right))
-        valid[:height, :width] = self._file.dataset_mask(window=window, out_shape=(height, width))
+        valid[:height, :width] = self._read_mask(window=window, out_shape=(height, width))
         if not valid.any():
             return pixels, valid
-        stored = pixels[:, :height, :width]
-        self._file.read(self.bands, stored, window=window, resampling=Resampling.bilinear)
-        valid &= np.isfinite(pixels).any(axis=0)
+        options = dict(window=window, resampling=Resampling.bilinear)
+        for number, band in zip(self.bands, pixels, strict=True):  # which may differ in type
+            self._file.read(number, band[:height, :width], **options)
+        has_value = np.isfinite(pixels)
         if self._nodata is not None:
-            valid &= (pixels != self._nodata).any(axis=0)
-        return pixels, valid
+            has_value &= pixels != self._nodata
+        return pixels, valid & has_value.any(axis=0)
+
+    def _read_mask(self, **window: Any) -> np.ndarray:
+        """Read the file's mask (h, w), which is 0 where there are no data.
+
+        `dataset_mask` of rasterio takes the fourth of four bands for alpha, whatever it is, and
+        GDAL prefers nodata to alpha.
+        """
+        if "alpha" in self._colors and self._file.nodata is not None:
+            return self._file.read(self._colors.index("alpha") + 1, **window)
+        return np.any([self._file.read_masks(n, **window) for n in self._images], axis=0)
