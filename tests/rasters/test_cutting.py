@@ -1,5 +1,7 @@
 """A labelled raster as tiles: each label in its place, each value as stored."""
 
+import resource
+
 import geopandas
 import numpy as np
 import pytest
@@ -7,11 +9,13 @@ import rasterio
 import shapely
 from helpers.cut_tiles import cut, discs, place_of, read_objects, read_tiles, write_labels
 from helpers.labelled_scene import CLASSES, SIZE, make_scene, rasterized
+from helpers.perfect_detector import PerfectDetector
 from helpers.raster_files import UTM, noise, save, write_shapes
 from pycocotools import mask as rle
 
 from xcit_mm.prediction.seams import outline
-from xcit_mm.rasters.polygons import area_in_pixels, covers
+from xcit_mm.rasters.polygons import area_in_pixels, covers, shared_part
+from xcit_mm.rasters.settings import resolve_settings
 
 DISC = shapely.Point(20, 100).buffer(9)
 BOXES = [shapely.box(x, 20, x + 40, 60) for x in (20, 125, 145, 220)]
@@ -171,6 +175,26 @@ def test_an_object_that_touches_the_edge_of_a_tile_above_is_not_there(tmp_path):
     with rasterio.open(raster) as file:
         covered = covers(area_in_pixels(area, file), slice(0, 32), slice(0, 64))
     assert covered.sum() == 100
+    halves = [shapely.Polygon([(0, 0), (9, 9), corner]) for corner in ((0, 9), (9, 0))]
+    assert shared_part(*halves).is_empty
+
+
+def test_a_full_disk_leaves_no_tiles_of_stored_values(raster, tmp_path):
+    labels = write_labels(tmp_path, DISC)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            cut(raster, labels, tile=50, reading=dict(raw=True))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (tmp_path / "tiles").exists()
+
+
+def test_bounds_of_a_former_training_do_not_hinder_one_on_stored_values():
+    cfg = PerfectDetector().cfg
+    cfg.raster = dict(tile=64, bounds=[0, 3000])
+    assert "bounds" not in resolve_settings(cfg, dict(bands=[1, 2, 3, 4]), trains=True)
 
 
 def test_labels_count_by_their_part_in_the_area(tmp_path):

@@ -45,15 +45,16 @@ def resolve_settings(
             settings[name] = np.asarray(value).tolist()
     unknown = settings.keys() - {*READING}
     if unknown:
-        known = ", ".join(READING)
         problem = f"raster in the config has the unknown options {preview(unknown)}"
-        raise ValueError(f"{problem}: choose from {known}")
+        raise ValueError(f"{problem}: choose from {', '.join(READING)}")
     if trains and "tile" not in settings:
         fix = "give the size of the images that the model was trained on, in pixels"
         raise ArgumentError("tile", f"the config has no raster = dict(tile=...): {fix}")
     # Three bands become colors, and one becomes gray. Other bands keep their values.
     count = len(settings.get("bands", (1, 2, 3)))
     raw = model_input.raster_step is not None or (trains and count not in (1, 3))
+    if trains and raw and command.get("bounds") is None:
+        settings.pop("bounds", None)  # of the bands that the model had before
     if raw and "bounds" in settings:
         raise ArgumentError("bounds", "the model takes values as stored: leave it out")
     channels = model_input.bands or (count if raw else 3)

@@ -40,6 +40,7 @@ def write_images(
     They are PNGs, or GeoTIFFs with a place if the raster is read as stored. Pixels outside of the
     area are 0, unless an image `shows_all`.
     """
+    from rasterio.io import MemoryFile
     from rasterio.windows import Window, transform
 
     folder.mkdir(parents=True)
@@ -60,8 +61,11 @@ def write_images(
             profile = dict(driver="GTiff", compress="deflate", dtype=bands.dtype.name)
             window = Window.from_slices(tile.rows, tile.columns)
             place = dict(crs=raster.crs, transform=transform(window, raster.transform))
-            with open_raster(path, "w", **profile, **shape, **place) as file:
-                file.write(bands)
+            # On a full disk GDAL loses blocks in silence, and Python raises.
+            with MemoryFile() as memory:
+                with open_raster(memory.name, "w", **profile, **shape, **place) as file:
+                    file.write(bands)
+                path.write_bytes(memory.read())
         else:
             _write_png(path, image)
         yield tile, path, is_counted
