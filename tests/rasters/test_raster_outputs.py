@@ -146,8 +146,8 @@ class TestFinished:
             save(run.out, noise(1, 9, 9), **UTM)
         else:
             run.out.unlink()
-            in_pixels([shapely.Point(1, 2)]).to_file(run.out, layer="objects")
-        with pytest.raises(ValueError, match=r"^[^\n]* is of another run: "):
+            in_pixels([shapely.Point(1, 2)]).to_file(run.out, layer="points")
+        with pytest.raises(ValueError, match=r"^[^\n]* is of another run: another program wrote"):
             run.predict()
 
     def test_a_folder_of_the_user_is_not_taken_for_rows(self, run):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import rasterio
 from helpers import range_server
 from helpers.raster_files import UTM, noise, read_map, save
 
@@ -30,8 +31,11 @@ def test_a_raster_at_a_url_has_the_map_of_the_file(models, server, tmp_path):
     config, checkpoint = models["seg"]
     options = dict(checkpoint=checkpoint, device="cpu", tile=96)
     of_file = predict_raster(config, raster, tmp_path / "file.tif", **options)
-    of_url = predict_raster(config, f"{server}/a.tif", tmp_path / "url.tif", **options)
+    url = server.replace("//", "//name:secret@") + "/a.tif"
+    of_url = predict_raster(config, url, tmp_path / "url.tif", **options)
     assert np.array_equal(read_map(of_file), read_map(of_url))
+    with rasterio.open(of_url) as file:
+        assert "secret" not in file.tags()["MADE_FROM"]
     missing = f"{server}/none.tif"
     with pytest.raises(Exception, match=r"none\.tif") as error:
         predict_raster(config, missing, tmp_path / "none.tif", **options)

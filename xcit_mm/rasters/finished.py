@@ -7,7 +7,7 @@ from typing import Any
 
 from ..utils.errors import ArgumentError
 from ..utils.folders import find_change
-from .gdal import open_raster
+from .gdal import gdal, open_raster
 
 MADE_FROM = "MADE_FROM"
 """Key of what a result was made from in the metadata of its file: a JSON."""
@@ -24,9 +24,11 @@ def read_made_from(out: Path) -> dict[str, Any]:
     if out.suffix.lower() == ".gpkg":
         import pyogrio
 
+        if LAYER not in pyogrio.list_layers(out)[:, 0]:
+            return {}
         metadata = pyogrio.read_info(out, layer=LAYER)["layer_metadata"] or {}
     else:
-        with open_raster(out) as file:
+        with gdal(out), open_raster(out) as file:
             metadata = file.tags()
     return json.loads(metadata.get(MADE_FROM, "{}"))
 
@@ -34,6 +36,8 @@ def read_made_from(out: Path) -> dict[str, Any]:
 def check_same(out: Path, made_from: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Raise ArgumentError with the first difference, if a result was made with other settings."""
     change = find_change({name: made_from.get(name) for name in settings}, settings)
+    if not made_from:
+        change = "another program wrote it"
     if change:
         fix = "give another, or overwrite it"
         raise ArgumentError("out", f"{out} is of another run: {change}: {fix}")

@@ -1,5 +1,6 @@
 """`predict_raster`: one raster in, one map or table of objects out. The same call resumes."""
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -165,7 +166,8 @@ def predict_raster(
 def _origin(predictor: Predictor, raster: Raster, aoi: Polygons | None) -> dict[str, str | None]:
     """Return where a result comes from, apart from what determines it."""
     return dict(
-        raster=raster.path.partition("?")[0],  # the rest of a URL may be a password
+        # Without the passwords that a URL may have.
+        raster=re.sub("//[^/]*@", "//", raster.path.partition("?")[0]),
         aoi=None if aoi is None else name_of(aoi),
         checkpoint=(predictor.arguments or {}).get("checkpoint"),
         date=f"{date.today()}",
@@ -203,8 +205,8 @@ def _predict_rows(seen: Seen, area: Any, folder: Path, ranks: Ranks) -> list[Pat
     # All processes see the image, though only one may have a row left.
     if any(ranks.gather(bool(pending))):
         unit = "window" if seen.view.whole else "tile"
-        look: dict[str, Any] = dict(desc=f"{unit}s", disable=ranks.rank > 0)
-        with seen, progress_bar(sum(map(len, pending.values())), unit, **look) as bar:
+        total = sum(map(len, pending.values()))
+        with seen, progress_bar(total, unit, ranks.rank > 0, desc=f"{unit}s") as bar:
             for path, places in pending.items():
                 content = _predict_row(seen, places, area)
                 with atomic_write(path) as file:
