@@ -91,10 +91,11 @@ def finetune(
             as one image, or on each image of a folder. Validations need more memory.
         tile: Side of the tiles that are cut from a raster, in pixels. Default: as in the config.
         overlap: Pixels that tiles share. Default: a quarter of the tile.
-        bands: Numbers of the raster's bands, from 1. Default: the first three.
-        bounds: Values that become 0 and 255: a pair, or a pair for each band. Default: those of the
-            8 bits of a raster.
-        nodata: The value of pixels without data. Default: what the raster declares.
+        bands: Numbers of the raster's bands, from 1. Default: those that the file names red, green
+            and blue, or all but alpha.
+        bounds: Values that become 0 and 255: a pair, or a pair for each band. A raster of more than
+            8 bits needs them, unless the tiles have stored values.
+        nodata: A value without data, in addition to what the raster declares.
         config: The config to write. Default: the name of the data, in the current folder.
         overwrite: Whether to replace an existing config, and the tiles of a raster.
         work_dir: Folder of the run. Default: `work_dirs/NAME_OF_CONFIG`.
