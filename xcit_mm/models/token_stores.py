@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeAlias
 from uuid import uuid4
@@ -88,7 +89,8 @@ TokenStore: TypeAlias = TokensInMemory | TokensInFile
 def prepare_files(folder: Path, names: Sequence[str], size: int) -> list[str]:
     """Make the files of stores, and return the names that they have until they are finished.
 
-    A file that an earlier run has finished stays.
+    Files that an earlier run has finished stay, up to the first that is missing: the run goes on
+    there, and replaces the files after it.
 
     Args:
         size: Bytes of each.
@@ -98,7 +100,8 @@ def prepare_files(folder: Path, names: Sequence[str], size: int) -> list[str]:
     """
     for unfinished in folder.glob(".unfinished-*"):
         unfinished.unlink()
-    missing = [name for name in names if not (folder / name).exists()]
+    finished = list(takewhile(lambda name: (folder / name).exists(), names))
+    missing = names[len(finished) :]
     check_disk(folder, size * len(missing), "predict in tiles")
     # New names: a process of a stopped run may still write to its own.
     run = uuid4().hex
