@@ -65,6 +65,7 @@ def train(
     iterations: int = 3,
     scores: Iterable[float] = (1, 2, 3, 4),
     model: type[Line] = Line,
+    average_each: int = 1,
     **hook: Any,
 ) -> None:
     """Train a line, or resume, with a validation of each iteration."""
@@ -76,6 +77,7 @@ def train(
         work_dir=str(work_dir),
         optim_wrapper=dict(optimizer=dict(type="SGD", lr=0.1)),
         default_hooks=dict(checkpoint=checkpoint),
+        custom_hooks=[dict(type="EMAHook", interval=average_each)],
         resume=True,
         randomness=dict(seed=0),
         experiment_name=f"{work_dir.name}{next(RUNS)}",
@@ -131,8 +133,19 @@ def test_a_score_without_ground_truth_is_not_the_best(rule, tmp_path):
     assert [path.name for path in tmp_path.glob("best_*")] == ["best_score_iter_3.pth"]
 
 
-def test_weights_that_are_not_finite_replace_no_checkpoint(tmp_path):
-    hook = dict(BEST, filename_tmpl="last.pth", max_keep_ckpts=1)
+def test_a_run_removes_no_checkpoint_that_a_failed_run_has_replaced(tmp_path):
+    """In one process: both checkpoints have the same name."""
+    train(tmp_path / "kept", 1)
+    with pytest.raises(FloatingPointError):
+        train(tmp_path / "failed", model=Exploding, max_keep_ckpts=1)
+    train(tmp_path / "kept", 2)
+    assert (tmp_path / "kept" / "iter_1.pth").exists()
+
+
+@pytest.mark.parametrize("average_each", [1, 9])
+def test_weights_that_are_not_finite_replace_no_checkpoint(average_each, tmp_path):
+    """Also if their average is still finite."""
+    hook = dict(BEST, filename_tmpl="last.pth", max_keep_ckpts=1, average_each=average_each)
     with pytest.raises(FloatingPointError, match=r"linear\.bias"):
         train(tmp_path, model=Exploding, **hook)
     saved = [load_from_file(path) for path in tmp_path.glob("*.pth")]

@@ -27,21 +27,21 @@ class AtomicBackend(LocalBackend):
     removed, so a copied work folder cannot harm the original.
     """
 
-    _outdated: ClassVar[set[str]] = set()  # of all instances: mmengine builds one for each file
+    outdated: ClassVar[set[str]] = set()  # of all instances: mmengine builds one for each file
 
     def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
         path = Path(filepath)
         with atomic_write(path) as file:
             file.write(obj)
-        self._outdated.discard(path.name)
+        self.outdated.discard(path.name)
         if not path.name.startswith("best_"):  # else the last checkpoint is written next
             with atomic_write(path.with_name("last_checkpoint")) as file:
                 file.write(str(path).encode())
-            while self._outdated:
-                path.with_name(self._outdated.pop()).unlink(missing_ok=True)
+            while self.outdated:
+                path.with_name(self.outdated.pop()).unlink(missing_ok=True)
 
     def remove(self, filepath: str | Path) -> None:
-        self._outdated.add(Path(filepath).name)
+        self.outdated.add(Path(filepath).name)
 
 
 register_backend("atomic", AtomicBackend)
@@ -66,6 +66,7 @@ class ResumableCheckpointHook(CheckpointHook):
 
     def before_run(self, runner: Runner) -> None:
         if is_training_run(runner):
+            AtomicBackend.outdated.clear()  # names in the folder of an earlier run of this process
             use_numbered_loop(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -91,7 +92,9 @@ class ResumableCheckpointHook(CheckpointHook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Add accumulated gradients to the checkpoint, and refuse weights that are not finite."""
-        for name, value in checkpoint["state_dict"].items():
+        # Averaged weights may be finite where those of the training are not.
+        weights = checkpoint["state_dict"] | checkpoint.get("ema_state_dict", {})
+        for name, value in weights.items():
             if not is_finite(value):
                 problem = f"iteration {runner.iter}: {name} is not finite"
                 raise FloatingPointError(f"{problem}: resume from the last checkpoint")
