@@ -63,6 +63,14 @@ def test_a_layer_that_two_heads_share_steps_once():
     torch.testing.assert_close(initial - shared.bias, torch.ones(2))
 
 
-def test_model_without_a_backbone_of_this_package_is_named():
-    with pytest.raises(ValueError, match="Conv2d has 0 backbones of this package"):
-        build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), HALVES)
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        (dict(), "Conv2d has 0 backbones of this package"),
+        (dict(paramwise_cfg={}), "give paramwise_cfg.layer_decay_rate"),
+        (dict(optimizer=dict(type="AdamW")), "and optimizer.lr"),
+    ],
+)
+def test_what_the_decay_needs_is_named(options, problem):
+    with pytest.raises(ValueError, match=problem):
+        build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), HALVES | options)

@@ -24,8 +24,14 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         )
 
     Raises:
-        ValueError: If the model does not have exactly one backbone from this package.
+        ValueError: If the rate of the decay or of the optimizer is missing, or if the model does
+            not have exactly one backbone from this package.
     """
+
+    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
+        super().__init__(optim_wrapper_cfg, paramwise_cfg)
+        if "layer_decay_rate" not in self.paramwise_cfg or self.base_lr is None:
+            raise ValueError("layer decay: give paramwise_cfg.layer_decay_rate and optimizer.lr")
 
     def add_params(
         self,
