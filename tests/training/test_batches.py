@@ -6,6 +6,7 @@ import time
 import mmdet.datasets  # noqa: F401
 import mmseg.datasets  # noqa: F401
 import numpy as np
+import pytest
 import torch
 from helpers.configs import read_config_file
 from helpers.paths import CONFIGS
@@ -62,6 +63,8 @@ def test_iteration_100000_of_ade20k_is_reached_within_seconds_and_loads_nothing(
     assert len(loader.dataset.loaded) == 2
 
 
-def test_data_of_less_than_a_batch_end_an_endless_loader():
+@pytest.mark.parametrize("endless", [True, False])
+def test_data_of_less_than_a_batch_are_named(endless):
     config = dict(dataset=Noise(1), batch_size=2, drop_last=True, num_workers=0, sampler=SHUFFLED)
-    assert list(numbered_loader(Noise(1), config, (3, 0), endless=True)) == []
+    with pytest.raises(ValueError, match="the data do not fill a batch of 2 images: set"):
+        list(numbered_loader(Noise(1), config, (3, 0), endless=endless))

@@ -89,7 +89,11 @@ class NumberedBatches(Sampler):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list]:
-        """Yield lists of ((epoch, batch, place in the batch), index), from `first_batch` on."""
+        """Yield lists of ((epoch, batch, place in the batch), index), from `first_batch` on.
+
+        Raises:
+            ValueError: If the data do not fill a batch.
+        """
         batch = 0
         for epoch in itertools.count(self.epoch):
             if hasattr(self.sampler, "set_epoch"):
@@ -98,7 +102,10 @@ class NumberedBatches(Sampler):
                 if batch >= self.first_batch:
                     yield [((epoch, batch, place), index) for place, index in enumerate(indices)]
                 batch += 1
-            if not self._endless or len(self) == 0:
+            if batch == 0:
+                problem = f"the data do not fill a batch of {self.batch_size} images"
+                raise ValueError(f"{problem}: set a smaller batch_size")
+            if not self._endless:
                 return
 
 
