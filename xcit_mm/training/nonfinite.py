@@ -31,8 +31,10 @@ class NonFiniteHook(Hook):
     """Stops a training if its gradients or its loss are not finite.
 
     Gradients are checked before the optimizer steps. All processes raise a FloatingPointError.
-    Each names its images, and the first module with a non-finite output, which it finds by
-    running the images again. A step that a loss scaler skips is no error if the loss is finite.
+    Each names the images of its last iteration, and the first module with a non-finite output,
+    which it finds by running the images again. If it finds none, gradients that accumulate may
+    come from images of an earlier iteration. A step that a loss scaler skips is no error if the
+    loss is finite.
     """
 
     priority = "HIGH"  # before other hooks save or log the iteration
@@ -69,8 +71,10 @@ class NonFiniteHook(Hook):
         all_finite = value.isfinite().all().float()
         all_reduce(all_finite, op="min")
         if not all_finite:
-            paths = [sample.get("img_path") for sample in self._batch.get("data_samples", ())]
-            source = f"{self._find_source()} at {preview(paths)}"
+            samples = self._batch.get("data_samples") or ()
+            # Semi-supervised training has a dict of lists, in which no image is named.
+            paths = [sample.get("img_path") for sample in samples if hasattr(sample, "get")]
+            source = f"{self._find_source()} at {preview(paths) or 'images without paths'}"
             dtype = getattr(self._runner.optim_wrapper, "cast_dtype", torch.float32)
             if dtype in (None, torch.float16):  # None is AmpOptimWrapper's float16
                 source += "; float16 ends at 65504: try optim_wrapper.dtype=bfloat16"
@@ -94,5 +98,5 @@ class NonFiniteHook(Hook):
         with precision, register_module_forward_hook(inspect), suppress(Exception):
             model.forward(**batch, mode="loss")
         if not sources:
-            return "loss or gradients are not finite, here or in another process"
+            return "loss or gradients are not finite, here or in another process or iteration"
         return f"{sources[0]} is the first that is not finite"
