@@ -81,7 +81,7 @@ def pyramid_of(backbone: XCiT, taps: Taps, rows: slice, columns: slice) -> tuple
         rows, columns: The window in pixels: multiples of 32 inside the padded image.
 
     Raises:
-        ValueError: If the window is another.
+        ValueError: If the window is empty, not of multiples of 32, or not inside.
     """
     for side, cells in zip((rows, columns), taps.valid.shape, strict=True):
         ends = range(0, cells * backbone.patch_size + 1, STRIDES[-1])
@@ -113,7 +113,7 @@ def large_taps(
     arguments must be the same in each.
 
     Args:
-        trunk: In eval mode, as built or prepared for inference.
+        trunk: In eval mode, as built or prepared for inference, with weights in float32.
         read_rows: Function that returns rows of the image. It is called for one band after the
             other, over all rows or over the rows of this process.
         height, width: Size of the image in pixels.

@@ -75,9 +75,9 @@ class WholeImageEncoderDecoder(EncoderDecoder):
         labels = [sample.gt_sem_seg.data.shape[1:] for sample in data_samples]
         if any(side % STRIDES[-1] for side in size) or {*labels} != {size}:
             other = next((label for label in labels if label != size), size)
-            problem = f"images of {tuple(size)} and labels of {tuple(other)} pixels"
+            given = f"images of {tuple(size)} and labels of {tuple(other)} pixels"
             fix = "set data_preprocessor=dict(size=None, size_divisor=32)"
-            raise ValueError(f"{problem}: {fix}")
+            raise ValueError(f"{given} must be equal, of multiples of 32 pixels a side: {fix}")
         taps = Trunk.forward(self.backbone, inputs)
         return losses_by_windows(self, taps, data_samples, self.window)
 
