@@ -133,6 +133,12 @@ def test_a_score_without_ground_truth_is_not_the_best(rule, tmp_path):
     assert [path.name for path in tmp_path.glob("best_*")] == ["best_score_iter_3.pth"]
 
 
+def test_checkpoints_in_another_folder_are_found(tmp_path):
+    train(tmp_path / "work", 2, out_dir=str(tmp_path / "other"))
+    last = tmp_path / "other" / "work" / "iter_2.pth"
+    assert find_in(tmp_path / "work").checkpoint == str(last)
+
+
 def test_a_run_removes_no_checkpoint_that_a_failed_run_has_replaced(tmp_path):
     """In one process: both checkpoints have the same name."""
     train(tmp_path / "kept", 1)

@@ -51,15 +51,16 @@ register_backend("atomic", AtomicBackend)
 class ResumableCheckpointHook(CheckpointHook):
     """mmengine's CheckpointHook, with its arguments, for runs that may be killed at any moment.
 
-    Local files are complete or absent. Weights that are not finite never replace a checkpoint. A
-    training resumes at the next batch, also within an epoch, with the random numbers that it would
-    have had without the stop. In one process, gradients that accumulate are kept too. The patience
-    of EarlyStoppingHook, and the images of CachedMosaic and CachedMixUp, are not kept. A run that
-    resumes must have the same schedule: see `check_schedule`.
+    Checkpoints in the work folder are complete or absent; mmengine writes those in an `out_dir`.
+    Weights that are not finite never replace a checkpoint. A training resumes at the next batch,
+    also within an epoch, with the random numbers that it would have had without the stop. In one
+    process, gradients that accumulate are kept too. The patience of EarlyStoppingHook, and the
+    images of CachedMosaic and CachedMixUp, are not kept. A run that resumes must have the same
+    schedule: see `check_schedule`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if "://" not in str(kwargs.get("out_dir")):
+        if kwargs.get("out_dir") is None:
             kwargs.setdefault("backend_args", dict(backend="atomic"))
         super().__init__(*args, **kwargs)
         self._gradients: dict[str, torch.Tensor] = {}  # of a checkpoint
