@@ -123,7 +123,7 @@ def test_half_precision_is_as_exact_as_in_memory(device):
 def test_windows_have_their_part_of_the_pyramid(patch_size, tmp_path):
     model = fill(XCiT(TRUNK, patch_size, out_indices=(0, 1, 2, 3), norm_cfg=BN))
     scene = Scene(300, 200, gaps=True)
-    taps = large_taps(model, scene.read, *scene.size, tmp_path, memory=0)
+    taps = large_taps(model, scene.read, *scene.size, str(tmp_path), memory=0)
     maps = scene.in_memory(model, XCiT)
     for rows, columns in [(slice(0, 128), slice(64, 192)), (slice(128, 320), slice(96, 224))]:
         expected = [

@@ -319,7 +319,7 @@ def test_a_step_of_n12_at_4096_pixels_takes_little_memory(model, mode, most, tmp
 @pytest.mark.parametrize("size", [(416, 152), (384, 160)])
 def test_sides_that_windows_cannot_divide_are_named(size):
     """And labels of another size than the image's."""
-    problem = r"labels of \(416, 160\) pixels: set data_preprocessor=dict\(size=None, size_div"
+    problem = r"labels of \(416, 160\) pixels need equal sides, multiples of 32: set data_prep"
     with pytest.raises(ValueError, match=problem):
         build_both()[1].loss(image(*size), samples())
 

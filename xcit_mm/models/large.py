@@ -49,8 +49,8 @@ HALO = 2  # rows of tokens that LPI reads to each side
 # Types of devices that have float64. The moments of others are on the CPU.
 FLOAT64_DEVICES = ("cpu", "cuda")
 
-# Returns rows of an image, from the first up to the last, normalised (in_channels, rows, width),
-# and which pixels have data (rows, width), or None if all have.
+# Returns the rows `first` to `last - 1` of an image, normalised (in_channels, rows, width), and
+# which pixels have data (rows, width), or None if all have.
 ReadRows = Callable[[int, int], tuple[Tensor, Tensor | None]]
 
 
@@ -97,7 +97,7 @@ def large_taps(
     read_rows: ReadRows,
     height: int,
     width: int,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     memory: int = 2**30,
     progress: Callable[[int, int], None] = lambda done, passes: None,
     group: Any = None,
@@ -114,12 +114,14 @@ def large_taps(
 
     Args:
         trunk: In eval mode, as built or prepared for inference, with weights in float32.
-        read_rows: Function that returns rows of the image. It is called for one band after the
-            other, over all rows or over the rows of this process.
+        read_rows: Function that takes `first` and `last`, and returns the rows `first` to
+            `last - 1` of the image, normalised (in_channels, rows, width), and which pixels have
+            data (rows, width), or None if all have. It is called for one band after the other, over
+            all rows or over the rows of this process.
         height, width: Size of the image in pixels.
-        folder: For this image and this model alone. A later call with the same folder continues
-            after the last tap that was finished, without the image. The number of processes may
-            have changed.
+        folder: For this image and this model alone. It must exist. A later call with the same
+            folder continues after the last tap that was finished, without the image. The number of
+            processes may have changed.
         memory: Bytes that tokens and taps may take on the trunk's device. If they need more, or if
             there are several processes, they are in files of the folder.
         progress: Function that is called with the number of passes done and of all passes.
@@ -209,7 +211,7 @@ class _Image:
         self.valid = torch.zeros(self.height, self.width, dtype=torch.bool, device=self.device)
         self.forget_moments()
 
-    def open_stores(self, folder: Path | None, memory: int) -> dict[int, TokenStore]:
+    def open_stores(self, folder: str | Path | None, memory: int) -> dict[int, TokenStore]:
         """Make place for each tap, by the number of its block, or raise."""
         indices = self.trunk.out_indices
         shape = self.height, self.width, self.trunk.arch.embed_dim
@@ -218,6 +220,7 @@ class _Image:
             return {index: TokensInMemory(shape, self.device) for index in indices}
         if folder is None:
             raise ValueError(f"the taps take {len(indices) * size / 1e9:.1f} GB: give a folder")
+        folder = Path(folder)
         check_is_shared(folder, self.ranks)
         names = [f"tap{index}" for index in indices]
         current = self.ranks.of_first(lambda: prepare_files(folder, names, size))

@@ -77,7 +77,7 @@ class WholeImageEncoderDecoder(EncoderDecoder):
             other = next((label for label in labels if label != size), size)
             given = f"images of {tuple(size)} and labels of {tuple(other)} pixels"
             fix = "set data_preprocessor=dict(size=None, size_divisor=32)"
-            raise ValueError(f"{given} must be equal, of multiples of 32 pixels a side: {fix}")
+            raise ValueError(f"{given} need equal sides, multiples of 32: {fix}")
         taps = Trunk.forward(self.backbone, inputs)
         return losses_by_windows(self, taps, data_samples, self.window)
 
