@@ -177,13 +177,6 @@ def test_a_graph_that_is_retained_gives_its_gradients_again(cut):
     torch.testing.assert_close(first, again, rtol=0, atol=0)
 
 
-def test_a_map_that_is_changed_in_place_is_an_error(cut):
-    maps = build()(image(150, 77).float())
-    maps[0].detach().mul_(2)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        maps[2].sum().backward()
-
-
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
