@@ -64,6 +64,12 @@ def test_classes_give_the_findings_and_properties_of_names(name, shapes):
     assert properties(cfg) == properties(named)
 
 
+def test_a_config_in_the_home_folder_is_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "own.py").write_text("model = dict(type='XCiT')")
+    assert read_config("~/own.py").model.type == "XCiT"
+
+
 @pytest.mark.parametrize("is_step", [False, True], ids=["preprocessor", "Normalize"])
 @pytest.mark.parametrize("swaps", [True, False])
 def test_the_preprocessor_may_swap_channels_and_a_step_too(swaps, is_step):

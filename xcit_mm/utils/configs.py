@@ -43,11 +43,12 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
         FileNotFoundError: If there is no such config.
         ValueError: If the config or one of its bases cannot be read, or if it has no model.
     """
-    if not Path(config).expanduser().is_file():
+    path = Path(config).expanduser()
+    if not path.is_file():
         raise FileNotFoundError(f"no config at {config}: check the path")
     try:
         with find_bases_by_package():
-            cfg = Config.fromfile(config)
+            cfg = Config.fromfile(path)
     except Exception as error:  # a config is a program
         raise ValueError(f"{config} cannot be read: {reason(error)}") from None
     if not cfg.get("model"):
