@@ -103,6 +103,7 @@ UNREADABLE = {
     "grey.tif": (as_grey(encoded("TIFF")), "it has 3 bands"),
     "big.tif": (encoded("TIFF", "RGBA", big_tiff=True), "it has 4 bands"),
     "pages.tif": (pages(), "it has several pages, and only the first would be read"),
+    "offset.tif": (b"II+\0\x08\0\0\0" + b"\xff" * 8, "broken or not an image"),
     "huge.png": (huge(), "it has more than 2.30 pixels, .* `xcit-mm raster` reads it by rows"),
     "renamed.jpg": (b"\0\0\0\x18ftypheic" + b"\0" * 99, "HEIC or AVIF: .*docs/recipes"),
 }

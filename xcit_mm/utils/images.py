@@ -1,6 +1,5 @@
 """Reading of images from files."""
 
-import struct
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -87,7 +86,7 @@ def find_dropped(file: BinaryIO, keeps_bands: bool = False) -> str:
             tags.load(file)
             if not tags.get(ExifTags.Base.NewSubfileType, 0) & _NO_PAGE:
                 pages.append(dict(tags))
-    except (SyntaxError, struct.error, OSError):
+    except Exception:  # a broken file makes Pillow raise nearly anything
         return ""
     if len(pages) > 1:
         return "several pages, and only the first would be read: split it, for example by tiffsplit"
