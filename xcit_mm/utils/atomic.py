@@ -22,7 +22,7 @@ def unfinished_path(path: Path) -> Path:
 def remove_unfinished(folder: Path) -> None:
     """Remove from a folder what killed processes have left unfinished."""
     for path in folder.glob(f"{_UNFINISHED}*"):
-        _remove(path)
+        remove(path)
 
 
 def finish(unfinished: Path, path: Path) -> None:
@@ -48,13 +48,13 @@ def atomic_path(path: Path, is_shared: bool = False) -> Iterator[Path]:
     unfinished = unfinished_path(path)
     if is_shared:
         unfinished = unfinished.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")
-    _remove(unfinished)
+    remove(unfinished)
     try:
         with named_in_errors(path):
             yield unfinished
             finish(unfinished, path)
     finally:
-        _remove(unfinished)
+        remove(unfinished)
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def restored_on_error(paths: Iterable[Path]) -> Iterator[None]:
         FileExistsError: If a kill has left a file with this hidden name.
     """
     former = {path: path.with_name(f".former-{path.name}") for path in paths}
-    new_folders = {path.parent for path in former if not path.parent.exists()}
+    new_folders = {folder for path in former for folder in path.parents if not folder.exists()}
     for path, kept in former.items():
         if kept.exists():
             problem = f"{kept} is what a stopped command put aside"
@@ -98,20 +98,20 @@ def restored_on_error(paths: Iterable[Path]) -> Iterator[None]:
         yield
     except BaseException:
         for path, kept in former.items():
-            _remove(path)
+            remove(path)
             if kept.exists():
                 kept.rename(path)
-        for folder in new_folders:
+        for folder in sorted(new_folders, reverse=True):  # inner folders first
             with suppress(OSError):  # not empty: another program wrote files there
                 folder.rmdir()
         raise
     for kept in former.values():
-        _remove(kept)
+        remove(kept)
 
 
-def _remove(path: Path) -> None:
-    """Remove a file or a folder, if there is one."""
-    if path.is_dir():
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from tempfile import mkdtemp
 from typing import Any
 from zlib import crc32
 
-from .atomic import atomic_write
+from .atomic import atomic_write, remove
 from .errors import ArgumentError
 from .output import say
 from .ranks import Ranks
@@ -71,12 +70,13 @@ def find_other_run(folder: Path, settings: Mapping[str, Any]) -> str:
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove everything in a folder except its lock."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            path.unlink()
+    """Remove everything in a folder except its lock.
+
+    run.json is removed last: after a kill, it still says which run has made the other files.
+    """
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == SETTINGS):
+        if path.name != LOCK:
+            remove(path)
 
 
 def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
