@@ -1,5 +1,7 @@
 """Exported files agree with torch at any size, with operators of every runtime."""
 
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from helpers.onnx_files import dimensions, load_standard, metadata
 from helpers.paths import ROOT
 from mmengine.config import Config
 
+from xcit_mm import deployment
 from xcit_mm import export as export_model
 from xcit_mm.deployment.check import compare
 from xcit_mm.deployment.metadata import describe_model
@@ -100,6 +103,12 @@ def test_plain_transformer_of_timm_is_exported(tmp_path, export, write_trained):
     cfg.model.backbone = dict(type="TimmPyramid", model="test_vit", norm_cfg=dict(type="BN"))
     file = load_standard(export(write_trained(cfg)))  # the export compares it with mmseg
     assert metadata(file)["outputs"] == ["logits"]
+
+
+def test_a_missing_package_is_named_before_a_model_is_traced(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ModuleNotFoundError, match="onnxscript: pip install"):
+        importlib.reload(deployment)
 
 
 UNNAMED = "test_dataloader = dict(dataset=dict(metainfo=dict(classes=('one', 'two', 'three'))))"

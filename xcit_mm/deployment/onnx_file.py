@@ -44,8 +44,8 @@ def export(model: str | Path, out: str | Path, *, checkpoint: str | Path | None 
         FileExistsError: If the file exists.
         FileNotFoundError: If an input is missing.
         ValueError: If the model cannot be exported, or the checkpoint does not fit it.
-        RuntimeError: If the packages of xcit_mm[export] are missing, if tracing or writing fails,
-            or if the file does not agree with torch.
+        ModuleNotFoundError: If a package of xcit_mm[export] is missing, or torch is older than 2.8.
+        RuntimeError: If tracing or writing fails, or if the file does not agree with torch.
 
     Example:
         >>> from xcit_mm import export
