@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import cv2
 import pytest
@@ -28,12 +29,13 @@ def script(tmp_path) -> Callable[..., subprocess.CompletedProcess]:
     cv2.imwrite(str(tmp_path / "photo.png"), synthetic_photo(203, 330))
     (tmp_path / "broken.png").write_bytes(b"no image")
 
-    def call(*arguments: object) -> subprocess.CompletedProcess:
+    def call(*arguments: object, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, "runner.py", *map(str, arguments)],
             cwd=tmp_path,
             env=dict(PYTHONPATH=str(tmp_path)),
-            capture_output=True,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
             text=True,
         )
 
@@ -60,6 +62,13 @@ def test_a_copy_prints_predictions_and_names_the_photo_that_fails(
     assert script(model, "photo.png").returncode == 0
 
 
+def test_a_full_disk_ends_the_script_and_is_no_failure_of_a_photo(segmentor_file, script):
+    with open("/dev/full", "w") as full:
+        ended = script(segmentor_file, "photo.png", "photo.png", stdout=full)
+    assert ended.stderr.startswith("OSError: [Errno 28] No space left on device")
+    assert "photo.png" not in ended.stderr
+
+
 @pytest.mark.parametrize(
     "name, message",
     [("none.onnx", "cannot be run"), ("foreign.onnx", "was not written by xcit-mm export")],
@@ -68,7 +77,7 @@ def test_a_file_that_is_no_model_of_export_is_one_line(
     name, message, segmentor_file, monkeypatch, tmp_path
 ):
     foreign = onnx.load(segmentor_file)
-    del foreign.metadata_props[:]
+    onnx.helper.set_model_props(foreign, dict(classes="cat"))
     onnx.save(foreign, tmp_path / "foreign.onnx")
     monkeypatch.setattr("sys.argv", ["run.py", str(tmp_path / name), "photo.png"])
     with pytest.raises(ValueError, match=message) as raised:

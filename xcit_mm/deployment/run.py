@@ -93,7 +93,7 @@ class Model:
             reason = " ".join(str(error).split())[-300:]
             raise ValueError(f"{path} cannot be run: {reason}") from None
         metadata = self.session.get_modelmeta().custom_metadata_map
-        if "classes" not in metadata:
+        if "xcit_mm_version" not in metadata:
             raise ValueError(f"{path} was not written by xcit-mm export")
         self.facts: dict[str, Any] = {
             key: json.loads(text)
@@ -215,16 +215,17 @@ def main() -> int:
     for path in args.photos:
         try:
             prediction = model(read_image(path), args.min_score)
-            for line in describe(prediction, model.classes):
-                print(path, line)
         except Exception as error:  # the classes of OpenCV and onnxruntime share no base
             print(f"{path}: {' '.join(str(error).split())}", file=sys.stderr)
             code = 3
+            continue
+        for line in describe(prediction, model.classes):
+            print(path, line, flush=True)
     return code
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except ValueError as error:
+    except (OSError, ValueError) as error:  # of stdout, or of the model
         sys.exit(f"{type(error).__name__}: {error}")
