@@ -25,19 +25,13 @@ class CommandParser(argparse.ArgumentParser):
         """Call a function with the options of a command line, and return the exit code.
 
         Args:
-            work: Takes each option, except for `verbose`, by its name. If its result is an int, it
-                is the exit code.
+            work: As in `cli_main`. It takes each option, except for `verbose`, by its name.
             interrupted: As in `cli_main`.
         """
         options = vars(self.parse_intermixed_args(argv))
         verbose = options.pop("verbose", False)
-
-        def call() -> int:
-            result = work(**options)
-            return result if isinstance(result, int) else 0
-
         keep_freed_memory()
-        return cli_main(call, interrupted, verbose, self)
+        return cli_main(partial(work, **options), interrupted, verbose, self)
 
     def name_on_command_line(self, argument: str) -> str:
         """Return how a user gives an argument of a function: as `--option`, or as `PLACE`."""
@@ -52,14 +46,17 @@ class Terminated(KeyboardInterrupt):
 
 
 def cli_main(
-    work: Callable[[], int | None],
+    work: Callable[[], Any],
     interrupted: str,
     verbose: bool = False,
     parser: CommandParser | None = None,
 ) -> int:
     """Run a command in the main thread and return its exit code.
 
+    Bytes of a path that are not UTF-8 are printed as escapes.
+
     Args:
+        work: Does the work of the command. If its result is an int, it is the exit code.
         interrupted: Message after Ctrl-C (exit code 130) and after SIGTERM (exit code 143).
         verbose: Whether an error ends the program with its traceback, not with one line.
         parser: The command's parser, which has the options for the arguments that errors name.
@@ -68,11 +65,13 @@ def cli_main(
     def terminate(number: int, frame: object) -> None:
         raise Terminated
 
+    stdout: Any = sys.stdout
+    stdout.reconfigure(errors="backslashreplace")
     former = signal.signal(signal.SIGTERM, terminate)
     try:
-        code = work()
-        sys.stdout.flush()
-        return code or 0
+        result = work()
+        stdout.flush()
+        return result if isinstance(result, int) else 0
     except Exception as error:  # a command calls every library
         if isinstance(error, BrokenPipeError) and not _is_stdout_read():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left
