@@ -17,9 +17,12 @@ class KeyValues(DictAction):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
         try:
+            if any(" " in value.replace(", ", ",") for value in values):
+                raise ValueError  # mmengine would drop the spaces
             super().__call__(parser, namespace, values, option)
         except (ValueError, AssertionError):
-            problem = f"{' '.join(values)}: write KEY=VALUE and close each bracket"
+            fix = "write KEY=VALUE, close each bracket, and leave out spaces"
+            problem = f"{' '.join(values)}: {fix}"
             raise argparse.ArgumentError(self, problem) from None
 
 
