@@ -43,12 +43,12 @@ TASKS = {
 NEXT = "predict maskrcnn_xcit_tiny_12_p16 photo.jpg"  # the smallest published detector
 
 
-def run_command(name: str, *args: object, quiet: bool = False) -> None:
-    """Run a command of `xcit-mm`. If it is quiet, its output is shown only after a failure."""
+def run_command(name: str, *args: object, is_shown: bool = True) -> None:
+    """Run a command of `xcit-mm`. If it is not shown, its output is after a failure."""
     command = [sys.executable, "-m", "xcit_mm", name, *map(str, args)]
-    stream = subprocess.PIPE if quiet else None
+    stream = None if is_shown else subprocess.PIPE
     ended = subprocess.run(command, cwd=ROOT, text=True, stdout=stream, stderr=stream)
-    if ended.returncode != 0 and quiet:
+    if ended.returncode != 0 and not is_shown:
         print(ended.stdout, ended.stderr, file=sys.stderr)
     ended.check_returncode()
 
@@ -67,7 +67,7 @@ def save_untrained(config: Path, checkpoint: Path) -> None:
 
 def evaluate(config: Path, checkpoint: Path, folder: Path, *flags: object) -> dict[str, float]:
     """Return the scores of a checkpoint on the held-out images."""
-    run_command("test", config, checkpoint, "--work-dir", folder, *flags, quiet=True)
+    run_command("test", config, checkpoint, "--work-dir", folder, *flags, is_shown=False)
     (scores,) = folder.glob("*/2*.json")
     return json.loads(scores.read_text())
 
