@@ -82,6 +82,14 @@ def test_a_segmentor_ends_with_drawings_and_is_complete(trained_segmentor, maps,
     assert "the run is complete" in capfd.readouterr().err
 
 
+def test_what_was_trained_whole_is_drawn_whole(trained_segmentor, maps, capfd):
+    """In memory, a raster that was trained in bands would not fit."""
+    options = QUICK | {"load_from": None}
+    folder = finetune(trained_segmentor, maps, whole=True, cfg_options=options)
+    assert "seen at scale 1, in windows of 1024 pixels" in capfd.readouterr().err
+    assert_drawn(folder)
+
+
 def assert_drawn(folder: Path) -> None:
     """Check that four photos have labels at the left and predictions at the right."""
     drawings = list((folder / "predictions").iterdir())

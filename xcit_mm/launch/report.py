@@ -32,13 +32,15 @@ def report(work_dir: Path, cfg: Config) -> None:
             say(f"labels beside predictions: {drawings}")
         except Exception as error:  # the training has succeeded
             say(f"predictions are not drawn: {reason(error)}")
-    say(f"weights: {trained.checkpoint}")
+    say(f"weights: {trained.checkpoint or trained.problem}")
 
 
 def _draw_photos(cfg: Config, trained: Model, folder: Path) -> None:
     """Draw some photos from the test set, with labels on the left and predictions on the right."""
     # Unlike the file that was trained, the config in the work folder has the options of the run.
-    predictor = Predictor.from_pretrained(trained.config or cfg.filename, trained.checkpoint)
+    config = trained.config or cfg.filename
+    whole = str(cfg.model.type).endswith("WholeImageEncoderDecoder")  # photos may be of any size
+    predictor = Predictor.from_pretrained(config, trained.checkpoint, whole=whole)
     dataset = DATASETS.build(tested_dataset(cfg))
     folder.mkdir(exist_ok=True)
     shown = np.linspace(0, len(dataset) - 1, min(_PHOTOS, len(dataset)))
