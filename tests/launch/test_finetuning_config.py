@@ -16,6 +16,7 @@ from xcit_mm.weights.lookup import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
 TRAINING = "annotations/instances_training.json"
+OWN_CONFIG = "trained/mine.py"
 
 
 def test_the_data_give_classes_splits_schedule_and_work_folder(trained, own_data, start, folder):
@@ -122,6 +123,8 @@ def test_corrected_labels_count_at_each_start_and_other_classes_are_refused(
         coco["annotations"][0]["bbox"] = [1, 2, 30, 40]
 
     edit_json(data / TRAINING, correct)
+    cfg = start("test", "my-data.py", find_model(str(trained))[1])
+    assert "[1.0,2.0,30.0,40.0]" not in Path(cfg.source.folder, "train.json").read_text()
     cfg = start("train", "my-data.py")
     written = json.loads(Path(cfg.train_dataloader.dataset.ann_file).read_text())
     assert written["annotations"][0]["bbox"] == [1, 2, 30, 40]
@@ -130,6 +133,15 @@ def test_corrected_labels_count_at_each_start_and_other_classes_are_refused(
     edit_json(validation, lambda coco: coco["categories"][0].update(name="disc"))
     message = refused("train", "my-data.py")
     assert "('disc', 'square')" in message and "fine-tune a model into another config" in message
+
+
+def test_a_validation_that_goes_needs_another_config(trained, start, refused, folder):
+    write_export("Ultralytics", folder / "nuts")
+    data = folder / "nuts" / "data.yaml"
+    start("finetune", trained, data, "--skip-checks")
+    data.write_text(data.read_text().replace("val: images/val", ""))
+    message = refused("train", "nuts.py", "--skip-checks")
+    assert "'validation': False}, the config {" in message
 
 
 def test_heads_keep_the_order_of_a_model_with_the_same_classes(trained, shapes, data, start):
@@ -176,6 +188,11 @@ def test_a_published_name_is_the_base_in_any_folder(own_data, start):
         (dict(model="maskrcnn_xcit_smal_12_p16"), "try maskrcnn_xcit_small_12_p16"),
         (dict(options=["--config", "taken.py"]), "taken.py exists: train it as it is"),
         (dict(options=["--config", "taken"]), "--config: taken: give a name that ends in .py"),
+        (
+            dict(model=OWN_CONFIG, options=["--config", OWN_CONFIG, "--overwrite"]),
+            f"--config: {OWN_CONFIG} is or holds the input",
+        ),
+        (dict(model="~/gone.py"), f"no config at {Path.home()}/gone.py: check the path"),
         (dict(options=["--cfg-options", "max_iter=2"]), "--cfg-options: a config has no setting"),
         (dict(options=["--no-val"]), "--no-val: it is for a labelled raster: give its labels"),
     ],

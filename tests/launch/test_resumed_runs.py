@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.demo_runs import DEMO, SCORES, cfg_options
 
+from xcit_mm import read_config
 from xcit_mm.__main__ import main
 
 SEG, _ = SCORES
@@ -79,6 +80,16 @@ def test_resume_in_a_config_means_the_option(shapes, start):
     path = write_state(Path("work/iter_2.pth"))
     cfg = start("train", CONFIG, "--work-dir", "work", *cfg_options(SEG, shapes, 4), "resume=True")
     assert (cfg.resume, cfg.load_from) == (True, str(path))
+
+
+def test_a_copy_of_a_work_folder_is_resumed_in_the_copy(shapes, start):
+    path = write_state(Path("copy/iter_2.pth"))
+    (path.parent / "last_checkpoint").write_text("work_dirs/first/iter_2.pth")
+    cfg = read_config(CONFIG)
+    cfg.work_dir = "work_dirs/first"
+    cfg.dump("copy/own.py")
+    cfg = start("train", "copy", "--resume", *cfg_options(SEG, shapes, 4))
+    assert (cfg.work_dir, cfg.load_from) == ("copy", str(path))
 
 
 def test_a_run_starts_in_no_folder_with_a_checkpoint(shapes, refused):

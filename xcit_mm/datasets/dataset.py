@@ -67,15 +67,18 @@ class Dataset:
         return ", ".join(parts)
 
 
-def write_dataset(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
-    """Write the objects of a data set to `train.json` and `val.json` in a folder.
+def write_dataset(
+    dataset: Dataset, folder: Path, splits: tuple[str, ...] = ("train", "val")
+) -> dict[str, dict[str, Any]]:
+    """Write the objects of splits of a data set to `train.json` and `val.json` in a folder.
 
     Segmentation maps stay where they are.
 
     Returns:
         The arguments with which mmdet or mmseg reads 'train' and, if there is one, 'val'.
     """
-    for name, split in (("train", dataset.train), ("val", dataset.val)):
+    for name in splits:
+        split = getattr(dataset, name)
         path = folder / f"{name}.json"
         if isinstance(split, CocoFile):
             write_coco(path, dataset.classes, split.images, split.annotations)

@@ -26,34 +26,48 @@ from ..utils.errors import ArgumentError
 from ..utils.output import quiet, say
 from ..utils.ranks import is_first
 from ..weights.class_names import configured_classes
+from ..weights.lookup import find_config
 
 # Starts of mmengine's warnings on what its own hooks and metrics do.
 _NOT_SHOWN = ('"FileClient" will be', '"HardDiskBackend" is', "The prefix is not set in metric")
 
 
 def read_run(
-    config: str | Path,
+    model: str | Path,
     work_dir: str | Path | None,
     cfg_options: Mapping[str, Any] | None,
     launcher: str = "none",
 ) -> Config:
-    """Read the config of a run, with its folder and launcher."""
+    """Read the config of a run, with its folder and launcher.
+
+    Args:
+        model: As in `find_config`. If it is a work folder, that is by default the run's folder,
+            even if it is a copy, or was moved since its config was written.
+    """
     if launcher not in ("none", "pytorch"):
         raise ArgumentError("launcher", f"{launcher!r} is neither 'none' nor 'pytorch'")
-    cfg = read_config(config, cfg_options)
+    options = dict(cfg_options or {})
+    if Path(model, "last_checkpoint").exists():
+        options.setdefault("work_dir", str(model))
+    config = find_config(model)
+    cfg = read_config(config, options)
     cfg.launcher = launcher
     cfg.work_dir = str(work_dir or cfg.get("work_dir") or f"work_dirs/{Path(config).stem}")
     return cfg
 
 
-def write_data_anew(cfg: Config) -> None:
+def write_data_anew(cfg: Config, splits: tuple[str, ...] = ("train", "val")) -> None:
     """Write the objects of a fine-tuning again, from the user's files as they are now.
 
     So corrected labels count. Configs that `finetune` did not write are left alone. Only the first
     process writes.
 
+    Args:
+        splits: Which are written.
+
     Raises:
-        ValueError: If the classes have changed, and as in `read_dataset`.
+        ValueError: If the classes have changed, or there are images for validation and were none,
+            or the other way round, and as in `read_dataset`.
     """
     paths = {name: Path(path) for name, path in (cfg.get("source") or {}).items() if path}
     folder = paths.pop("folder", None)
@@ -61,10 +75,12 @@ def write_data_anew(cfg: Config) -> None:
         return
     classes = configured_classes(cfg, "train") or ()
     dataset = read_dataset(Source(**paths), cfg.default_scope == "mmdet", classes)
-    if dataset.classes != classes:
-        problem = f"{paths['data']} has the classes {dataset.classes}, the config {classes}"
+    found = dict(classes=dataset.classes, validation=dataset.val is not None)
+    known = dict(classes=classes, validation=cfg.held_out != cfg.training)
+    if found != known:
+        problem = f"{paths['data']} has {found}, the config {known}"
         raise ValueError(f"{problem}: fine-tune a model into another config")
-    write_dataset(dataset, folder)
+    write_dataset(dataset, folder, splits)
     say(dataset.describe())
 
 

@@ -28,7 +28,8 @@ def evaluate(
         model: A published model's name, a work folder, or a config.
         checkpoint: A path, URL or `xcit://NAME`. Default: the model's own. In a work folder this
             is the best one, or else the last. A config alone has none.
-        work_dir: Folder for the log. Default: `work_dir` of the config, or `work_dirs/NAME`.
+        work_dir: Folder for the log. Default: `model` if it is a work folder, else `work_dir` of
+            the config, or `work_dirs/NAME`.
         cfg_options: Values that replace values in the config, by dotted key.
         launcher: 'pytorch' if torchrun has started this process.
         skip_checks: Whether to start without checks.
@@ -47,11 +48,11 @@ def evaluate(
         >>> 0 <= scores["coco/bbox_mAP_50"] <= 1
         True
     """
-    config, weights = find_model(model, checkpoint)
-    cfg = read_run(config, work_dir, cfg_options, launcher)
-    write_data_anew(cfg)
+    _, weights = find_model(model, checkpoint)
     if "://" not in weights:
         check_checkpoint(weights)
+    cfg = read_run(model, work_dir, cfg_options, launcher)
+    write_data_anew(cfg, ("val",))  # a run that resumes keeps its data
     if not skip_checks:
         stop_at_failure(check_test(copy.deepcopy(cfg)))
     cfg.load_from = weights

@@ -20,7 +20,7 @@ from ..utils.errors import ArgumentError
 from ..utils.folders import lock_folder
 from ..utils.output import quiet, say
 from ..utils.ranks import is_first
-from ..weights.lookup import find_config, load_checkpoint
+from ..weights.lookup import load_checkpoint
 from ..weights.reader import meta_of
 from ..weights.work_dirs import last_checkpoint
 from .report import report
@@ -40,14 +40,15 @@ def train(
 ) -> Path:
     """Train a config of mmdet, mmseg or mmpretrain.
 
-    The run is checked first, as by `diagnose`: a failed check raises before anything is written.
-    If `finetune` wrote the config, the user's labels are read again, so that corrections count.
+    If `finetune` wrote the config, the user's labels are read and written again first, so that
+    corrections count. Then the run is checked, as by `diagnose`, and a failed check raises.
 
     Args:
         config: Path of a config, a model's name, or a work folder.
         resume: Whether to continue from the last checkpoint of the work folder, or the path or URL
             of the checkpoint to continue from. Without a checkpoint the run starts.
-        work_dir: Folder of the run. Default: `work_dir` of the config, or `work_dirs/NAME`.
+        work_dir: Folder of the run. Default: `config` if it is a work folder, else `work_dir` of
+            the config, or `work_dirs/NAME`.
         amp: Whether to train in mixed precision.
         auto_scale_lr: Whether to scale the learning rate to the batch size.
         cfg_options: Values that replace values in the config, by dotted key.
@@ -67,7 +68,7 @@ def train(
         >>> train("nuts.py", work_dir="work_dirs/longer", cfg_options={"train_cfg.max_iters": 2000})
         PosixPath('work_dirs/longer')
     """
-    cfg = read_run(find_config(config), work_dir, cfg_options, launcher)
+    cfg = read_run(config, work_dir, cfg_options, launcher)
     folder = Path(cfg.work_dir)
     if not resume and cfg.get("resume"):  # as mmengine means it
         resume = cfg.get("load_from") or True
@@ -158,15 +159,14 @@ def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
     wrapper.setdefault("type", "OptimWrapper")
     name = type_name(wrapper)
     if amp and name not in ("OptimWrapper", "AmpOptimWrapper", "CPUAmpOptimWrapper"):
-        problem = f"optim_wrapper.type={wrapper['type']} sets a precision: leave this option out"
-        raise ArgumentError("amp", problem)
+        raise ArgumentError("amp", f"optim_wrapper.type={name} sets a precision: leave it out")
     if amp or name == "AmpOptimWrapper":
         is_on_cpu = get_device() == "cpu"  # in bfloat16
         wrapper["type"] = "mmengine.CPUAmpOptimWrapper" if is_on_cpu else "AmpOptimWrapper"
         heads = {type_name(part) for part in iter_parts(cfg.model)}
-        overflows = not heads.isdisjoint(("MaskFormerHead", "Mask2FormerHead"))
+        overflows = heads & {"MaskFormerHead", "Mask2FormerHead"}
         if overflows and not is_on_cpu and wrapper.get("dtype") != "bfloat16":
-            problem = "the loss of masks is 0 in float16, because a divisor overflows"
-            raise ValueError(f"{problem}: set optim_wrapper.dtype=bfloat16")
+            fix = "set optim_wrapper.dtype=bfloat16"
+            raise ValueError(f"the loss of masks is 0 in float16, where a divisor overflows: {fix}")
     if auto_scale_lr:
         cfg.merge_from_dict({"auto_scale_lr.enable": True})
