@@ -92,6 +92,10 @@ def test_a_config_of_the_library_with_another_backbone_trains(shapes, folder, fi
     [
         (dict(default_scope="mmpretrain"), "only detectors and segmentors whose"),
         (
+            dict(train_dataloader=dict(dataset=dict(_delete_=True, type="Repeat", dataset={}))),
+            "its Repeat wraps data sets: give a config without it",
+        ),
+        (
             dict(
                 model=dict(roi_head=dict(bbox_head=dict(_delete_=True, type="A"), mask_head=None))
             ),
@@ -109,3 +113,12 @@ def test_a_model_that_cannot_be_taken_is_named(changes, message, trained, own_da
     cfg.dump(trained / "mine.py")
     boxes = ["--boxes"] if "masks" in message else []
     assert message in refused("finetune", trained, *own_data, *boxes)
+
+
+def test_weights_of_classes_in_a_users_config_stay(trained_segmentor, maps, start):
+    cfg = Config.fromfile(trained_segmentor / "mine.py")
+    weights = [1.0] * 5 + [9.0]
+    cfg.model.decode_head.update(num_classes=6, loss_decode=dict(class_weight=weights))
+    cfg.dump(trained_segmentor / "mine.py")
+    cfg = start("finetune", trained_segmentor, maps, "--skip-checks")
+    assert cfg.model.decode_head.loss_decode.class_weight == weights

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("rasterio")
 import cv2
 import geopandas
+from helpers.doctor_data import edit_annotations
 from helpers.labelled_scene import CLASSES, LabelledScene, make_scene
 from helpers.paths import CONFIGS
 from helpers.small_models import first_batch
@@ -56,6 +57,20 @@ def test_four_bands_are_loaded_normalised_and_fill_the_stem(model, start, tmp_pa
         names = [step.type for step in steps]
         assert names[0] == "LoadRasterFromFile" and names[-2] == "Normalize"
         assert "PhotoMetricDistortion" not in names and len(steps[-2].mean) == 4
+
+
+def test_a_model_of_a_raster_learns_photos_and_then_a_raster_again(
+    trained, scene, data, own_data, start, refused, folder
+):
+    start("finetune", trained, *labelled(scene))
+    own = ["finetune", "scene.py", *own_data]
+    start(*own)
+    assert start("train", "my-data.py").raster == dict(tile=160, overlap=40)
+    start("finetune", "my-data.py", *labelled(scene), "--config", "last.py")
+    assert start("train", "last.py").source.data is None
+    train = data / "annotations" / "instances_training.json"
+    edit_annotations(train, lambda annotation: annotation.update(iscrowd=1))
+    assert "D409" in refused(*own, "--overwrite", "--work-dir", "crowds")
 
 
 @pytest.mark.slow
@@ -179,7 +194,7 @@ def test_images_of_a_folder_are_trained_whole(trained_segmentor, maps, start):
 @pytest.mark.parametrize(
     "model, options, message",
     [
-        ("trained", [], "--whole: MaskRCNN trains on crops: give a segmentor, EncoderDecoder"),
+        ("trained", [], "--whole: MaskRCNN trains on crops: give an EncoderDecoder"),
         ("trained_segmentor", ["--tile", 99], "--tile: a raster that is trained whole has no til"),
     ],
 )

@@ -110,7 +110,8 @@ class ConfiguredSplit:
         self.metrics = evaluators(cfg, name)
         jsons = filter(None, (metric.get("ann_file") for metric in self.metrics))
         self.scored_jsons = [os.path.realpath(path) for path in jsons if "://" not in path]
-        self.is_of_tiles = bool(cfg.get("raster"))
+        # A base may have been trained on a raster, and this run on photos.
+        self.is_of_tiles = bool(cfg.get("raster")) and not (cfg.get("source") or {}).get("data")
         self._cfg = cfg
 
     @cached_property

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mmengine.config import Config
 
@@ -14,7 +14,7 @@ from ..utils.atomic import restored_on_error
 from ..utils.config_parts import type_name
 from ..utils.configs import check_keys
 from ..utils.errors import ArgumentError
-from ..utils.folders import lock_folder
+from ..utils.folders import check_output, lock_folder
 from ..utils.output import say
 from ..weights.class_names import configured_classes
 from .finetuning_config import (
@@ -28,11 +28,10 @@ from .finetuning_config import (
 from .runner import read_run
 from .training import check_is_new, prepare, run
 
-if TYPE_CHECKING:
-    from ..rasters.cutting import Tiles
-
 _TILE = 512
 """Side in pixels of the tiles in which a raster is predicted if it is not predicted whole."""
+_SOURCE = dict.fromkeys(("data", "val", "images", "val_images", "folder", "raster"))
+"""All keys of `source` in a config. mmengine keeps those of the base that a config leaves out."""
 
 
 def finetune(
@@ -136,15 +135,12 @@ def finetune(
         reading["tile"] = _TILE
         name = type_name(cfg.model)
         if name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):
-            problem = f"{name} trains on crops: give a segmentor, EncoderDecoder"
-            raise ArgumentError("whole", problem)
+            raise ArgumentError("whole", f"{name} trains on crops: give an EncoderDecoder")
     stem = path.resolve().with_suffix("")
     if labels is None:
         folder = Path(f"{stem}-coco")
         written = [path, folder / "train.json", folder / "val.json"]
-        paths = {"data": data} | {name: file for name, file in photos.items() if file}
-        source = Source(**{name: Path(os.path.abspath(path)) for name, path in paths.items()})
-        use_data = partial(_use_photos, cfg, source, folder)
+        use_data = partial(_use_photos, cfg, dict(photos, data=data), folder)
     else:
         from ..rasters.cutting import check_folder, cut_raster  # they need the extra `raster`
         from ..rasters.labels import LabelFile
@@ -166,6 +162,8 @@ def finetune(
             model_classes=configured_classes(cfg) or (),
         )
         use_data = partial(_use_raster, cfg, data, cut)
+    for output in written:
+        check_output(output, [cfg.filename, data], "config")
     chosen = work_dir or (cfg_options or {}).get("work_dir")
     work = Path(chosen or f"work_dirs/{path.stem}")
     with lock_folder(work):
@@ -211,27 +209,33 @@ def _choose_config(data: Path, config: str | Path | None, overwrite: bool) -> Pa
 
 
 def _use_photos(
-    cfg: Config, source: Source, folder: Path, boxes: bool
+    cfg: Config, files: dict[str, Any], folder: Path, boxes: bool
 ) -> tuple[Dataset, dict[str, Any]]:
     """Read photos, write their objects to a folder, and adapt the config of a model to them.
+
+    Args:
+        files: The arguments of `Source`.
 
     Returns:
         The photos, and the values of `write_config`.
     """
+    paths = {name: os.path.abspath(file) for name, file in files.items() if file}
+    source = Source(**{name: Path(path) for name, path in paths.items()})
     dataset = read_dataset(source, cfg.default_scope == "mmdet", configured_classes(cfg) or ())
     values = adapt(cfg, dataset, boxes)
     adapt_to_photos(values, cfg, dataset)
-    # With all keys, since mmengine keeps the keys of the base.
-    files = {name: file and str(file) for name, file in vars(source).items()}
-    values["source"] = dict(files, folder=str(folder))
+    values["source"] = _SOURCE | paths | dict(folder=str(folder))
     write_dataset(dataset, folder)
     return dataset, values
 
 
 def _use_raster(
-    cfg: Config, raster: str | Path, cut: Callable[[], "Tiles"], boxes: bool
+    cfg: Config, raster: str | Path, cut: Callable[[], Any], boxes: bool
 ) -> tuple[Dataset, dict[str, Any]]:
     """Cut a labelled raster into tiles, and adapt the config of a model to them.
+
+    Args:
+        cut: Returns the `Tiles`.
 
     Returns:
         The tiles, and the values of `write_config`.
@@ -239,5 +243,5 @@ def _use_raster(
     tiles = cut()
     values = adapt(cfg, tiles.dataset, boxes)
     adapt_to_tiles(values, cfg, tiles)
-    values["source"] = dict(raster=str(raster))
+    values["source"] = _SOURCE | dict(raster=str(raster))
     return tiles.dataset, values

@@ -1,13 +1,12 @@
 """The config of a fine-tuning: a model's own config, adapted to the classes and labels of data."""
 
 import math
-from collections import Counter
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mmengine.config import Config
 
 from ..datasets import IGNORED, CocoFile, Dataset, arguments_of
@@ -42,9 +41,10 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
 
     Raises:
         FileNotFoundError: If files are missing.
-        ValueError: If the model is neither a detector nor a segmentor.
+        ValueError: If the model is neither a detector nor a segmentor, or a data set in the config
+            is a wrapper, whose pipeline does not begin with a file.
     """
-    config = str(model)
+    config = os.path.expanduser(model)
     if checkpoint or not config.endswith(".py"):
         config, checkpoint = find_model(model, checkpoint)
         if Path(checkpoint).is_file():
@@ -52,6 +52,10 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
     cfg = read_config(config)
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):
         raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
+    for dataset in (cfg.train_dataloader.dataset, cfg.test_dataloader.dataset):
+        if "dataset" in dataset or "datasets" in dataset:
+            problem = f"its {type_name(dataset)} wraps data sets: give a config without it"
+            raise ArgumentError("model", problem)
     cfg.load_from = checkpoint or cfg.get("load_from")
     return cfg
 
@@ -67,7 +71,6 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
         `metric`, and the `batch_size`.
 
     Raises:
-        KeyError: If a data set in the config has no pipeline, because it is a wrapper.
         ValueError: If the model cannot be fine-tuned on the labels.
     """
     model = model_config(cfg).to_dict()
@@ -138,8 +141,7 @@ def _pad_to_cells(model: dict[str, Any]) -> None:
     labels are ignored.
     """
     if "data_preprocessor" not in model:
-        problem = "the model has no data_preprocessor"
-        raise ValueError(f"{problem}: give it mmseg's SegDataPreProcessor, with its mean and std")
+        raise ValueError("the model has no data_preprocessor: give it a SegDataPreProcessor")
     preprocessor = model["data_preprocessor"]
     preprocessor["seg_pad_val"] = IGNORED
     if "MaskFormerHead" not in map(type_name, iter_parts(model["decode_head"])):
@@ -150,47 +152,38 @@ def _pad_to_cells(model: dict[str, Any]) -> None:
 
 def _set_classes(heads: list[Any], classes: int) -> None:
     """Set the number of classes in all heads, or raise ValueError if no head has one."""
-    has_classes = False
-    for part in iter_parts(heads):
+    former = 0
+    for part in iter_parts(heads):  # a head comes before its losses
         for key in {"num_classes", "num_things_classes"} & part.keys():
+            former = part[key]
             part[key] = classes
-            has_classes = True
         weights = part.get("class_weight")
-        if isinstance(weights, list) and set(weights[:-1]) == {1.0}:
+        if isinstance(weights, list) and weights[:-1] == [1.0] * former:
             part["class_weight"] = [1.0] * classes + weights[-1:]  # the last is for no object
-    if not has_classes:
+    if not former:
         raise ValueError(f"the model has no head with num_classes: {_TAKEN}")
 
 
 def adapt_to_photos(values: dict[str, Any], cfg: Config, dataset: Dataset) -> None:
     """Add the size at which the model sees photos to the values from `adapt`.
 
-    It is estimated from at most a hundred of the training photos.
+    It is that of the photo with the median area, of at most a hundred of the training photos.
     """
     step = math.ceil(len(dataset.train.images) / 100)
     if isinstance(dataset.train, CocoFile):
         chosen: Sequence[Any] = dataset.train.images[::step]
     else:
         chosen = read_headers(dataset.train.paths[::step])
-    scale = _median_scale(cfg, [(image.height, image.width) for image in chosen])
-    values["large"] = dict(scale=scale, pixel_size=None)
+    median = sorted(chosen, key=lambda image: image.height * image.width)[len(chosen) // 2]
+    values["large"] = dict(scale=_scale_of(cfg, median.height, median.width), pixel_size=None)
 
 
-def _median_scale(cfg: Config, sizes: Sequence[tuple[int, int]]) -> float | None:
-    """Return the median factor by which a test pipeline resizes images.
-
-    Args:
-        sizes: Height and width of each image.
-
-    Returns:
-        The factor, or None if the pipeline stretches most of the images.
-    """
+def _scale_of(cfg: Config, height: int, width: int) -> float | None:
+    """Return the factor by which a test pipeline resizes an image, or None if it stretches it."""
     preprocess = Preprocessing(cfg)
-    factors = []
-    for size, count in Counter(sizes).items():
-        with suppress(ValueError):  # the rounding of a thin photo to pixels stretches it
-            factors += [trained_scale(cfg, preprocess, size)] * count
-    return round(float(np.median(factors)), 3) if 2 * len(factors) > len(sizes) else None
+    with suppress(ValueError):
+        return round(trained_scale(cfg, preprocess, (height, width)), 3)
+    return None
 
 
 def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
@@ -201,7 +194,7 @@ def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
     """
     tile = tiles.settings["tile"]
     values["raster"] = tiles.settings
-    values["large"] = dict(scale=_median_scale(cfg, [(tile, tile)]), pixel_size=tiles.pixel_size)
+    values["large"] = dict(scale=_scale_of(cfg, tile, tile), pixel_size=tiles.pixel_size)
     model = values["model"]
     for assigner in iter_parts(model.get("train_cfg")):
         if "ignore_iof_thr" in assigner:  # a part of an object is iscrowd, see `write_objects`
@@ -256,7 +249,6 @@ def write_config(
     optim_wrapper = cfg.get("optim_wrapper") or {}
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
     arguments = arguments_of(dataset, folder)
-    rate = 1e-4 if cfg.load_from else optim_wrapper["optimizer"]["lr"]
     constructor = "DefaultOptimWrapperConstructor"
     if cfg.load_from and has_pyramid(cfg):  # lower rates nearer to the image
         constructor = "LayerDecayOptimWrapperConstructor"
@@ -268,7 +260,7 @@ def write_config(
         max_iters=max(1000, 12 * len(dataset.train.images) // values["batch_size"]),
         load_from=cfg.load_from,
         custom_imports=dict(imports=list(dict.fromkeys(["xcit_mm", *imports]))),
-        learning_rate=rate,
+        learning_rate=1e-4 if cfg.load_from else optim_wrapper["optimizer"]["lr"],
         constructor=constructor,
         clip_grad=optim_wrapper.get("clip_grad"),
         model=_difference(cfg.model.to_dict(), values["model"]),
@@ -280,21 +272,17 @@ def write_config(
         f"_base_ = {f'xcit_mm::{shipped}' if shipped else base!r}\n"
     )
     template = (shipped_folder("configs") / "_base_" / "finetuning.py").read_text("utf-8")
-    same_in_all = template.partition(_END_OF_VALUES)[2]
+    same_in_all = template[template.index(_END_OF_VALUES) :]
     with atomic_write(config) as file:
-        text = f"{header}{Config(values).pretty_text}\n{_END_OF_VALUES}{same_in_all}"
-        file.write(text.encode())
+        file.write(f"{header}{Config(values).pretty_text}\n{same_in_all}".encode())
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a config that differ from those of its base."""
     changes = {}
     for key, value in new.items():
-        old_value = old.get(key)
-        if isinstance(value, dict) and isinstance(old_value, dict):
-            value = _difference(old_value, value)
-            if value:
-                changes[key] = value
-        elif key not in old or value != old_value:
+        if isinstance(value, dict) and isinstance(old.get(key), dict):
+            value = _difference(old[key], value) or old[key]
+        if key not in old or value != old[key]:
             changes[key] = value
     return changes
