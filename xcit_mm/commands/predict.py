@@ -6,6 +6,7 @@ from typing import Any
 
 from ..prediction import Predictor, find_items, predict_many
 from ..utils.cli import CommandParser
+from ..utils.errors import ArgumentError
 from ..utils.output import say
 from .options import PREDICTOR, TILES, VIEW, WHOLE, add_options, check_order, score, take
 
@@ -51,6 +52,8 @@ def predict(
     listing = find_items(inputs, root)  # an error comes before the model is loaded
     own = take(options, (*PREDICTOR, *LARGE))
     if options["ray"] is not None:
+        if own["device"] is not None:
+            raise ArgumentError("device", "a task of Ray takes a GPU if there is one: leave it out")
         own["device"] = "cpu"  # the tasks use the GPUs
     report = predict_many(Predictor.from_pretrained(model, checkpoint, **own), listing, **options)
     if report is None:  # the first process reports
