@@ -64,9 +64,8 @@ def odd_options(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("script", ["xcit-mm", "mmseg"])
-def test_a_test_scores_the_map_where_it_lies(script, odd_photos, models, call, monkeypatch, capsys):
+def test_a_test_scores_the_map_where_it_lies(script, odd_photos, models, call, monkeypatch):
     """The labels are the maps that are expected, so that the mIoU is 100."""
-    monkeypatch.chdir(odd_photos)
     arguments = (*models["seg"], "--work-dir", "work", *odd_options(odd_photos))
     if script == "xcit-mm":
         run = run_tool("test", *arguments, "--skip-checks", cwd=odd_photos)
@@ -86,16 +85,13 @@ def test_a_model_that_does_not_pad_is_named(capsys, predictor):
     assert "test_cfg=dict(size_divisor=32)" in capsys.readouterr().err
 
 
-def test_a_finetuning_pads_whatever_its_base_does(maps, models, start, tmp_path):
+def test_a_finetuning_pads_whatever_its_base_does(maps, models, start):
     """mmseg takes a size or a divisor, not both."""
-    base = tmp_path / "base.py"
-    for test_cfg, divisor in (("dict(size=(96, 96))", 32), ("dict(size_divisor=48)", 96)):
-        base.write_text(
-            f"_base_ = {models['seg'][0]!r}\n"
-            f"model = dict(data_preprocessor=dict(test_cfg=dict(_delete_=True, {test_cfg[5:]}))"
-        )
-        arguments = (maps, "--config", f"new-{divisor}.py", "--skip-checks")
-        cfg = start("finetune", base, *arguments)
+    for test_cfg, divisor in ((dict(size=(96, 96)), 32), (dict(size_divisor=48), 96)):
+        base = read_config(models["seg"][0])
+        base.model.data_preprocessor.test_cfg = test_cfg
+        base.dump("base.py")
+        cfg = start("finetune", "base.py", maps, "--config", f"{divisor}.py", "--skip-checks")
         padding = cfg.model.data_preprocessor.test_cfg
         assert (padding.get("size"), padding.size_divisor) == (None, divisor)
 

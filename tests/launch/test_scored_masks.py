@@ -32,10 +32,9 @@ def scored(monkeypatch) -> list[Any]:
 
 
 def test_masks_are_scored_without_tensors_of_the_photos_size(
-    scored, models, shapes, call, monkeypatch, tmp_path
+    scored, models, shapes, call, monkeypatch
 ):
     """100 objects in 8000 x 6000 pixels would take 4.8 GB. The scores are mmdet's."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["xcit-mm"])
     options = (*models["det"], *cfg_options(DET, shapes, 1), "test_evaluator.metric=segm")
     call("tool", "mmdet/test.py", *options, "--work-dir", "theirs")
@@ -48,8 +47,7 @@ def test_masks_are_scored_without_tensors_of_the_photos_size(
     assert theirs["coco/segm_mAP"] == pytest.approx(ours["coco/segm_mAP"], abs=1e-3)
 
 
-def test_masks_that_a_hook_draws_stay_masks(scored, models, shapes, call, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_masks_that_a_hook_draws_stay_masks(scored, models, shapes, call):
     config, weights = models["det"]
     drawing = "dict(type='DetVisualizationHook', draw=True, test_out_dir='drawn')"
     Path("drawing.py").write_text(f"_base_ = {config!r}\ncustom_hooks = [{drawing}]\n")
