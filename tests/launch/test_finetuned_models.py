@@ -93,7 +93,7 @@ def test_a_config_of_the_library_with_another_backbone_trains(shapes, folder, fi
         (dict(default_scope="mmpretrain"), "only detectors and segmentors whose"),
         (
             dict(train_dataloader=dict(dataset=dict(_delete_=True, type="Repeat", dataset={}))),
-            "its Repeat wraps data sets: give a config without it",
+            "its Repeat wraps data sets: remove it",
         ),
         (
             dict(

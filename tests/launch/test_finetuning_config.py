@@ -192,7 +192,6 @@ def test_a_published_name_is_the_base_in_any_folder(own_data, start):
             dict(model=OWN_CONFIG, options=["--config", OWN_CONFIG, "--overwrite"]),
             f"--config: {OWN_CONFIG} is or holds the input",
         ),
-        (dict(model="~/gone.py"), f"no config at {Path.home()}/gone.py: check the path"),
         (dict(options=["--cfg-options", "max_iter=2"]), "--cfg-options: a config has no setting"),
         (dict(options=["--no-val"]), "--no-val: it is for a labelled raster: give its labels"),
     ],

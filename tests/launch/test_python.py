@@ -106,9 +106,11 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(trained, arguments):
     assert sorted(Path().rglob("[!.]*.*")) == before
 
 
-def test_a_launcher_that_is_unknown_is_named():
-    with pytest.raises(ArgumentError, match=r"^launcher: 'slurm' is neither"):
-        train("maskrcnn_xcit_small_12_p16", launcher="slurm")
+@pytest.mark.parametrize("launcher, processes", [("slurm", 1), ("pytorch", 1), ("none", 2)])
+def test_a_launcher_that_does_not_fit_is_named(launcher, processes, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    with pytest.raises(ArgumentError, match=f"^launcher: '{launcher}': torchrun needs 'pytorch'"):
+        train("maskrcnn_xcit_small_12_p16", launcher=launcher)
 
 
 def test_scores_of_two_data_sets_are_printed_with_their_names(monkeypatch, capsys):

@@ -1,7 +1,6 @@
 """The config of a fine-tuning: a model's own config, adapted to the classes and labels of data."""
 
 import math
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +43,7 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
         ValueError: If the model is neither a detector nor a segmentor, or a data set in the config
             is a wrapper, whose pipeline does not begin with a file.
     """
-    config = os.path.expanduser(model)
+    config = str(model)
     if checkpoint or not config.endswith(".py"):
         config, checkpoint = find_model(model, checkpoint)
         if Path(checkpoint).is_file():
@@ -52,10 +51,9 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
     cfg = read_config(config)
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):
         raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
-    for dataset in (cfg.train_dataloader.dataset, cfg.test_dataloader.dataset):
-        if "dataset" in dataset or "datasets" in dataset:
-            problem = f"its {type_name(dataset)} wraps data sets: give a config without it"
-            raise ArgumentError("model", problem)
+    for data in (cfg.train_dataloader.dataset, cfg.test_dataloader.dataset):
+        if "dataset" in data or "datasets" in data:
+            raise ArgumentError("model", f"its {type_name(data)} wraps data sets: remove it")
     cfg.load_from = checkpoint or cfg.get("load_from")
     return cfg
 
@@ -75,25 +73,24 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
     """
     model = model_config(cfg).to_dict()
     loaders = (cfg.train_dataloader, cfg.test_dataloader)
-    training, test = (loader.dataset.to_dict()["pipeline"] for loader in loaders)
+    train, test = (loader.dataset.to_dict()["pipeline"] for loader in loaders)
     metric = None
     if cfg.default_scope == "mmdet":
         has_masks = _choose_masks(model, dataset, boxes)
         metric = ["bbox", "segm"] if has_masks else ["bbox"]
-        _load_objects([training, test], has_masks)
+        _load_objects([train, test], has_masks)
     else:
         _pad_to_cells(model)
-        for step in iter_parts([training, test]):
+        for step in iter_parts([train, test]):
             step.pop("reduce_zero_label", None)  # labels are 0, 1, ...
     heads = [part for key, part in model.items() if key not in _WITHOUT_CLASSES]
     _set_classes(heads, len(dataset.classes))
-    for part in iter_parts([heads, training, test]):
+    for part in iter_parts([heads, train, test]):
         if "ignore_index" in part:
             part["ignore_index"] = IGNORED
     if cfg.load_from:  # it replaces the backbone's own weights
         model["backbone"]["init_cfg"] = None
-    pipelines = dict(train_pipeline=training, test_pipeline=test)
-    return dict(pipelines, model=model, metric=metric, batch_size=2)
+    return dict(train_pipeline=train, test_pipeline=test, model=model, metric=metric, batch_size=2)
 
 
 def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import sys
 import traceback
 import warnings
@@ -24,7 +25,7 @@ from ..utils.config_parts import part_class, type_name
 from ..utils.configs import read_config
 from ..utils.errors import ArgumentError
 from ..utils.output import quiet, say
-from ..utils.ranks import is_first
+from ..utils.ranks import is_first, rank_and_size
 from ..weights.class_names import configured_classes
 from ..weights.lookup import find_config
 
@@ -43,9 +44,12 @@ def read_run(
     Args:
         model: As in `find_config`. If it is a work folder, that is by default the run's folder,
             even if it is a copy, or was moved since its config was written.
+        launcher: 'pytorch' in a process that torchrun has started. Several without it would train
+            alone, and write the same files.
     """
-    if launcher not in ("none", "pytorch"):
-        raise ArgumentError("launcher", f"{launcher!r} is neither 'none' nor 'pytorch'")
+    fits = launcher == "none" and rank_and_size()[1] == 1
+    if not fits and not (launcher == "pytorch" and "RANK" in os.environ):
+        raise ArgumentError("launcher", f"{launcher!r}: torchrun needs 'pytorch', others 'none'")
     options = dict(cfg_options or {})
     if Path(model, "last_checkpoint").exists():
         options.setdefault("work_dir", str(model))
