@@ -144,9 +144,10 @@ def choose_checkpoint(option: str | None, following: str | None) -> str | None:
 
 def check_order(command: str, model: str, others: Sequence[str]) -> None:
     """Raise ArgumentError if the model does not come first, before a model is loaded in vain."""
-    models = [other for other in others if _is_model(other)]
-    if models and not _is_model(model):
-        fix = f"xcit-mm {command} {models[0]} {model}"
+    if _is_model(model):  # looking for a model in a folder of many images would take long
+        return
+    for other in filter(_is_model, others):
+        fix = f"xcit-mm {command} {other} {model}"
         raise ArgumentError("model", f"the model comes first: {fix}")
 
 
