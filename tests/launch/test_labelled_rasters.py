@@ -97,6 +97,8 @@ def test_corrected_labels_are_cut_again_by_overwrite(trained, scene, start, fold
     before = (folder / "scene-tiles" / "train.json").read_bytes()
     table = geopandas.read_file(scene.labels)
     table[table["class"] != "disc"].to_file(scene.labels)
+    (folder / "scene-tiles").rename(folder / "large disk")
+    (folder / "scene-tiles").symlink_to(folder / "large disk")
     cfg = start(*options, "--overwrite", "--work-dir", folder / "again")
     assert cfg.train_dataloader.dataset.metainfo.classes == ("octagon", "square")
     assert (folder / "scene-tiles" / "train.json").read_bytes() != before

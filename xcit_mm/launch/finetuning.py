@@ -66,7 +66,7 @@ def finetune(
     """Fine-tune a detector or a segmentor on your own data.
 
     The function writes a config first, which you can edit and train again with `train`. Then it
-    checks the run and trains it. If a check fails, nothing is written.
+    checks the run and trains it. If a check fails, config and data are as they were before.
 
     If no annotation has a mask, a detector with masks is trained to find boxes only.
 
