@@ -103,15 +103,15 @@ def find_change(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     return ""
 
 
-def check_output(out: Path, inputs: Iterable[str | Path], argument: str = "out") -> None:
+def check_output(out: Path, inputs: Iterable[str | Path], name: str = "out") -> None:
     """Raise ArgumentError if an output, a file or a folder, is an input or holds one.
 
     Args:
-        argument: The one by which a user chooses another output.
+        name: The argument by which a user chooses another output.
     """
     for path in inputs:
         if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(out)):
-            raise ArgumentError(argument, f"{out} is or holds the input {path}: give another")
+            raise ArgumentError(name, f"{out} is or holds the input {path}: give another")
 
 
 def scratch_folder(scratch: str | Path, out: Path) -> Path:
