@@ -149,15 +149,15 @@ def _pad_to_cells(model: dict[str, Any]) -> None:
 
 def _set_classes(heads: list[Any], classes: int) -> None:
     """Set the number of classes in all heads, or raise ValueError if no head has one."""
-    former = 0
+    old = 0
     for part in iter_parts(heads):  # a head comes before its losses
         for key in {"num_classes", "num_things_classes"} & part.keys():
-            former = part[key]
+            old = part[key]
             part[key] = classes
         weights = part.get("class_weight")
-        if isinstance(weights, list) and weights[:-1] == [1.0] * former:
+        if isinstance(weights, list) and weights[:-1] == [1.0] * old:
             part["class_weight"] = [1.0] * classes + weights[-1:]  # the last is for no object
-    if not former:
+    if not old:
         raise ValueError(f"the model has no head with num_classes: {_TAKEN}")
 
 

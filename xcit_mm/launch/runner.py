@@ -60,7 +60,7 @@ def read_run(
     return cfg
 
 
-def write_data_anew(cfg: Config, splits: tuple[str, ...] = ("train", "val")) -> None:
+def write_data_anew(cfg: Config, splits: tuple = ("train", "val")) -> None:
     """Write the objects of a fine-tuning again, from the user's files as they are now.
 
     So corrected labels count. Configs that `finetune` did not write are left alone. Only the first
