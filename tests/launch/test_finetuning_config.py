@@ -217,3 +217,9 @@ def test_files_of_the_user_beside_the_objects_stay(trained, own_data, start, ref
     assert [path.name for path in own.parent.iterdir()] == ["photo.jpg"]
     start("finetune", trained, *own_data)
     assert own.read_text() == "mine"
+    (folder / "my-data.py").unlink()
+    train = own.with_name("train.json")
+    train.write_text("corrected by hand")
+    again = ("finetune", trained, *own_data, "--work-dir", "again")
+    assert f"{train} exists: overwrite it, or give another config" in refused(*again)
+    assert train.read_text() == "corrected by hand"

@@ -115,9 +115,9 @@ def test_what_a_former_training_wrote_stays(trained, scene, start, refused, fold
     assert contents(folder) == before
     (folder / "scene.py").unlink()
     tiles = folder / "scene-tiles"
+    assert f"{tiles} exists: overwrite it, or give another config" in refused(*again)
     (tiles / "notes.txt").touch()
     before = contents(tiles)
-    assert "scene-tiles exists: overwrite it to cut the tiles again" in refused(*again)
     message = refused(*again, "--overwrite")
     assert "holds notes.txt, which are not of tiles: move them" in message
     assert contents(tiles) == before

@@ -17,7 +17,7 @@ def read(folder: Path) -> Dataset:
     names = folder / "classes.txt"
     if not names.exists():
         raise FileNotFoundError(f"no {names}: a segmentor takes a folder as {PAGE} shows")
-    classes = read_text(names).rstrip().splitlines()
+    classes = read_text(names).rstrip("\r\n").splitlines()
     if len(classes) < 2 or "" in classes:
         raise ValueError(f"{names}: expected at least two names, one on each line")
     check_unique(classes, f"{names}: two labels are named")

@@ -96,7 +96,7 @@ def finetune(
             8 bits needs them, unless the tiles have stored values.
         nodata: A value without data, in addition to what the raster declares.
         config: The config to write. Default: the name of the data, in the current folder.
-        overwrite: Whether to replace an existing config, and the tiles of a raster.
+        overwrite: Whether to replace an existing config, and the jsons or tiles of its data.
         work_dir: Folder of the run. Default: `work_dirs/NAME_OF_CONFIG`.
         amp: Whether to train in mixed precision.
         auto_scale_lr: Whether to scale the learning rate to the batch size.
@@ -107,8 +107,8 @@ def finetune(
         The work folder. `Predictor.from_pretrained`, `evaluate` and `export` take it as a model.
 
     Raises:
-        FileExistsError: If the config exists, without `overwrite`, or the work folder has a
-            checkpoint.
+        FileExistsError: If the config or files of its data exist, without `overwrite`, or the work
+            folder has a checkpoint.
         OSError: If a file of the data is missing.
         ValueError: If a file is not what its format says, the model cannot be fine-tuned on the
             data, or a check fails.
@@ -148,7 +148,7 @@ def finetune(
 
         folder = Path(f"{stem}-tiles")
         written = [path, folder]
-        check_folder(folder, overwrite)
+        check_folder(folder)
         cut = partial(
             cut_raster,
             data,
@@ -164,6 +164,8 @@ def finetune(
         use_data = partial(_use_raster, cfg, data, cut)
     for output in written:
         check_output(output, [cfg.filename, data], "config")
+        if output.exists() and not overwrite:
+            raise FileExistsError(f"{output} exists: overwrite it, or give another config")
     chosen = work_dir or (cfg_options or {}).get("work_dir")
     work = Path(chosen or f"work_dirs/{path.stem}")
     with lock_folder(work):

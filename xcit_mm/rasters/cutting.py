@@ -57,15 +57,8 @@ class Tiles(NamedTuple):
     statistics: tuple[list[float], list[float]] | None
 
 
-def check_folder(folder: Path, overwrite: bool) -> None:
-    """Check that a folder is new, or has tiles that may be overwritten, and nothing else.
-
-    Raises:
-        FileExistsError: If it exists, without `overwrite`.
-        ValueError: If it has files of the user.
-    """
-    if folder.exists() and not overwrite:
-        raise FileExistsError(f"{folder} exists: overwrite it to cut the tiles again")
+def check_folder(folder: Path) -> None:
+    """Raise ValueError if a folder has something else than tiles, such as files of the user."""
     others = [path.name for path in folder.glob("*") if path.name not in _WRITTEN]
     if others:
         raise ValueError(f"{folder} holds {preview(others)}, which are not of tiles: move them")
