@@ -186,7 +186,10 @@ def test_a_published_name_is_the_base_in_any_folder(own_data, start):
         (dict(data="nuts.xml"), "--val: is only for a COCO json, but the data are "),
         (dict(options=["--images", "trained"]), "8 of 8 images are missing"),
         (dict(model="maskrcnn_xcit_smal_12_p16"), "try maskrcnn_xcit_small_12_p16"),
-        (dict(options=["--config", "taken.py"]), "taken.py exists: train it as it is"),
+        (
+            dict(options=["--config", "taken.py"]),
+            "taken.py exists: overwrite it, give another config, or train",
+        ),
         (dict(options=["--config", "taken"]), "--config: taken: give a name that ends in .py"),
         (
             dict(model=OWN_CONFIG, options=["--config", OWN_CONFIG, "--overwrite"]),
@@ -221,5 +224,5 @@ def test_files_of_the_user_beside_the_objects_stay(trained, own_data, start, ref
     train = own.with_name("train.json")
     train.write_text("corrected by hand")
     again = ("finetune", trained, *own_data, "--work-dir", "again")
-    assert f"{train} exists: overwrite it, or give another config" in refused(*again)
+    assert f"{train} exists: overwrite it, give another config" in refused(*again)
     assert train.read_text() == "corrected by hand"

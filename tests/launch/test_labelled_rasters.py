@@ -110,12 +110,12 @@ def test_what_a_former_training_wrote_stays(trained, scene, start, refused, fold
     before = contents(folder)
     again = (*options, "--work-dir", folder / "again")
     wrong = ("--cfg-options", "model.roi_head.bbox_head.num_classes=7")
-    assert "scene.py exists: train it as it is" in refused(*again)
+    assert "scene.py exists: overwrite it, give another config, or train" in refused(*again)
     assert "num_classes is 7" in refused(*again, "--overwrite", *wrong)
     assert contents(folder) == before
     (folder / "scene.py").unlink()
     tiles = folder / "scene-tiles"
-    assert f"{tiles} exists: overwrite it, or give another config" in refused(*again)
+    assert f"{tiles} exists: overwrite it, give another config" in refused(*again)
     (tiles / "notes.txt").touch()
     before = contents(tiles)
     message = refused(*again, "--overwrite")

@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("data", metavar="DATA", help="a COCO json, YOLO's data.yaml, a folder of maps, or a raster")
     add("--config", type=Path, metavar="FILE", help="config to write (default: NAME_OF_DATA.py)")
-    add("--overwrite", action="store_true", help="replace the config, and the jsons or tiles of its data")
+    add("--overwrite", action="store_true", help="replace the config and its jsons or tiles")
     whole = "train a segmentor on whole images of any size, without crops or tiles"
     add("--whole", action="store_true", help=whole)
     add_options(parser, TRAINING)

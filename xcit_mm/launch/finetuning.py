@@ -128,7 +128,7 @@ def finetune(
         _refuse(given, "it is for a labelled raster: give its labels too")
     else:
         _refuse(photos, "it is for a COCO json, and the data are a labelled raster")
-    path = _choose_config(Path(data), config, overwrite)
+    path = _choose_config(Path(data), config)
     cfg = read_model(model, checkpoint)
     if whole:
         _refuse(dict(tile=tile, overlap=overlap), "a raster that is trained whole has no tiles")
@@ -165,7 +165,8 @@ def finetune(
     for output in written:
         check_output(output, [cfg.filename, data], "config")
         if output.exists() and not overwrite:
-            raise FileExistsError(f"{output} exists: overwrite it, or give another config")
+            fix = f"overwrite it, give another config, or train {path}"
+            raise FileExistsError(f"{output} exists: {fix}")
     chosen = work_dir or (cfg_options or {}).get("work_dir")
     work = Path(chosen or f"work_dirs/{path.stem}")
     with lock_folder(work):
@@ -191,22 +192,15 @@ def _refuse(options: Mapping[str, Any], problem: str) -> None:
             raise ArgumentError(name, problem)
 
 
-def _choose_config(data: Path, config: str | Path | None, overwrite: bool) -> Path:
-    """Return the path of the config to write.
-
-    Raises:
-        ArgumentError: If it is not the name of a Python file.
-        FileExistsError: If it exists, without `overwrite`.
-    """
-    named = data.stem
+def _choose_config(data: Path, config: str | Path | None) -> Path:
+    """Return the path of the config to write, or raise ArgumentError if it is no Python file."""
+    name = data.stem
     if data.suffix in (".yaml", ".yml"):
-        named = Path(os.path.abspath(data)).parent.name
-    name = re.sub(r"\W+", "-", named).strip("-") or "data"
-    path = Path(config or f"{name}.py")
+        name = Path(os.path.abspath(data)).parent.name
+    stem = re.sub(r"\W+", "-", name).strip("-") or "data"
+    path = Path(config or f"{stem}.py")
     if path.suffix != ".py":
         raise ArgumentError("config", f"{path}: give a name that ends in .py")
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists: train it as it is, overwrite it, or give another")
     return path
 
 
