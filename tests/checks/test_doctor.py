@@ -21,6 +21,7 @@ from mmengine.config import Config
 
 from xcit_mm.checks.doctor import check_test, check_training
 from xcit_mm.checks.findings import Finding
+from xcit_mm.checks.inputs import check_files_of_weights
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
@@ -90,6 +91,11 @@ WRONG_OPTIONS = [
         [("D311", "test", "none.json")],
     ),
     (MASK_RCNN, ["test_evaluator.ann_file=none.json"], [("D311", "test", "none.json")]),
+    (
+        MASK_RCNN,
+        ["test_evaluator.metrics.type=CocoMetric", "test_evaluator.metrics.ann_file=none.json"],
+        [("D311", "test", "none.json")],
+    ),
     (SHAPES, ["load_from=a.pth"], [("", "no checkpoint at a.pth")]),
     (SHAPES, ["model.decode_head.in_index=[0,1,2,4]"], [("", "the neck gives 4 maps")]),
     (
@@ -146,6 +152,13 @@ def test_a_level_that_no_head_reads_is_named_for_several_processes():
     assert f"{strides}=(4, 8, 16, 32)" in note.fix
     options.append("find_unused_parameters=True")
     assert findings(RETINANET, *options, level="note", processes=2) == []
+
+
+def test_files_of_weights_in_a_list_are_looked_for():
+    cfg = Config.fromfile(SHAPES)
+    cfg.model.backbone.init_cfg = [dict(type="Pretrained", checkpoint="none.pth")]
+    (finding,) = check_files_of_weights(cfg)
+    assert finding.text == "no checkpoint at none.pth"
 
 
 def test_a_detr_with_levels_of_its_own_has_no_failures(tmp_path):

@@ -102,6 +102,7 @@ def test_float16_detector_finds_what_float32_finds(mask_rcnn_file, tmp_path, mon
     [
         ("", dict(type="MaskScoringRCNN"), "model.type='MaskScoringRCNN'"),
         ("roi_head", dict(shared_head=dict(type="ResLayer")), "shared_head.type='ResLayer'"),
+        ("rpn_head.bbox_coder", dict(clip_border=False), "rpn_head.bbox_coder: boxes that are not"),
         ("test_cfg.rcnn.nms", dict(type="soft_nms"), "test_cfg.rcnn.nms.type='soft_nms'"),
     ],
 )

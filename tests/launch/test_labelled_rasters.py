@@ -9,9 +9,11 @@ import pytest
 pytest.importorskip("rasterio")
 import cv2
 import geopandas
+import numpy as np
 from helpers.doctor_data import edit_annotations
 from helpers.labelled_scene import CLASSES, LabelledScene, make_scene
 from helpers.paths import CONFIGS
+from helpers.raster_files import noise, save
 from helpers.small_models import first_batch
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
@@ -187,10 +189,22 @@ def test_pixels_around_the_labelled_area_are_shown_and_do_not_count(
 
 
 def test_images_of_a_folder_are_trained_whole(trained_segmentor, maps, start):
+    slides = "model['test_cfg'] = dict(mode='slide', crop_size=(64, 64), stride=(48, 48))"
+    (config,) = trained_segmentor.rglob("*.py")
+    config.write_text(f"{config.read_text()}\n{slides}\n")
     cfg = start("finetune", trained_segmentor, maps, "--whole")
     assert cfg.model.type == "xcit_mm.WholeImageEncoderDecoder"
+    assert cfg.model.test_cfg.mode == "whole"
     names = {step.type for step in cfg.train_dataloader.dataset.pipeline}
     assert not names & {"Resize", "RandomResize", "RandomCrop"}
+
+
+def test_images_of_other_bands_in_a_folder_start_a_fine_tuning(maps, start):
+    for path in (maps / "images").rglob("*.jpg"):
+        save(path.with_suffix(".tif"), noise(4, 96, 96, high=60000, dtype=np.uint16))
+        path.unlink()
+    config = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes-4band.py"
+    assert start("finetune", config, maps, "--skip-checks").large.scale == 1
 
 
 @pytest.mark.parametrize(

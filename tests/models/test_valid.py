@@ -69,10 +69,14 @@ def test_the_maximum_of_a_cell_of_stride_32_is_that_of_its_tokens_with_data():
     torch.testing.assert_close(coarse, F.pad(expected, (0, 1)))
 
 
-def test_a_level_that_counts_pixels_without_data_is_refused():
+@pytest.mark.parametrize(
+    "layers, named", [(["AvgPool2d"], "AvgPool2d"), (["MaxPool2d", "GELU"], "MaxPool2d and GELU")]
+)
+def test_a_level_that_counts_pixels_without_data_is_refused(layers, named):
     model = build()
-    model.fpn4[0] = torch.nn.AvgPool2d(2)
-    refused = pytest.raises(ValueError, match=r"pools by AvgPool2d: .*MaxPool2d")
+    pool, *others = (getattr(torch.nn, name) for name in layers)
+    model.fpn4 = torch.nn.Sequential(pool(2), *(layer() for layer in others))
+    refused = pytest.raises(ValueError, match=f"pools by {named}: .*MaxPool2d alone")
     with torch.no_grad(), model.valid(torch.zeros(1, 64, 64)), refused:
         model(image(64, 64).float())
 

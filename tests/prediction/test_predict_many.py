@@ -32,6 +32,7 @@ def test_a_run_from_python_gives_what_single_images_give(kind, predictors, photo
     report = predict_many(predictor, folder, out, draw_score=0)
     assert str(report) == f"11 predicted, 1 failed: {out}"
     assert len(report.failures) == 1 and str(folder / "04.png") in report.failures[0]
+    predict_many(predictor, folder, out, draw_score=0.0)  # the same options
     names = [f"{number:02}.png" for number in range(12) if number != 4]
     drawings = sorted(path.name for path in (out / "visualizations").iterdir())
     assert drawings == [f"{name}.jpg" for name in names]
@@ -190,8 +191,8 @@ def test_results_of_other_options_or_models_are_not_mixed(
     models, photos, command, predicted, refusal, call, tmp_path
 ):
     assert "tile was None, is 64: give" in refusal(*predicted, "--tile", 64)
-    line = refusal(*predicted, "--draw-score", 0.5)
-    assert "draw_score=0.5 and font=None would change only the drawings: give another" in line
+    line = refusal(*predicted, "--no-visualizations")
+    assert "another run: only the drawings would differ: give another" in line
     edited = tmp_path / "edited.py"
     edited.write_text(f"_base_ = {models['seg'][0]!r}\nmodel = dict(test_cfg=dict(mode='slide'))")
     other = (edited, models["seg"][1])

@@ -119,9 +119,9 @@ def test_each_pixel_has_the_class_of_its_centre_at_any_scale(scale, window, phot
     with predictor_of(semantic_fpn, scale=scale, **window).see(photo[:201, :99]) as image:
         everything = image.result().segmentation
         part = image.predict(slice(70, None), slice(3, 98)).segmentation
-        height, width = image.source.height, image.source.width
+        height, width = image.resized.height, image.resized.width
         with predictor_of(semantic_fpn, scale=1, **window).see(
-            image.source.read(slice(0, height), slice(0, width))[0]
+            image.resized.read(slice(0, height), slice(0, width))[0]
         ) as resized:
             labels = resized.result().segmentation
     rows = ((np.arange(201) + 0.5) * (height / 201)).astype(int)

@@ -135,6 +135,12 @@ def test_of_several_models_a_line_names_them_and_the_prefix_chooses(wrapping, na
         model_from(tmp_path / "file.pth", prefix=teacher)
 
 
+def test_a_bare_model_is_taken_beside_its_teacher():
+    content = SAVED | under("teacher.", doubled(SAVED))
+    assert same(parse_checkpoint(content).trunk, SAVED)
+    assert same(parse_checkpoint(content, prefix="teacher").trunk, doubled(SAVED))
+
+
 def test_a_detector_whose_pyramid_has_no_tensors_is_a_detector():
     state = under("backbone.", SAVED) | {"bbox_head.x": torch.ones(1)}
     assert parse_checkpoint(state).task == "detector"
@@ -213,7 +219,7 @@ def test_a_file_that_does_not_fit_a_model_raises_and_changes_nothing(left_out, a
 
 def test_another_backbone_raises_with_the_advice_to_leave_the_hook_out():
     model = nn.ModuleDict(dict(backbone=nn.Conv2d(3, 3, 1)))
-    with pytest.raises(ValueError, match=r"backbone, Conv2d, .*leave StrictLoadHook out"):
+    with pytest.raises(ValueError, match=r"backbone, Conv2d, .*give an XCiT, or load the file"):
         load_in_runner(model, dict(state_dict=model.state_dict()))
 
 

@@ -41,9 +41,10 @@ def check_files_of_weights(cfg: Config) -> Findings:
 
 def _initial_weights(cfg: Config) -> list[str]:
     """List the paths, URLs and names of the weights from which a training starts."""
-    init_cfg = (cfg.model.get("backbone") or {}).get("init_cfg")
-    initial = init_cfg.get("checkpoint") if isinstance(init_cfg, dict) else None
-    return [str(source) for source in (initial, cfg.get("load_from")) if source]
+    init_cfg = (cfg.model.get("backbone") or {}).get("init_cfg") or []
+    parts = init_cfg if isinstance(init_cfg, list) else [init_cfg]
+    sources = [part.get("checkpoint") for part in parts] + [cfg.get("load_from")]
+    return [str(source) for source in sources if source]
 
 
 def check_sizes(cfg: Config, model: Any) -> Findings:
@@ -96,7 +97,7 @@ def check_pixels(cfg: Config) -> Findings:
     mean, std = inputs.normalisation
     is_same = np.allclose(mean or 0, MEAN, atol=1) and np.allclose(std or 0, STD, atol=1)
     if order == "BGR" or not is_same:
-        problem = f"published weights were not trained on {order}, {mean=}, {std=}"
+        problem = f"published weights were trained on other values than {order}, {mean=}, {std=}"
         fix = f"bgr_to_rgb=True, mean={MEAN}, std={STD} in data_preprocessor"
         yield note("D216", problem, fix)
 

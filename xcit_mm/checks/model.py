@@ -35,7 +35,10 @@ class CheckedModel:
             self.module = MODELS.build(model_config(cfg)).to("meta")
         except Exception as error:  # a wrong config makes the libraries raise nearly any exception
             problem = f"the model cannot be built: {reason(error)}"
-            self.failures = [fail("", problem, "correct the model in the config")]
+            fix = "correct the model in the config"
+            if not cfg.get("default_scope"):
+                fix = "give the config a default_scope"
+            self.failures = [fail("", problem, fix)]
 
     @property
     def heads(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "--min-score": dict(type=score, metavar="S", help="least score of objects in the results"),
     # A large image.
-    "--tile": dict(type=int, metavar="PIXELS", help="side of a tile (default: as in training)"),
+    "--tile": dict(type=int, metavar="PIXELS", help="side of a tile"),
     "--overlap": dict(
         type=int,
         metavar="PIXELS",
@@ -85,7 +85,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--window": dict(
         type=int,
         metavar="PIXELS",
-        help="side of a window of a whole image (default: 1024, a detector's as in training)",
+        help="side of a window of a whole image (default: docs/large-images.md)",
     ),
     "--scratch": dict(
         type=Path,

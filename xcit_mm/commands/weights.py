@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..utils.cli import CommandParser
 from ..utils.errors import ArgumentError
-from ..weights.layouts import describe, list_prefixes, parse_checkpoint
+from ..weights.layouts import backbone_options, describe, list_prefixes, parse_checkpoint
 from ..weights.lookup import load_checkpoint
 from ..weights.published import PUBLISHED, local_path
 from ..weights.stem import stem_key
@@ -26,10 +26,11 @@ def list_names() -> None:
 
 
 def inspect(file: str) -> None:
-    """Print a table for each model in a file."""
+    """Print a table for each model in a file that `prefix` can choose."""
     checkpoint = load_checkpoint(file)
     for prefix in list_prefixes(checkpoint) or [""]:
         weights = parse_checkpoint(checkpoint, prefix=prefix)
+        backbone_options(weights.trunk)  # raises if it is no XCiT
         print(f"prefix      {weights.prefix or 'none'}")
         print(f"layout      {weights.layout}")
         print(f"task        {weights.task}")

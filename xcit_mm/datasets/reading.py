@@ -59,7 +59,7 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
             val = _read_objects(source.val, source.val_images or source.images)
     elif data.is_dir():
         problem = f"{data} is a folder, and a detector takes a COCO json or a data.yaml"
-        meant = [*data.glob("*.yaml"), *data.glob("train/*.json")]
+        meant = [*data.glob("*.y*ml"), *data.glob("train/_annotations.coco.json")]
         fix = f"give {meant[0]}" if meant else f"see {PAGE}"
         raise ArgumentError("data", f"{problem}: {fix}")
     elif not data.exists():

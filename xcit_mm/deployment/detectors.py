@@ -149,7 +149,7 @@ def _predict_masks(
 
 
 def decode(anchors: Tensor, deltas: Tensor, coder: Any, size: tuple[int, int]) -> Tensor:
-    """Decode boxes (..., 4) from anchors and deltas (..., 4) as mmdet's DeltaXYWHBBoxCoder does."""
+    """Decode boxes (..., 4) from anchors and deltas (..., 4) as mmdet's DeltaXYWHBBoxCoder."""
     deltas = deltas * deltas.new_tensor(coder.stds) + deltas.new_tensor(coder.means)
     low = anchors[..., :2]
     high = anchors[..., 2:]

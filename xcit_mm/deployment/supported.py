@@ -7,7 +7,7 @@ from mmengine.config import Config
 from ..utils.config_parts import type_name
 from .traceable import list_stages
 
-# Supported types of a detector's parts by key. Options are not listed: an export compares the file
+# Supported types of a detector's parts by key. Few options are checked: an export compares the file
 # with the model.
 TYPES: dict[str, tuple[str, ...]] = dict(
     model=("MaskRCNN", "FasterRCNN", "CascadeRCNN", "RetinaNet"),
@@ -60,6 +60,9 @@ def check_types(part: Any, where: str = "model") -> None:
         if name not in TYPES[key]:
             fix = f"choose one of {', '.join(TYPES[key])}" if TYPES[key] else "leave it out"
             raise ValueError(f"{where}.type={name!r} cannot be exported: {fix}")
+    if key == "bbox_coder" and (part.get("add_ctr_clamp") or not part.get("clip_border", True)):
+        problem = f"{where}: boxes that are not clipped to the image cannot be exported"
+        raise ValueError(f"{problem}: leave clip_border and add_ctr_clamp out")
     for name, value in part.items():
         if name not in ("backbone", "neck", "train_cfg", "data_preprocessor"):
             check_types(value, f"{where}.{name}")

@@ -1,7 +1,6 @@
 """The config of a fine-tuning: a model's own config, adapted to the classes and labels of data."""
 
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from mmengine.config import Config
 
 from ..datasets import IGNORED, CocoFile, Dataset, arguments_of
-from ..datasets.headers import read_headers
 from ..models import MIN_SIZE
 from ..models.build import has_pyramid, model_config
 from ..prediction.preprocessing import Preprocessing
@@ -27,7 +25,14 @@ if TYPE_CHECKING:
 _TAKEN = "only detectors and segmentors whose heads have num_classes can be fine-tuned"
 _WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")
 _LOADING = ("LoadImageFromFile", "LoadRasterFromFile")
-_SIZING = ("Resize", "RandomResize", "RandomChoiceResize", "ResizeShortestEdge", "RandomCrop")
+_SIZING = (
+    "Resize",
+    "RandomResize",
+    "RandomChoiceResize",
+    "ResizeShortestEdge",
+    "ResizeToMultiple",
+    "RandomCrop",
+)
 # Share of a proposal above which it counts neither as object nor as background.
 _IGNORED_OVERLAP = 0.5
 _END_OF_VALUES = "# The same in every config that `finetune` writes.\n"
@@ -164,15 +169,16 @@ def _set_classes(heads: list[Any], classes: int) -> None:
 def adapt_to_photos(values: dict[str, Any], cfg: Config, dataset: Dataset) -> None:
     """Add the size at which the model sees photos to the values from `adapt`.
 
-    It is that of the photo with the median area, of at most a hundred of the training photos.
+    It is that of the photo with the median area. With segmentation maps, twenty photos are read.
     """
-    step = math.ceil(len(dataset.train.images) / 100)
     if isinstance(dataset.train, CocoFile):
-        chosen: Sequence[Any] = dataset.train.images[::step]
+        sizes = [(image.height, image.width) for image in dataset.train.images]
     else:
-        chosen = read_headers(dataset.train.paths[::step])
-    median = sorted(chosen, key=lambda image: image.height * image.width)[len(chosen) // 2]
-    values["large"] = dict(scale=_scale_of(cfg, median.height, median.width), pixel_size=None)
+        read = Preprocessing(cfg).read
+        step = math.ceil(len(dataset.train.images) / 20)
+        sizes = [read(path).shape[:2] for path in dataset.train.paths[::step]]
+    height, width = sorted(sizes, key=math.prod)[len(sizes) // 2]
+    values["large"] = dict(scale=_scale_of(cfg, height, width), pixel_size=None)
 
 
 def _scale_of(cfg: Config, height: int, width: int) -> float | None:
@@ -221,13 +227,20 @@ def adapt_to_whole(values: dict[str, Any]) -> None:
     """Adapt the values from `adapt` to images that the model sees whole, at their own size.
 
     A batch is one image, since images have different sizes.
+
+    Raises:
+        ArgumentError: If a step of a pipeline holds others that resize or crop.
     """
     model = values["model"]
     model["type"] = "xcit_mm.WholeImageEncoderDecoder"
     model["backbone"].update(with_cp="bands", norm_eval=True)
     model["data_preprocessor"].update(size=None, size_divisor=MIN_SIZE)
+    model["test_cfg"] = dict(mode="whole")
     for name in ("train_pipeline", "test_pipeline"):
-        values[name] = [step for step in values[name] if type_name(step) not in _SIZING]
+        steps = [step for step in values[name] if type_name(step) not in _SIZING]
+        if any(type_name(part) in _SIZING for part in iter_parts(steps)):
+            raise ArgumentError("model", f"a step in its {name} holds others that resize or crop")
+        values[name] = steps
     values["large"]["scale"] = 1.0
     values["batch_size"] = 1
 

@@ -577,18 +577,20 @@ def _apply_level(level: nn.Sequential, tap: Tensor, valid: Tensor | None) -> Ten
     """Compute a feature map from the valid tokens, with zeros elsewhere.
 
     Raises:
-        ValueError: If tokens without data would change the map, as in a level of mean pooling.
+        ValueError: If tokens without data would change the map, as in a level of mean pooling or of
+            several layers.
     """
     if valid is None:
         return level(tap)
-    if len(level) and isinstance(level[0], nn.MaxPool2d):
+    if len(level) == 1 and isinstance(level[0], nn.MaxPool2d):
         maxima = level(tap.masked_fill(~valid, -math.inf))
         return maxima.masked_fill(maxima.isneginf(), 0)
     x = level(tap)
     scale = x.shape[-1] // tap.shape[-1]
     if scale == 0:
-        fix = "use nn.MaxPool2d, or predict without masks"
-        raise ValueError(f"the pyramid pools by {type(level[0]).__name__}: {fix}")
+        layers = " and ".join(type(layer).__name__ for layer in level)
+        fix = "use nn.MaxPool2d alone, or predict without masks"
+        raise ValueError(f"the pyramid pools by {layers}: {fix}")
     return keep_valid(x, valid.repeat_interleave(scale, 2).repeat_interleave(scale, 3))
 
 

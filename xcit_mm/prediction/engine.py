@@ -135,6 +135,7 @@ class Engine:
         return [failure]
 
     def _predict(self, images: Images) -> list[Prediction | str]:
+        """Predict images together, without failures: an error raises."""
         if self._predictor.view is None:
             return self._predictor(list(images.values()))
         results: list[Prediction | str] = []

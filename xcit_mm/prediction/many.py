@@ -118,7 +118,9 @@ def predict_many(
         raise ArgumentError("scratch", "it is for images that are seen whole")
     # Tasks of Ray have another current folder.
     folder = Path(out) if ray is None else Path(out).absolute()
-    drawing = dict(min_score=draw_score, font=font)
+    drawing: dict[str, Any] = dict(font=font)
+    if predictor.is_detector:
+        drawing["min_score"] = float(draw_score)
     run = Run(
         folder / NEW if overwrite else folder,
         _category_ids(predictor, listing.categories),
@@ -199,11 +201,8 @@ def _open_results(predictor: Predictor, run: Run, folder: Path, paths: set[str])
 
 def _settings(predictor: Predictor, run: Run) -> dict[str, Any]:
     """Return what determines the results, for `resume_folder`."""
-    drawn = "draws=False"
-    if run.drawing is not None:
-        drawn = "draw_score={min_score} and font={font}".format(**run.drawing)
     return {
         **predictor.settings,
         "category_ids": dict(value=run.category_ids, change="the classes have other ids"),
-        "drawing": dict(value=run.drawing, change=f"{drawn} would change only the drawings"),
+        "drawing": dict(value=run.drawing, change="only the drawings would differ"),
     }

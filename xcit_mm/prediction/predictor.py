@@ -144,7 +144,9 @@ class Predictor:
 
         Raises:
             ArgumentError: If an option does not fit the model.
-            ValueError: If the name is unknown, or weights are missing.
+            OSError: If a file is missing, or a download fails.
+            ValueError: If the name is unknown, the model has no backbone of this package, or the
+                checkpoint does not have all of its weights.
         """
         config, weights = find_model(model, checkpoint)
         # Tasks of Ray have another current folder.

@@ -55,7 +55,9 @@ class Preprocessing:
         self._steps_without_pad = Compose([step for step in steps if "Pad" not in type_name(step)])
 
     def read(self, image: ImageLike) -> np.ndarray:
-        """Return the pixels of an image, as the loading step returns them before `to_float32`.
+        """Return the pixels of an image, in the type of the file or array.
+
+        `LoadRasterFromFile` may convert them to float32.
 
         Raises:
             OSError: If a file cannot be opened.

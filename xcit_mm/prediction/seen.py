@@ -28,19 +28,18 @@ class Seen(ABC):
         view: How the predictor sees it.
 
     Attributes:
-        predictor, view: As given.
-        image: The image, as given.
-        source: The image as the model sees it.
-        scale: Factors of height and width from the image to `source`.
+        predictor, source, view: As given.
+        resized: The image as the model sees it.
+        scale: Factors of height and width from `source` to `resized`.
     """
 
     def __init__(self, predictor: Any, source: Source, view: View) -> None:
         self.predictor = predictor
-        self.image = source
+        self.source = source
         self.view = view
         sides = source.height, source.width
         height, width = (max(1, round(side * view.scale)) for side in sides)
-        self.source = source if (height, width) == sides else source.resampled(height, width)
+        self.resized = source if (height, width) == sides else source.resampled(height, width)
         self.scale = height / sides[0], width / sides[1]
         self._is_open = False
 
@@ -76,13 +75,13 @@ class Seen(ABC):
         Raises:
             ValueError: If the part is empty, or the block of `see` has ended.
         """
-        rows = _checked(rows, self.image.height)
-        columns = _checked(columns, self.image.width)
+        rows = _checked(rows, self.source.height)
+        columns = _checked(columns, self.source.width)
         height, width = self.scale
         seen_rows = self.spread(0, _span_of(rows, height))
         seen_columns = self.spread(1, _span_of(columns, width))
         parts = self.parts(product(seen_rows, seen_columns))
-        image, _ = self.image.read(rows, columns)
+        image, _ = self.source.read(rows, columns)
         names = self.predictor.names
         detections = labels = None
         if self.predictor.is_detector:
@@ -98,7 +97,7 @@ class Seen(ABC):
         Args:
             axis: 0 for rows, 1 for columns.
         """
-        return self.view.spread((self.source.height, self.source.width)[axis], span)
+        return self.view.spread((self.resized.height, self.resized.width)[axis], span)
 
     def parts(self, places: Places) -> Iterator[Part]:
         """Predict the windows at places that have data."""
@@ -113,7 +112,7 @@ class Seen(ABC):
             Rows, columns, pixels, and which pixels have data.
         """
         for rows, columns in places:
-            image, valid = self.source.read(rows.span, columns.span)
+            image, valid = self.resized.read(rows.span, columns.span)
             if valid.any():
                 yield rows, columns, image, valid
 

@@ -100,14 +100,14 @@ class SeenWhole(Seen):
             ArgumentError: If several processes have no folder.
         """
         backbone = self.predictor.model.backbone
-        size = self.source.height, self.source.width
+        size = self.resized.height, self.resized.width
         tokens = math.prod(_padded(side) // backbone.patch_size for side in size)
         needed = 4 * tokens * backbone.arch.embed_dim * len(backbone.out_indices)
         is_alone = self._ranks.size == 1
         if needed <= MEMORY and is_alone:
             yield None
         elif self._folder is not None:
-            settings = self.predictor.settings | self.view.settings | self.image.fingerprint()
+            settings = self.predictor.settings | self.view.settings | self.source.fingerprint()
             folder = Path(self._folder) / f"taps-{crc32(repr(settings).encode()):08x}"
             is_first = self._ranks.rank == 0
             with lock_folder(folder) if is_first else nullcontext():
@@ -126,10 +126,10 @@ class SeenWhole(Seen):
     def _run_trunk(self, folder: Path | None) -> Taps:
         predictor = self.predictor
         backbone = predictor.model.backbone
-        size = self.source.height, self.source.width
+        size = self.resized.height, self.resized.width
 
         def read_rows(first: int, last: int) -> tuple[Tensor, Tensor | None]:
-            pixels, valid = self.source.read(slice(first, last), slice(0, size[1]))
+            pixels, valid = self.resized.read(slice(first, last), slice(0, size[1]))
             sample = predictor.preprocess(pixels, resizes=False)
             if sample["inputs"].shape[1:] != pixels.shape[:2]:
                 problem = "a step of the test pipeline other than Resize and Pad changes sizes"
@@ -160,8 +160,8 @@ class SeenWhole(Seen):
         for rows, columns, _, valid in self._read(places):
             prediction = self._predict(rows, columns)
             if limit is not None and len(prediction) >= limit:
-                halves = self._halves(rows, self.source.height)
-                quarters = list(product(halves, self._halves(columns, self.source.width)))
+                halves = self._halves(rows, self.resized.height)
+                quarters = list(product(halves, self._halves(columns, self.resized.width)))
                 if len(quarters) > 1:
                     yield from self._predict_windows(quarters)
                     continue

@@ -223,8 +223,8 @@ def _predict_row(seen: Seen, places: Sequence[tuple[Window, Window]], area: Any)
         return objects.encode_objects(to_image(reported, seen.scale))
     height, width = seen.scale
     rows = pixels_in(places[0][0].inside, height)
-    labels = np.full((rows.stop - rows.start, seen.image.width), maps.NODATA)
-    everything = slice(0, seen.image.width)
+    labels = np.full((rows.stop - rows.start, seen.source.width), maps.NODATA)
+    everything = slice(0, seen.source.width)
     join_labels(labels, parts, rows, everything, seen.scale, maps.NODATA)
     for _, column in places:
         columns = pixels_in(column.inside, width)

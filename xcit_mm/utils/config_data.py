@@ -15,6 +15,8 @@ from .config_parts import part_class, type_name
 def evaluators(cfg: Config, split: str) -> list[dict]:
     """List the evaluators of a split."""
     configs = cfg.get(f"{split}_evaluator") or []
+    if isinstance(configs, dict):
+        configs = configs.get("metrics") or configs  # of mmengine's Evaluator, or one metric
     return [configs] if isinstance(configs, dict) else configs
 
 

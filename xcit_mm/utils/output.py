@@ -67,7 +67,7 @@ def _is_heard() -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the logs, warnings and stdout of libraries. `say` and stderr still work."""
+    """Silence logs up to errors, warnings and stdout of libraries. `say` and stderr still work."""
     disabled = logging.root.manager.disable
     logging.disable(max(disabled, logging.ERROR))
     try:

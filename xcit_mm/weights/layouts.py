@@ -88,6 +88,9 @@ def parse_checkpoint(checkpoint: Any, use_ema: bool = False, prefix: str | None 
     state = _unwrap(checkpoint, use_ema)
     model = _choose_model(state, prefix)
     state = _select_under(state, model)
+    backbones = _find_backbones(state)
+    if "" in backbones:  # a bare backbone, which may have others inside
+        state = without(state, tuple(name for name in backbones if name))
     backbone = _select_under(state, _BACKBONE)
     rest = without(state, _BACKBONE)
     # Beside a bare backbone, a file has at most the head of a classifier or of DINO.
@@ -225,7 +228,7 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
     """
     for key in ("blocks.0.norm1.weight", "blocks.0.attn.temperature"):
         if key not in trunk:
-            raise ValueError(f"it has no {key}")
+            raise ValueError(f"it is no XCiT, since it has no {key}")
     stem = stem_key(trunk)
     if stem not in trunk or trunk[stem].dim() != 4:
         raise ValueError(f"it has no {stem}, the filters of the stem")

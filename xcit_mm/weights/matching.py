@@ -85,7 +85,7 @@ def match_model(
     backbone: Any = getattr(model, "backbone", None)
     if not hasattr(backbone, "pretrained_options"):
         name = type(backbone).__name__
-        fix = "leave StrictLoadHook out, or give backbone=dict(type='XCiT', ...)"
+        fix = "give an XCiT, or load the file with mmengine, without StrictLoadHook"
         raise ValueError(f"the model's backbone, {name}, is not one of this package: {fix}")
     initial = model.state_dict()
     expected_heads = without(initial, "backbone.")
