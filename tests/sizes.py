@@ -25,7 +25,7 @@ SIZES = {
     "xcit_mm/training": 22,
     "xcit_mm/utils": 33,
     "xcit_mm/weights": 40,
-    "tests": 616,
+    "tests": 618,
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
