@@ -68,7 +68,7 @@ def test_tiles_have_the_size_of_the_training_and_do_not_change_the_scale():
     assert (view.side, view.overlap) == (800, 200)
     other = view_of(cfg, whole=False, scale=1.6, tile=200, overlap=10)
     assert (other.scale, other.side, other.overlap) == (1.6, 320, 16)
-    assert str(other) == "seen at scale 1.6, in tiles of 320 pixels"
+    assert str(other) == "seen at scale 1.6, in tiles of 200 pixels"
 
 
 def test_windows_of_a_detector_have_the_side_of_its_training():

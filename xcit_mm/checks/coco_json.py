@@ -65,7 +65,7 @@ def _check_categories(path: str, coco: CocoFile, dataset: ConfiguredData) -> Fin
     learned = tuple(name for name in names if name in classes)
     absent = [name for name in classes if name not in names]
     fix = f"list the categories of {path} as {classes}; ids stay"
-    if dataset.split.name == "train":
+    if dataset.split.name == "train" or not learned:
         fix = f"metainfo=dict(classes={tuple(names) if absent else learned}) in all data sets"
     if absent:
         problem = f"of {len(classes)} classes are not categories of {path}"

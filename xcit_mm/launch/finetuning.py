@@ -180,7 +180,7 @@ def finetune(
             say(f"{path.stem}: {dataset.describe()}")
             run_cfg = read_run(path, work, cfg_options)
             runner = prepare(run_cfg, None, amp, auto_scale_lr, skip_checks)
-        say(f"written: {path}; edit it, and train it again")
+        say(f"written: {path}; to train again, edit it and give another work folder")
         run(runner)
     return work
 

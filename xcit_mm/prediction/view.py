@@ -60,8 +60,10 @@ class View(NamedTuple):
         ]
 
     def __str__(self) -> str:
-        parts = "windows" if self.whole else "tiles"
-        return f"seen at scale {self.scale:.3g}, in {parts} of {self.side} pixels"
+        parts = (
+            f"windows of {self.side}" if self.whole else f"tiles of {self.side / self.scale:.0f}"
+        )
+        return f"seen at scale {self.scale:.3g}, in {parts} pixels"
 
 
 def choose_view(

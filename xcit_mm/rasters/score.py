@@ -243,7 +243,7 @@ def _score_matches(out: Path, objects: Any, labels: Any, matches: np.ndarray) ->
 
 
 def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:
-    """Return the least score of the objects that have the best F1, or infinity without objects.
+    """Return the least score of the objects that have the best F1, or NaN without objects.
 
     Args:
         scores: In descending order.
@@ -251,7 +251,7 @@ def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:
         labels: Number of labels.
     """
     if not len(scores):
-        return np.inf
+        return np.nan
     f1 = 2 * np.cumsum(is_found) / (labels + np.arange(1, len(scores) + 1))
     is_last_of_score = np.append(scores[1:] < scores[:-1], True)
     return scores[np.argmax(np.where(is_last_of_score, f1, 0))]

@@ -65,7 +65,7 @@ def lookup(name: str | Path) -> Model:
         return Model(None, f"xcit://{known_name}", f"{name} is a trunk without heads: {fix}")
     is_path = name.endswith(CHECKPOINT_SUFFIXES) or Path(name).is_file()
     if name.startswith(("http://", "https://")) or (is_path and "://" not in name):
-        problem = f"the config of {name} is not known: give it, and this file as its checkpoint"
+        problem = f"{name} is a file without a config: give a config, and this as its checkpoint"
         return Model(None, name, problem)
     similar = ", ".join(get_close_matches(known_name.lower(), {**models, **PUBLISHED}))
     problem = f"{name} is neither a config (*.py), a model's name, a work folder nor a file"
