@@ -73,7 +73,7 @@ def test_what_a_name_stands_for_is_reported(capsys):
         ("", "the name of a model is empty"),
         ("config.py", "checkpoint: config.py has no checkpoint: give one"),
         ("xcit://none.pth", "xcit://none.pth is neither a config"),
-        ("https://host/file.pth", "the config of https://host/file.pth is not known"),
+        ("https://host/file.pth", "file.pth is a file without a config"),
     ],
 )
 def test_a_wrong_name_is_rejected_with_similar_names(model, named):
