@@ -90,7 +90,8 @@ def cut_raster(
         model_classes: Classes of the model. If the labels have the same, they take their order.
 
     Raises:
-        ArgumentError: If no label lies in the area, or labels and raster do not match.
+        ArgumentError: If no label lies in the area or in one of its two parts, or labels and raster
+            do not match.
     """
     options = dict(reading)
     tile = options.pop("tile")
@@ -107,6 +108,8 @@ def cut_raster(
         for split, part in parts.items():
             side, shared = (None, 0) if whole else (tile, overlap)
             tiles = _choose_tiles(_cut_into_tiles(part, side, shared), labels)
+            if not tiles:
+                raise ArgumentError("labels", f"no label in {split} is a pixel wide: give others")
             image_folder = unfinished / split if is_detector else unfinished / "images" / split
             write = write_objects if is_detector else write_maps
             with progress_bar(len(tiles), "tile", desc=split, iterable=tiles) as bar:
