@@ -5,6 +5,7 @@ result of an undisturbed run.
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
 import socket
 from collections.abc import Callable
@@ -66,6 +67,17 @@ class TestKills:
 
         assert exit_codes(predict) == [-signal.SIGKILL]
         run.predict()
+        run.assert_equals_an_undisturbed_run()
+
+    def test_a_kill_while_rows_are_removed_leaves_a_finished_result(self, run, monkeypatch):
+        def stop_after_settings(folder: Path, **_: object) -> None:
+            (folder / "run.json").unlink(missing_ok=True)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(shutil, "rmtree", stop_after_settings)
+            run.predict()
+        assert run.predict() == 0  # the result is there
         run.assert_equals_an_undisturbed_run()
 
 

@@ -26,6 +26,7 @@ from ..utils.folders import (
     as_json,
     check_is_shared,
     check_output,
+    clear_folder,
     find_other_run,
     open_folder,
     scratch_folder,
@@ -158,6 +159,7 @@ def predict_raster(
                     else:
                         maps.write_map(out, rows, source, names, predictor.palette, made_from)
         if is_first():
+            clear_folder(parts)  # its run.json last: a kill must not leave rows of no run
             for folder in (parts, taps):
                 shutil.rmtree(folder, ignore_errors=True)
     return out
@@ -224,8 +226,7 @@ def _predict_row(seen: Seen, places: Sequence[tuple[Window, Window]], area: Any)
     height, width = seen.scale
     rows = pixels_in(places[0][0].inside, height)
     labels = np.full((rows.stop - rows.start, seen.source.width), maps.NODATA)
-    everything = slice(0, seen.source.width)
-    join_labels(labels, parts, rows, everything, seen.scale, maps.NODATA)
+    join_labels(labels, parts, rows, slice(0, seen.source.width), seen.scale, maps.NODATA)
     for _, column in places:
         columns = pixels_in(column.inside, width)
         labels[:, columns][~covers(area, rows, columns)] = maps.NODATA
