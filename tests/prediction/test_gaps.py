@@ -121,3 +121,12 @@ def test_masks_that_do_not_fit_are_refused(photo, valid):
     for refusing in (predictor, predictor_of(semantic_fpn, whole=True, scale=1)):
         with pytest.raises(ValueError, match=r"mask of uint8, .*: give bool"):
             refusing(photo, np.where(valid, 255, 0).astype(np.uint8))
+
+
+@pytest.mark.parametrize("mode", ["whole", "slide"])
+def test_a_mask_without_gaps_that_does_not_fit_is_refused(mode, photo):
+    cfg = semantic_fpn(test_cfg=dict(mode=mode, crop_size=(96, 96), stride=(64, 64)))
+    predictor = Predictor(build(cfg), cfg)
+    for mask in (np.ones((9, 9), bool), np.ones(photo.shape[:2], np.uint8)):
+        with pytest.raises(ValueError, match=r"mask of .*: give bool"):
+            predictor(photo, mask)

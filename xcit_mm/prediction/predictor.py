@@ -31,7 +31,7 @@ from .network import Network
 from .prediction import Prediction, label_type
 from .preprocessing import ImageLike, Preprocessing
 from .seen import InTiles, Seen
-from .sources import ImageSource, Source
+from .sources import ImageSource, Source, check_mask
 from .view import View, choose_view
 from .whole import SeenWhole, check_whole
 
@@ -276,11 +276,16 @@ class Predictor:
         Args:
             masks: Which pixels of each image have data, (H, W), bool. Default: all.
             resizes: Whether the test pipeline resizes the images.
+
+        Raises:
+            ValueError: If a mask has another size or type, or an image cannot be preprocessed.
         """
         pairs = zip_longest(images, masks)
         while batch := list(islice(pairs, self.batch_size)):
             inputs = []
             for image, mask in batch:
+                if mask is not None:
+                    check_mask(mask, image)
                 has_gaps = self.network.leaves_out and mask is not None and not mask.all()
                 inputs.append(self.preprocess(image, mask if has_gaps else None, resizes))
             samples: list[Any] = []

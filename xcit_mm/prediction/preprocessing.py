@@ -11,7 +11,6 @@ from mmengine.registry import TRANSFORMS, init_default_scope
 from ..utils.config_parts import type_name
 from ..utils.images import read_image, reads_all_bands
 from ..utils.model_input import ModelInput
-from .sources import check_mask
 
 ImageLike: TypeAlias = str | Path | np.ndarray
 
@@ -94,13 +93,14 @@ class Preprocessing:
         """Preprocess an image, and return `inputs` (C, h, w) and `data_samples`.
 
         Args:
-            valid: Which pixels of the image have data, (H, W), bool. The result then has a `valid`
-                of the inputs, (h, w).
+            valid: Which pixels of the image have data, (H, W), bool, as `check_mask` takes it. The
+                result then has a `valid` of the inputs, (h, w).
             resizes: Whether the steps that resize and pad run.
 
         Raises:
             ValueError: If a value is NaN or infinite, which attention would spread over the image,
-                or if the image has other channels than the model takes, or the mask does not fit.
+                or if the image has other channels than the model takes, or a step of the pipeline
+                moves the image without its mask.
         """
         if image.dtype.kind == "f" and not np.isfinite(image).all():
             problem = f"image of {image.shape} with NaN or infinity"
@@ -109,7 +109,6 @@ class Preprocessing:
         if not resizes:  # detectors ask for it
             results["scale_factor"] = (1.0, 1.0)
         if valid is not None:  # it moves as a map of classes does
-            check_mask(valid, image)
             results |= dict(gt_seg_map=valid.astype(np.uint8), seg_fields=["gt_seg_map"])
         sample = (self._steps if resizes else self._steps_without_resize)(results)
         channels = len(sample["inputs"])

@@ -49,17 +49,15 @@ class ImageSource:
     """An image in memory.
 
     Args:
-        image: (H, W, C).
+        image: (H, W, C), with at least one pixel.
         valid: Which pixels have data, (H, W), bool. Default: all.
 
     Raises:
-        ValueError: If the image has no pixels, or the mask another size or type.
+        ValueError: If the mask has another size or type.
     """
 
     def __init__(self, image: np.ndarray, valid: np.ndarray | None = None) -> None:
         self.height, self.width = image.shape[:2]
-        if 0 in image.shape:
-            raise ValueError(f"image of {image.shape}: it has no pixels")
         if valid is not None:
             check_mask(valid, image)
         self._image = image
