@@ -97,6 +97,8 @@ def finish_replacing(out: Path) -> None:
         return
     if (complete / JOURNAL).exists():  # the former results are still there, or some of them
         for record in read_journals(out).records.values():
+            if "error" in record:  # it has no files, perhaps because its name is too long
+                continue
             (out / VISUALIZATIONS / f"{record['name']}.jpg").unlink(missing_ok=True)
             (out / LABELS / f"{record['name']}.png").unlink(missing_ok=True)
         (out / PREDICTIONS).unlink(missing_ok=True)
