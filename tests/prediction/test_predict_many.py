@@ -283,6 +283,24 @@ def test_what_a_stopped_overwriting_predicted_of_other_photos_is_not_taken(
     assert [image["file_name"] for image in read_images(out)] == ["03.png"]
 
 
+def test_a_kill_while_a_stopped_overwriting_is_removed_mixes_no_runs(
+    predicted, command, photos, call, out, stop_at, monkeypatch
+):
+    def stop_after_settings(folder: Path, **_: object) -> None:
+        (Path(folder) / "run.json").unlink(missing_ok=True)
+        raise KeyboardInterrupt
+
+    stop_at(2)
+    two = (*command(photos / "01.png", photos / "02.png"), "--overwrite")
+    assert call(*two, "--no-visualizations")[0] == 130
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", stop_after_settings)
+        assert call(*command(photos / "03.png"), "--overwrite")[0] == 130
+    assert call(*two)[0] == 0
+    drawings = sorted(path.name for path in (out / "visualizations").iterdir())
+    assert drawings == ["01.png.jpg", "02.png.jpg"]
+
+
 def test_overwriting_keeps_the_files_of_the_user(predicted, call, command, photos, refusal, out):
     files = [out / "labels" / "00.txt", out / "visualizations" / "own.jpg", out / "notes.txt"]
     for path in files:
@@ -345,6 +363,12 @@ def test_a_model_by_its_name_and_paths_as_text_predict_in_silence(
 def test_a_predictor_has_its_own_checkpoint_and_device(name, predictors, photos, out):
     with pytest.raises(ArgumentError, match=f"^{name}: a Predictor has its own"):
         predict_many(predictors["seg"], photos, out, **{name: "cpu"})
+
+
+def test_a_device_for_the_tasks_of_ray_is_refused(models, photos, out):
+    config, checkpoint = models["seg"]
+    with pytest.raises(ArgumentError, match=r"^device: a task of Ray takes a GPU if there is one"):
+        predict_many(config, photos, out, checkpoint=checkpoint, device="cuda:0", ray="auto")
 
 
 def test_inputs_before_the_model_are_one_line_with_the_order(models, photos, refusal, out):

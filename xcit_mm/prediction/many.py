@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..utils.errors import ArgumentError, preview
-from ..utils.folders import check_output, lock_folder, resume_folder, scratch_folder
+from ..utils.folders import (
+    check_output,
+    clear_folder,
+    lock_folder,
+    resume_folder,
+    scratch_folder,
+)
 from ..utils.output import progress_bar, say
 from ..utils.ranks import is_first, rank_and_size, wait_for_ranks
 from .cluster import predict_on_ray
@@ -72,7 +78,8 @@ def predict_many(
         model: A `Predictor`, or a model as `Predictor.from_pretrained` takes it.
         inputs: Images, folders of images, a COCO json, or what `find_items` returns.
         out: Folder of the results.
-        checkpoint, device: As in `Predictor.from_pretrained`, for the name of a model.
+        checkpoint, device: As in `Predictor.from_pretrained`, for the name of a model. With `ray`,
+            each task chooses its device.
         root: Folder of the paths in a COCO json. Default: that of the json.
         draws: Whether to draw the predictions.
         draw_score: Least score of the objects that are drawn.
@@ -110,6 +117,8 @@ def predict_many(
         font = os.path.abspath(font)  # for the tasks of Ray
         check_font(font)
     if ray is not None and isinstance(model, str | Path):
+        if device is not None:
+            raise ArgumentError("device", "a task of Ray takes a GPU if there is one: leave it out")
         device = "cpu"  # the tasks use the GPUs
     predictor = as_predictor(model, checkpoint, device)
     if workers is None:  # a model on the CPU uses all cores itself
@@ -158,8 +167,7 @@ def _predict_pending(
         predicted = Engine(predictor, run).predict(own, progress.deaths)
     else:
         predicted = predict_on_ray(ray, predictor, run, own, progress.deaths)
-    look: dict[str, Any] = dict(desc="images", position=rank, disable=not own)
-    with progress_bar(len(own), "image", **look) as bar:
+    with progress_bar(len(own), "image", not own, desc="images", position=rank) as bar:
         for _ in predicted:
             bar.update()
     return bool(pending)
@@ -189,13 +197,13 @@ def _open_results(predictor: Predictor, run: Run, folder: Path, paths: set[str])
 
     Nothing of the user's is replaced, and nothing of other images is taken into new results.
     """
-    is_new = run.out != folder
+    replaces = run.out != folder
     check_is_run(folder)
     with lock_folder(folder):
         finish_replacing(folder)  # which a kill may have stopped
-        if is_new and not paths.issuperset(read_journals(run.out).records):
-            shutil.rmtree(run.out)
-        resume_folder(run.out, _settings(predictor, run), overwrite=is_new)
+        if replaces and not paths.issuperset(read_journals(run.out).records):
+            clear_folder(run.out)
+        resume_folder(run.out, _settings(predictor, run), overwrite=replaces)
         yield
 
 
