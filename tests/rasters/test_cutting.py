@@ -242,7 +242,7 @@ def test_labels_elsewhere_or_too_large_are_one_line_and_leave_no_tiles(box, mess
 def test_labels_narrower_than_a_pixel_leave_no_tiles(is_detector, raster, tmp_path):
     labels = write_labels(tmp_path, shapely.box(5.2, 5.2, 5.6, 5.6))
     with pytest.raises(
-        ValueError, match="^labels: no label in train is a pixel wide: give others$"
+        ValueError, match=r"^labels: no label in train is a pixel wide: give others$"
     ):
         cut(raster, labels, is_detector)
     assert not (tmp_path / "tiles").exists()

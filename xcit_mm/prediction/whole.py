@@ -141,8 +141,7 @@ class SeenWhole(Seen):
 
         # Shown if it takes seconds. It stays on the screen unless it is below a bar of images.
         look: dict[str, Any] = dict(desc="trunk", delay=2, leave=None)
-        is_quiet = self._ranks.rank > 0
-        with progress_bar(1 + len(backbone.blocks), "pass", disable=is_quiet, **look) as bar:
+        with progress_bar(1 + len(backbone.blocks), "pass", self._ranks.rank > 0, **look) as bar:
             return large_taps(
                 backbone,
                 read_rows,
@@ -166,8 +165,8 @@ class SeenWhole(Seen):
                     yield from self._predict_windows(quarters)
                     continue
                 if not self._has_warned:
-                    side = rows.stop - rows.start
-                    say(f"max_per_img={limit} is reached in {side} pixels: objects may be missed")
+                    size = f"{rows.stop - rows.start}x{columns.stop - columns.start}"
+                    say(f"max_per_img={limit} is reached in {size} pixels: objects may be missed")
                 self._has_warned = True
             yield Part(rows, columns, prediction, valid)
 
