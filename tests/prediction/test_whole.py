@@ -310,7 +310,7 @@ def test_processes_that_see_an_image_together_need_a_folder(photo, in_files, mon
         pass
 
 
-def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, in_files, tmp_path):
+def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, in_files, tmp_path, monkeypatch):
     predictor, expected = in_files
     folder = tmp_path / "taps"
     with pytest.raises(KeyboardInterrupt), predictor.see(photo, folder=folder):
@@ -320,7 +320,9 @@ def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, in_files, tmp_pa
     with predictor.see(photo[::-1].copy(), folder=folder) as whole:
         whole.result()
     assert len([*folder.glob("*/tap?")]) == 4  # those of the first image
-    with predictor.see(photo, folder=str(folder)) as whole:
+    monkeypatch.chdir(tmp_path)
+    with predictor.see(photo, folder="taps") as whole:
+        monkeypatch.chdir("/")
         labels = whole.result().segmentation
     assert [path.name for path in folder.iterdir()] == ["of-the-user"]
     assert np.array_equal(labels, expected)

@@ -192,7 +192,8 @@ class Predictor:
                 the file's type or float32.
             valid: Which pixels of each image have data, (H, W), bool; by default all. XCiT sees the
                 others as it sees what lies beyond the border of an image (`Backbone.valid`); other
-                backbones, and windows of mmseg's `mode="slide"`, see their values.
+                backbones, and windows of mmseg's `mode="slide"`, see their values. In tiles or
+                whole, a detector reports no object whose centre has no data.
 
         Returns:
             A `Prediction`, or a list of them for a sequence.

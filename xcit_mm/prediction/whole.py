@@ -108,7 +108,7 @@ class SeenWhole(Seen):
             yield None
         elif self._folder is not None:
             settings = self.predictor.settings | self.view.settings | self.source.fingerprint()
-            folder = Path(self._folder) / f"taps-{crc32(repr(settings).encode()):08x}"
+            folder = Path(self._folder).absolute() / f"taps-{crc32(repr(settings).encode()):08x}"
             is_first = self._ranks.rank == 0
             with lock_folder(folder) if is_first else nullcontext():
                 self._ranks.wait()

@@ -50,8 +50,10 @@ def score_raster(
     Args:
         out: The result.
         labels: Vector file, or GeoDataFrame.
-        aoi: The area in which the labels are complete, as `labels`. Default: the raster.
-        raster: The raster that was predicted. Objects count in its extent. Default: everywhere.
+        aoi: The area in which the labels are complete, as `labels`. Default: that of `raster`, or
+            of the map.
+        raster: The raster that was predicted. Objects and labels outside of it do not count. By
+            default they count everywhere. A map does not need it.
         class_column: Column of the labels' classes. Default: `class`.
         class_name: Class of all labels, in place of a column.
         layer: Layer of the labels. Default: the only one.
