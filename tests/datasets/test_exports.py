@@ -138,6 +138,18 @@ def test_maps_in_linked_folders_are_counted(shapes, tmp_path):
     assert read_dataset(Source(root), is_detector=False).describe() == whole
 
 
+def test_images_in_hidden_folders_are_counted_since_mmseg_trains_them(shapes, tmp_path):
+    root = copy_shape_maps(shapes, tmp_path / "shapes")
+    for kind, suffix in (("images", ".jpg"), ("masks", ".png")):
+        hidden = root / kind / "train" / ".ipynb_checkpoints"
+        hidden.mkdir()
+        shutil.copy(root / kind / "train" / f"00000{suffix}", hidden / f"copy{suffix}")
+    assert read_dataset(Source(root), is_detector=False).describe().startswith("9 photos")
+    (hidden / "copy.png").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no partner for \.ipynb_checkpoints/copy"):
+        read_dataset(Source(root), is_detector=False)
+
+
 def test_a_folder_without_photos_is_missing_or_empty(tmp_path):
     (tmp_path / "classes.txt").write_text("none\nnut\n")
     with pytest.raises(FileNotFoundError, match=r"images/train is missing or has no images"):

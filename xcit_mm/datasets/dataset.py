@@ -1,12 +1,10 @@
 """A data set for training: its classes, and for each split the images with their labels."""
 
-import glob
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..utils.errors import counted
-from ..utils.images import PHOTO_SUFFIXES
 from .coco import CocoFile, write_coco
 
 PAGE = "docs/your-own-data.md"
@@ -101,13 +99,6 @@ def arguments_of(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
             ann_file = str(folder / f"{name}.json")
             arguments[name] = dict(ann_file=ann_file, data_prefix=dict(img=str(folder)))
     return arguments
-
-
-def photos_below(folder: Path) -> list[Path]:
-    """List the images below a folder, by paths relative to it. Hidden ones are left out."""
-    # Unlike pathlib's, this glob follows links to folders.
-    names = sorted(glob.glob("**", root_dir=folder, recursive=True))
-    return [Path(name) for name in names if name.lower().endswith(PHOTO_SUFFIXES)]
 
 
 def read_text(path: Path) -> str:

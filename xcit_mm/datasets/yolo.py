@@ -3,6 +3,7 @@
 A data.yaml names the classes and the folders of photos. Each photo has a text file of labels.
 """
 
+import glob
 from pathlib import Path
 
 import cv2
@@ -14,7 +15,7 @@ from msgspec import Raw, Struct
 from ..utils.errors import preview
 from ..utils.images import PHOTO_SUFFIXES
 from .coco import Annotation, Category, CocoFile, CocoImage, check_unique
-from .dataset import photos_below, read_text
+from .dataset import read_text
 from .headers import read_headers
 
 
@@ -59,7 +60,9 @@ def _list_photos(path: Path, root: str, source: str) -> list[Path]:
     names = (source, source.removeprefix("../"))  # Roboflow writes one too much
     found = _find_first(path, [folder / name for folder in folders for name in names])
     if found.is_dir():
-        return [found / path for path in photos_below(found)]
+        # Unlike pathlib's, this glob follows links to folders. Hidden images are left out.
+        below = sorted(glob.glob("**", root_dir=found, recursive=True))
+        return [found / name for name in below if name.lower().endswith(PHOTO_SUFFIXES)]
     photos = []
     for line in filter(None, map(str.strip, read_text(found).split("\n"))):
         names = (line, line.removeprefix("data/"))  # CVAT's archive has no such folder
