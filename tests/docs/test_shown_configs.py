@@ -8,6 +8,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 
 from xcit_mm.checks.doctor import diagnose
+from xcit_mm.utils.compat import find_bases_by_package
 
 
 def codes(page: str, part: str) -> list[str]:
@@ -17,6 +18,7 @@ def codes(page: str, part: str) -> list[str]:
 
 DETECTOR, SEGMENTOR = codes("backbone.md", '_base_ = "mm')
 (OF_README,) = codes("../README.md", '_base_ = "mm')
+(CURVES,) = codes("curves.md", "visualizer = dict(")
 (BANDS,) = codes("bands.md", "train_pipeline = [")
 
 
@@ -39,6 +41,14 @@ def test_a_backbone_in_a_library_s_config_trains_with_the_published_optimizer(co
     published.optimizer.pop("betas")  # AdamW's default
     assert shown.optimizer == published.optimizer
     assert shown.paramwise_cfg == published.paramwise_cfg
+
+
+def test_curves_keep_the_checkpoints_of_a_fine_tuning(tmp_path):
+    (tmp_path / "nuts.py").write_text('_base_ = "xcit_mm::_base_/finetuning.py"')
+    (tmp_path / "nuts-curves.py").write_text(CURVES)
+    with find_bases_by_package():
+        hooks = Config.fromfile(tmp_path / "nuts-curves.py").default_hooks
+    assert hooks.checkpoint.type == "ResumableCheckpointHook" and hooks.visualization.draw
 
 
 @pytest.mark.parametrize("split, folder", [("train", "training"), ("val", "validation")])
