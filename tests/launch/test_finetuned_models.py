@@ -87,10 +87,19 @@ def test_a_config_of_the_library_with_another_backbone_trains(shapes, folder, fi
     assert cfg.model.backbone.init_cfg is None  # the checkpoint replaces its weights
 
 
+@pytest.mark.parametrize("optimizer, rate", [("SGD", 1e-4), ("AdamW", 0.02)])
+def test_adamw_does_not_get_the_rate_of_sgd(optimizer, rate, shapes, folder, start):
+    optim_wrapper = f"optim_wrapper = dict(optimizer=dict(type={optimizer!r}, lr=0.02))"
+    (folder / "base.py").write_text(RESNET + optim_wrapper)
+    cfg = start("finetune", "base.py", *shapes_options(shapes), "--skip-checks")
+    assert (cfg.optim_wrapper.optimizer.type, cfg.optim_wrapper.optimizer.lr) == ("AdamW", rate)
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
         (dict(default_scope="mmpretrain"), "only detectors and segmentors whose"),
+        (dict(test_dataloader=None), "its config has no test_dataloader"),
         (
             dict(train_dataloader=dict(dataset=dict(_delete_=True, type="Repeat", dataset={}))),
             "its Repeat wraps data sets: remove it",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..rasters.cutting import Tiles
 
 _TAKEN = "only detectors and segmentors whose heads have num_classes can be fine-tuned"
+_LOADERS = ("train_dataloader", "test_dataloader")
 _WITHOUT_CLASSES = ("backbone", "neck", "data_preprocessor", "rpn_head")
 _LOADING = ("LoadImageFromFile", "LoadRasterFromFile")
 _SIZING = (
@@ -56,7 +57,10 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
     cfg = read_config(config)
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):
         raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
-    for data in (cfg.train_dataloader.dataset, cfg.test_dataloader.dataset):
+    for name in _LOADERS:
+        if not cfg.get(name):
+            raise ArgumentError("model", f"its config has no {name}: give it one")
+        data = cfg[name].dataset
         if "dataset" in data or "datasets" in data:
             raise ArgumentError("model", f"its {type_name(data)} wraps data sets: remove it")
     cfg.load_from = checkpoint or cfg.get("load_from")
@@ -77,8 +81,7 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
         ValueError: If the model cannot be fine-tuned on the labels.
     """
     model = model_config(cfg).to_dict()
-    loaders = (cfg.train_dataloader, cfg.test_dataloader)
-    train, test = (loader.dataset.to_dict()["pipeline"] for loader in loaders)
+    train, test = (cfg[name].dataset.to_dict()["pipeline"] for name in _LOADERS)
     metric = None
     if cfg.default_scope == "mmdet":
         has_masks = _choose_masks(model, dataset, boxes)
@@ -139,8 +142,8 @@ def _pad_to_cells(model: dict[str, Any]) -> None:
     """Let a segmentor pad test images to whole cells of its coarsest feature map.
 
     For other sizes, mmseg shifts the map against the image. Its preprocessor takes either a size
-    or a divisor, so a size is removed. A MaskFormerHead must not pad. In the training, padded
-    labels are ignored.
+    or a divisor, so a size is removed. A MaskFormerHead must not pad, since mmseg misplaces its
+    padded maps. In the training, padded labels are ignored.
     """
     if "data_preprocessor" not in model:
         raise ValueError("the model has no data_preprocessor: give it a SegDataPreProcessor")
@@ -148,8 +151,7 @@ def _pad_to_cells(model: dict[str, Any]) -> None:
     preprocessor["seg_pad_val"] = IGNORED
     if "MaskFormerHead" not in map(type_name, iter_parts(model["decode_head"])):
         divisor = (preprocessor.get("test_cfg") or {}).get("size_divisor") or 1
-        padding = dict(size=None, size_divisor=math.lcm(divisor, MIN_SIZE))
-        preprocessor["test_cfg"] = padding  # mmseg misplaces padded maps of a MaskFormerHead
+        preprocessor["test_cfg"] = dict(size=None, size_divisor=math.lcm(divisor, MIN_SIZE))
 
 
 def _set_classes(heads: list[Any], classes: int) -> None:
@@ -250,6 +252,9 @@ def write_config(
 ) -> None:
     """Write the config for a fine-tuning of 12 epochs, but at least 1000 iterations.
 
+    Its optimizer is AdamW. Without weights to start from, it has the learning rate that AdamW has
+    in the model's own config.
+
     Args:
         cfg: The model's own config, with its checkpoint as `load_from`.
         folder: Where the objects of the data set are.
@@ -257,6 +262,8 @@ def write_config(
             raster `raster`.
     """
     optim_wrapper = cfg.get("optim_wrapper") or {}
+    optimizer = optim_wrapper.get("optimizer") or {}
+    keeps_rate = not cfg.load_from and optimizer.get("type") == "AdamW"  # that of SGD is too high
     imports = (cfg.get("custom_imports") or {}).get("imports") or []
     arguments = arguments_of(dataset, folder)
     constructor = "DefaultOptimWrapperConstructor"
@@ -270,7 +277,7 @@ def write_config(
         max_iters=max(1000, 12 * len(dataset.train.images) // values["batch_size"]),
         load_from=cfg.load_from,
         custom_imports=dict(imports=list(dict.fromkeys(["xcit_mm", *imports]))),
-        learning_rate=1e-4 if cfg.load_from else optim_wrapper["optimizer"]["lr"],
+        learning_rate=optimizer["lr"] if keeps_rate else 1e-4,
         constructor=constructor,
         clip_grad=optim_wrapper.get("clip_grad"),
         model=_difference(cfg.model.to_dict(), values["model"]),
