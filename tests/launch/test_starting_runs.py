@@ -11,9 +11,12 @@ from helpers.demo_runs import DEMO, SCORES, cfg_options
 from helpers.locks import locked_by_another_process
 from helpers.paths import CONFIGS
 from helpers.processes import run_tool as run_in_process
+from mmengine.config import Config
+from mmengine.runner import Runner
+from torch import nn
 
 from xcit_mm import read_config
-from xcit_mm.launch.runner import print_into_log
+from xcit_mm.launch.runner import QuietRunner, print_into_log
 from xcit_mm.launch.training import change_training
 
 SEG, DET = SCORES
@@ -53,6 +56,20 @@ def test_one_training_at_a_time_writes_into_a_work_folder(shapes, models, refuse
         assert "another process writes into work: " in refused("train", CONFIG, *options)
         assert start("test", *models["seg"], *options)
     assert start("train", CONFIG, *options)
+
+
+def test_a_kill_while_a_checkpoint_is_saved_leaves_the_config_whole(monkeypatch):
+    def kill(cfg: Config) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Runner, "save_checkpoint", lambda runner: None)
+    Path("own.py").write_text("a = 1")
+    runner = QuietRunner(nn.Linear(1, 1), "work", cfg=Config.fromfile("own.py"))
+    runner.save_checkpoint()
+    monkeypatch.setattr(Config, "pretty_text", property(kill))
+    with pytest.raises(KeyboardInterrupt):
+        runner.save_checkpoint()
+    assert Path("work/own.py").read_text() == "a = 1"
 
 
 def test_an_error_that_names_bytes_of_a_path_is_in_the_log(tmp_path):

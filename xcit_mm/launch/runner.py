@@ -20,6 +20,7 @@ from ..checks.findings import Finding
 from ..datasets import Source, read_dataset, write_dataset
 from ..prediction.masks import return_crops
 from ..training.console import ConsoleHook
+from ..utils.atomic import atomic_path
 from ..utils.config_data import evaluators
 from ..utils.config_parts import part_class, type_name
 from ..utils.configs import read_config
@@ -51,8 +52,9 @@ def read_run(
     if not fits and not (launcher == "pytorch" and "RANK" in os.environ):
         raise ArgumentError("launcher", f"{launcher!r}: torchrun needs 'pytorch', others 'none'")
     options = dict(cfg_options or {})
-    if Path(model, "last_checkpoint").exists():
-        options.setdefault("work_dir", str(model))
+    folder = os.path.expanduser(model)
+    if Path(folder, "last_checkpoint").exists():
+        options.setdefault("work_dir", folder)
     config = find_config(model)
     cfg = read_config(config, options)
     cfg.launcher = launcher
@@ -160,7 +162,10 @@ class QuietRunner(Runner):
 
     def save_checkpoint(self, *args: Any, **options: Any) -> None:
         super().save_checkpoint(*args, **options)
-        super().dump_config()
+        if is_first():
+            path = Path(self.work_dir, Path(self.cfg.filename).name)
+            with atomic_path(path) as new:  # mmengine leaves it empty while it formats the text
+                self.cfg.dump(new)
 
 
 @contextmanager
