@@ -92,6 +92,23 @@ def test_a_copy_of_a_work_folder_is_resumed_in_the_copy(shapes, start):
     assert (cfg.work_dir, cfg.load_from) == ("copy", str(path))
 
 
+def test_a_work_folder_in_the_home_folder_is_resumed_there(shapes, start, folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    path = write_state(folder / "runs" / "iter_2.pth")
+    (path.parent / "last_checkpoint").write_text(str(path))
+    read_config(CONFIG).dump(path.with_name("own.py"))
+    cfg = start("train", "~/runs", "--resume", *cfg_options(SEG, shapes, 4))
+    assert (cfg.work_dir, cfg.load_from) == (str(path.parent), str(path))
+
+
+def test_a_folder_to_resume_from_is_refused(shapes, refused):
+    write_state(Path("work/iter_2.pth"))
+    Path("work/last_checkpoint").write_text("iter_2.pth")
+    read_config(CONFIG).dump("work/own.py")
+    message = refused("train", CONFIG, "--resume", "work", *cfg_options(SEG, shapes, 4))
+    assert message == "--resume: work is a folder: give a checkpoint in it"
+
+
 def test_a_run_starts_in_no_folder_with_a_checkpoint(shapes, refused):
     write_state(Path("work/iter_2.pth"))
     message = refused("train", CONFIG, "--work-dir", "work", *cfg_options(SEG, shapes, 8))

@@ -77,9 +77,9 @@ def train(
             remove_unfinished(folder)
         if not resume:
             check_is_new(folder)
-        checkpoint = str(resume) if resume else None
-        if resume is True:
-            checkpoint = last_checkpoint(folder)
+        checkpoint = last_checkpoint(folder) if resume is True else str(resume or "")
+        if checkpoint and Path(checkpoint).is_dir():
+            raise ArgumentError("resume", f"{checkpoint} is a folder: give a checkpoint in it")
         if checkpoint and is_complete(checkpoint):
             fix = "to train longer, start a new run from it, see docs/recipes.md"
             say(f"the run is complete: {checkpoint} is its end; {fix}")
@@ -108,9 +108,9 @@ def is_complete(checkpoint: str) -> bool:
     """
     with quiet():
         state = load_checkpoint(checkpoint)
-    keys = set(state) if isinstance(state, Mapping) else set()
+    is_run = isinstance(state, Mapping) and {"message_hub", "optimizer"} <= state.keys()
     # mmengine would run the text `config` of mmcv 1.
-    if not {"message_hub", "optimizer"} <= keys or "config" in meta_of(state):
+    if not is_run or "config" in meta_of(state):
         problem = f"cannot resume from {checkpoint}, which does not have the state of a run"
         raise ValueError(f"{problem}: start a new run from it, with load_from in the config")
     info = state["message_hub"].get("runtime_info") or {}
@@ -123,10 +123,10 @@ def prepare(
     """Change a config by the arguments of `train`, check the training, and build its Runner.
 
     Args:
-        checkpoint: The checkpoint from which the run resumes, or None for a new run.
+        checkpoint: The checkpoint from which the run resumes, or None or '' for a new run.
     """
     change_training(cfg, amp, auto_scale_lr)
-    cfg.resume = checkpoint is not None
+    cfg.resume = bool(checkpoint)
     checked = copy.deepcopy(cfg)
     if checkpoint:
         cfg.load_from = checkpoint
@@ -153,7 +153,7 @@ def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
     Raises:
         ArgumentError: If the config's optimizer wrapper sets a precision itself.
         ValueError: If its model does not train in float16. Heads of MaskFormer divide the loss of
-            masks by the number of masks times that of points.
+            masks by the number of masks times that of points, which overflows.
     """
     wrapper = cfg.get("optim_wrapper") or {}
     wrapper.setdefault("type", "OptimWrapper")
@@ -163,10 +163,9 @@ def change_training(cfg: Config, amp: bool, auto_scale_lr: bool) -> None:
     if amp or name == "AmpOptimWrapper":
         is_on_cpu = get_device() == "cpu"  # in bfloat16
         wrapper["type"] = "mmengine.CPUAmpOptimWrapper" if is_on_cpu else "AmpOptimWrapper"
-        heads = {type_name(part) for part in iter_parts(cfg.model)}
-        overflows = heads & {"MaskFormerHead", "Mask2FormerHead"}
+        parts = map(type_name, iter_parts(cfg.model))
+        overflows = {"MaskFormerHead", "Mask2FormerHead"}.intersection(parts)
         if overflows and not is_on_cpu and wrapper.get("dtype") != "bfloat16":
-            fix = "set optim_wrapper.dtype=bfloat16"
-            raise ValueError(f"the loss of masks is 0 in float16, where a divisor overflows: {fix}")
+            raise ValueError("the loss of masks is 0 in float16: set optim_wrapper.dtype=bfloat16")
     if auto_scale_lr:
         cfg.merge_from_dict({"auto_scale_lr.enable": True})
