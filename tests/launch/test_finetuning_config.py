@@ -211,6 +211,11 @@ def test_arguments_that_do_not_fit_are_one_line(
     assert not [*folder.glob("my-data*"), *folder.glob("instances*"), *folder.glob("taken")]
 
 
+def test_boxes_of_a_segmentor_are_refused(trained_segmentor, maps, refused):
+    message = refused("finetune", trained_segmentor, maps, "--boxes")
+    assert message == "--boxes: EncoderDecoder finds no boxes: leave it out"
+
+
 def test_files_of_the_user_beside_the_objects_stay(trained, own_data, start, refused, folder):
     own = folder / "my-data-coco" / "photo.jpg"
     own.parent.mkdir()

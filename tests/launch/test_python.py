@@ -113,6 +113,13 @@ def test_a_launcher_that_does_not_fit_is_named(launcher, processes, monkeypatch)
         train("maskrcnn_xcit_small_12_p16", launcher=launcher)
 
 
+def test_a_fine_tuning_in_several_processes_is_refused_before_work(arguments, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"^fine-tune in one process"):
+        finetune("maskrcnn_xcit_small_12_p16", **arguments)
+    assert not Path("work_dirs").exists()
+
+
 def test_scores_of_two_data_sets_are_printed_with_their_names(monkeypatch, capsys):
     scores = {"streets/coco/bbox_mAP": 0.5, "fields/coco/bbox_mAP": 0.25}
     monkeypatch.setattr("xcit_mm.commands.test.evaluate", lambda **options: scores)

@@ -16,6 +16,7 @@ from ..utils.configs import check_keys
 from ..utils.errors import ArgumentError
 from ..utils.folders import check_output, lock_folder
 from ..utils.output import say
+from ..utils.ranks import rank_and_size
 from ..weights.class_names import configured_classes
 from .finetuning_config import (
     adapt,
@@ -119,6 +120,8 @@ def finetune(
         PosixPath('work_dirs/figs')
         >>> predictor = Predictor.from_pretrained("work_dirs/figs")
     """
+    if rank_and_size()[1] > 1:
+        raise ValueError("fine-tune in one process, stop it, and train its config in several")
     check_keys(cfg_options or ())
     reading = dict(tile=tile, overlap=overlap, bands=bands, bounds=bounds, nodata=nodata)
     columns = dict(class_column=class_column, class_name=class_name, layer=layer)
@@ -130,10 +133,12 @@ def finetune(
         _refuse(photos, "it is for a COCO json, and the data are a labelled raster")
     path = _choose_config(Path(data), config)
     cfg = read_model(model, checkpoint)
+    name = type_name(cfg.model)
+    if boxes and cfg.default_scope == "mmseg":
+        raise ArgumentError("boxes", f"{name} finds no boxes: leave it out")
     if whole:
         _refuse(dict(tile=tile, overlap=overlap), "a raster that is trained whole has no tiles")
         reading["tile"] = _TILE
-        name = type_name(cfg.model)
         if name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):
             raise ArgumentError("whole", f"{name} trains on crops: give an EncoderDecoder")
     stem = path.resolve().with_suffix("")
