@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Raw, Struct
 
-from ..utils.atomic import atomic_write
+from ..utils.atomic import atomic_path
 
 _Pixels = Annotated[int, Meta(ge=1)]
 
@@ -95,14 +95,21 @@ def write_coco(
 ) -> CocoFile:
     """Write a COCO json, and return its content.
 
-    Annotations and classes are numbered from 1, as pycocotools needs them.
+    Annotations and classes are numbered from 1, as pycocotools needs them. Several tests of a model
+    may write the same file at the same time.
+
+    Raises:
+        ValueError: If the name of an image is not UTF-8.
     """
     for number, annotation in enumerate(annotations, start=1):
         annotation.id = number
     categories = [Category(number, name) for number, name in enumerate(classes, start=1)]
     content = CocoFile(images, categories, annotations)
-    with atomic_write(path) as file:
-        file.write(msgspec.json.encode(content))
+    with atomic_path(path, is_shared=True) as new:
+        try:
+            new.write_bytes(msgspec.json.encode(content))
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{error.object!r} is not UTF-8: rename it") from None
     return content
 
 
