@@ -16,7 +16,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from xcit_mm import read_config
-from xcit_mm.launch.runner import QuietRunner, print_into_log
+from xcit_mm.launch.runner import QuietRunner, build_runner, print_into_log
 from xcit_mm.launch.training import change_training
 
 SEG, DET = SCORES
@@ -70,6 +70,14 @@ def test_a_kill_while_a_checkpoint_is_saved_leaves_the_config_whole(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         runner.save_checkpoint()
     assert Path("work/own.py").read_text() == "a = 1"
+
+
+def test_curves_of_a_second_run_in_a_notebook_are_in_its_own_folder():
+    for work in ("first", "second"):
+        cfg = read_config(CONFIG)
+        cfg.work_dir = cfg.experiment_name = work  # two within a second would have one name
+        build_runner(cfg).visualizer.add_scalar("loss", 1.0)
+        assert [*Path(work).glob("*/vis_data/scalars.json")]
 
 
 def test_an_error_that_names_bytes_of_a_path_is_in_the_log(tmp_path):

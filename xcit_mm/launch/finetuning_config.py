@@ -59,7 +59,7 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
         raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
     for name in _LOADERS:
         if not cfg.get(name):
-            raise ArgumentError("model", f"its config has no {name}: give it one")
+            raise ArgumentError("model", f"its config has no {name}: add it")
         data = cfg[name].dataset
         if "dataset" in data or "datasets" in data:
             raise ArgumentError("model", f"its {type_name(data)} wraps data sets: remove it")
@@ -210,8 +210,7 @@ def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
     if has_other_bands:
         model["backbone"]["in_channels"] = len(tiles.settings["bands"])
         # The pipeline normalises the bands.
-        keys = dict(mean=None, std=None, bgr_to_rgb=False, rgb_to_bgr=False)
-        model["data_preprocessor"].update(keys)
+        model["data_preprocessor"].update(mean=None, std=None, bgr_to_rgb=False, rgb_to_bgr=False)
     for name in ("train_pipeline", "test_pipeline"):
         steps = [
             dict(type="LoadRasterFromFile") if type_name(step) in _LOADING else step

@@ -107,6 +107,8 @@ def stop_at_failure(findings: Iterable[Finding]) -> None:
 
 def build_runner(cfg: Config) -> Runner:
     """Build the Runner that a config names, by default mmengine's."""
+    if cfg.get("visualizer"):  # by its name, mmengine would take that of an earlier run
+        cfg.visualizer.pop("name", None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         runner = RUNNERS.build(cfg) if "runner_type" in cfg else QuietRunner.from_cfg(cfg)
@@ -163,8 +165,8 @@ class QuietRunner(Runner):
     def save_checkpoint(self, *args: Any, **options: Any) -> None:
         super().save_checkpoint(*args, **options)
         if is_first():
-            path = Path(self.work_dir, Path(self.cfg.filename).name)
-            with atomic_path(path) as new:  # mmengine leaves it empty while it formats the text
+            # mmengine's method leaves an empty file while it formats the text.
+            with atomic_path(Path(self.work_dir, Path(self.cfg.filename).name)) as new:
                 self.cfg.dump(new)
 
 
