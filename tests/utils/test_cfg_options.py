@@ -1,5 +1,7 @@
 """`--cfg-options`: a key that nothing reads is refused, and a key that is new is named."""
 
+from pathlib import Path
+
 import pytest
 from helpers.paths import CONFIGS
 
@@ -34,3 +36,8 @@ def test_a_new_key_is_applied_and_named(options, line, capsys):
     for name in key.split("."):
         changed = changed[int(name) if isinstance(changed, list) else name]
     assert changed == value
+
+
+def test_a_path_from_python_is_a_text_in_the_config_of_a_run():
+    cfg = read_config(DET, {"load_from": Path("runs/one.pth")})
+    assert "load_from = 'runs/one.pth'" in cfg.pretty_text

@@ -53,12 +53,17 @@ def read_config(config: str | Path, options: Mapping[str, Any] | None = None) ->
         raise ValueError(f"{config} cannot be read: {reason(error)}") from None
     if not cfg.get("model"):
         raise ValueError(f"{config} has no model: give the config of a whole run")
-    check_keys(options or ())
-    for key in options or ():
+    # A run writes its config as a text, which may hold no `Path`.
+    values = {
+        key: str(value) if isinstance(value, Path) else value
+        for key, value in (options or {}).items()
+    }
+    check_keys(values)
+    for key in values:
         if "." in key and not key.endswith("._delete_") and not _has_key(cfg, key):
             say(f"new key in the config: {key}")
-    if options:
-        cfg.merge_from_dict(dict(options))
+    if values:
+        cfg.merge_from_dict(values)
     return cfg
 
 
