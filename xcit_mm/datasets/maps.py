@@ -19,7 +19,9 @@ def read(folder: Path) -> Dataset:
     """List the images and maps in a folder, and raise the errors of `read_dataset`."""
     names = folder / "classes.txt"
     if not names.exists():
-        raise FileNotFoundError(f"no {names}: a segmentor takes a folder as {PAGE} shows")
+        raise FileNotFoundError(
+            f"no {names}: give a folder as {PAGE} shows, or the labels of a raster too"
+        )
     classes = read_text(names).rstrip("\r\n").splitlines()
     if len(classes) < 2 or "" in classes:
         raise ValueError(f"{names}: expected at least two names, one on each line")

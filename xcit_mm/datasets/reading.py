@@ -65,8 +65,8 @@ def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -
     elif not data.exists():
         raise FileNotFoundError(f"no data at {data}: correct the path")
     else:
-        recipe = "docs/recipes.md shows how to convert Pascal VOC, labelme and CreateML"
-        raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {recipe}")
+        fix = "docs/recipes.md converts other formats; for a raster, give its labels too"
+        raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {fix}")
     if not train.annotations:
         raise ValueError(f"{data}: no image for training has an object: see {PAGE}")
     return dataset_of_objects(train, val, order, source.val or data)
