@@ -231,11 +231,11 @@ def test_a_script_keeps_its_default_scope_when_it_takes_a_backbone():
     assert DefaultScope.get_current_instance().scope_name == "mmseg"
 
 
-def test_a_config_with_the_backbone_of_a_library_is_refused(tmp_path):
-    config = tmp_path / "resnet.py"
-    backbone = "dict(type='ResNet', depth=18)"
+@pytest.mark.parametrize(
+    "backbone", ["dict(type='ResNet', depth=18)", "dict(type='XCiTClassifier', arch='n12')"]
+)
+def test_a_config_whose_backbone_gives_no_maps_of_xcit_is_refused(backbone, tmp_path):
+    config = tmp_path / "other.py"
     config.write_text(f"default_scope = 'mmdet'\nmodel = dict(type='X', backbone={backbone})")
-    with pytest.raises(
-        ValueError, match=r"resnet\.py has no backbone of this package: give another"
-    ):
+    with pytest.raises(ValueError, match=r"other\.py has no backbone of this .* pyramid: give"):
         xcit_mm.backbone(config, pretrained=False)

@@ -55,9 +55,9 @@ def backbone(
         trained pyramid for a detector or segmentor.
 
     Raises:
-        ValueError: If the name is unknown, with the most similar names, the config has another
-            backbone, the file has no complete XCiT, the weights do not fit the options, or an
-            option has an invalid value.
+        ValueError: If the name is unknown, with the most similar names, the config has a classifier
+            or the backbone of another package, the file has no complete XCiT, the weights do not
+            fit the options, or an option has an invalid value.
         TypeError: If an option is not an argument.
         FileNotFoundError, ConnectionError: If config or weights cannot be found or downloaded.
     """
@@ -140,15 +140,15 @@ def _build_for_config(path: str, options: dict[str, Any]) -> Any:
     """Build the backbone of a config with initial weights. The default scope stays as it is.
 
     Raises:
-        ArgumentError: If it is not a backbone of this package.
+        ArgumentError: If it is not a backbone of this package with a pyramid.
     """
     cfg = read_config(path)
-    network = backbone_class(cfg)
-    if not hasattr(network, "pretrained_options"):
-        raise ArgumentError("name", f"{path} has no backbone of this package: give another config")
-    part = dict(cfg.model.backbone, type=network, init_cfg=None)
-    if has_pyramid(cfg):  # a level keeps its stride, whichever block feeds it
-        part.setdefault("strides", STRIDES[: len(part.get("out_indices") or STRIDES)])
+    if not has_pyramid(cfg):
+        fix = "give another config, or a file of weights for its trunk"
+        raise ArgumentError("name", f"{path} has no backbone of this package with a pyramid: {fix}")
+    part = dict(cfg.model.backbone, type=backbone_class(cfg), init_cfg=None)
+    # A level keeps its stride, whichever block feeds it.
+    part.setdefault("strides", STRIDES[: len(part.get("out_indices") or STRIDES)])
     return MODELS.build(part | options)
 
 
