@@ -51,6 +51,13 @@ def test_metadata_describe_other_bands_and_both_labels_of_one_class(segmentor):
     assert facts["unsupported"] == "LoadRasterFromFile in the test pipeline"
 
 
+@pytest.mark.parametrize("divisor, side", [(1, 32), (32, 1)])
+def test_metadata_say_that_only_a_detector_that_pads_takes_small_images(divisor, side, mask_rcnn):
+    cfg, model = mask_rcnn.load()
+    model.data_preprocessor.pad_size_divisor = divisor
+    assert describe_model(cfg, model, ["boxes"])["min_side"] == side
+
+
 def test_file_that_deviates_from_the_library_s_prediction_is_refused(
     segmentor, segmentor_file, tmp_path
 ):

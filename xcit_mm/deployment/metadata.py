@@ -92,10 +92,12 @@ def _describe_resize(inputs: ModelInput) -> dict[str, Any] | None:
 
 def _describe_detector(model: Any) -> dict[str, Any]:
     has_masks = model.with_mask
+    is_padded = model.data_preprocessor.pad_size_divisor % MIN_SIZE == 0
     return dict(
         task="instance segmentation" if has_masks else "object detection",
         mask_threshold=model.roi_head.test_cfg.mask_thr_binary if has_masks else None,
-        **dict(pad_divisor=1, pad_value=0, min_side=1),  # the file pads the image itself
+        **dict(pad_divisor=1, pad_value=0),  # the file pads the image itself
+        min_side=1 if is_padded else MIN_SIZE,
     )
 
 
