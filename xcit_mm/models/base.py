@@ -22,10 +22,18 @@ DELETE_HINT = "_delete_=True if a base config's backbone has it"
 InitCfg = dict | list[dict] | None
 
 
-def to_increasing(name: str, values: object, choices: Sequence[int]) -> tuple[int, ...]:
+def to_increasing(
+    name: str,
+    values: object,
+    choices: Sequence[int],
+    otherwise: str = f"give {DELETE_HINT}",
+) -> tuple[int, ...]:
     """Return increasing integers, out of some choices, as a tuple, or raise ValueError.
 
     In a range, negative integers count from its end.
+
+    Args:
+        otherwise: What else can be done, for the error.
     """
     wanted = list(values) if isinstance(values, Iterable) else []
     shown = ", ".join(map(str, choices))
@@ -35,7 +43,7 @@ def to_increasing(name: str, values: object, choices: Sequence[int]) -> tuple[in
         shown = f"{choices[0]} to {choices[-1]}"
     increasing = [choice for choice in choices if choice in wanted]
     if not increasing or increasing != wanted:
-        fix = f"choose from {shown} in increasing order, or give {DELETE_HINT}"
+        fix = f"choose from {shown} in increasing order, or {otherwise}"
         raise ValueError(f"{name}={values!r}: {fix}")
     return tuple(increasing)
 

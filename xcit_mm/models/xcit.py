@@ -13,7 +13,7 @@ default all have.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -395,9 +395,11 @@ class Trunk(Backbone):
             raise ValueError(f"{output_fmt=}: choose NCHW or NLC")
         if indices is None:
             indices = depth
-        if isinstance(indices, int) and 1 <= indices <= depth:
+        if not isinstance(indices, Iterable) and 1 <= indices <= depth:
             indices = range(depth - indices, depth)
-        maps = self._maps_after(to_increasing("indices", indices, range(depth)), x)
+        otherwise = f"give a number of last blocks from 1 to {depth}"
+        taps = to_increasing("indices", indices, range(depth), otherwise)
+        maps = self._maps_after(taps, x)
         return maps if output_fmt == "NCHW" else [m.flatten(2).transpose(1, 2) for m in maps]
 
     def _maps_after(self, indices: Sequence[int], x: Tensor) -> list[Tensor]:
