@@ -115,7 +115,7 @@ def test_a_launcher_that_does_not_fit_is_named(launcher, processes, monkeypatch)
 
 def test_a_fine_tuning_in_several_processes_is_refused_before_work(arguments, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"^fine-tune in one process"):
+    with pytest.raises(ValueError, match=r"^finetune takes one process"):
         finetune("maskrcnn_xcit_small_12_p16", **arguments)
     assert not Path("work_dirs").exists()
 

@@ -121,7 +121,7 @@ def finetune(
         >>> predictor = Predictor.from_pretrained("work_dirs/figs")
     """
     if rank_and_size()[1] > 1:
-        raise ValueError("fine-tune in one process, stop it, and train its config in several")
+        raise ValueError("finetune takes one process: stop it, and train its config in several")
     check_keys(cfg_options or ())
     reading = dict(tile=tile, overlap=overlap, bands=bands, bounds=bounds, nodata=nodata)
     columns = dict(class_column=class_column, class_name=class_name, layer=layer)
