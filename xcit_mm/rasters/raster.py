@@ -251,6 +251,9 @@ class Raster:
     def resampled(self, height: int, width: int) -> "Raster":
         """Return the raster in another size, to which GDAL resamples what is read.
 
+        GDAL leaves declared numbers without data out, but not NaN: a pixel into which NaN is mixed
+        has no data.
+
         Raises:
             ValueError: If the file does not declare `nodata`: GDAL would mix it with data.
         """
