@@ -43,13 +43,15 @@ def processor(device: str) -> str:
     """
     if device == "cuda":
         return torch.cuda.get_device_name()
-    name, instructions = platform.machine(), torch.backends.cpu.get_cpu_capability()
+    name = platform.machine()
+    instructions = torch.backends.cpu.get_cpu_capability()
     info = Path("/proc/cpuinfo")
     if info.exists():
         described = info.read_text()
         named = re.search(r"^model name\s*: (.+)$", described, re.MULTILINE)
         name = named.group(1) if named else name
-        instructions += ", AMX" if "amx_bf16" in described else ""
+        if "amx_bf16" in described:
+            instructions += ", AMX"
     threads = f"{torch.get_num_threads()} thread(s)"
     return f"{name} ({instructions}), {threads}, torch {torch.__version__}"
 

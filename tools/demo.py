@@ -44,7 +44,7 @@ NEXT = "predict maskrcnn_xcit_tiny_12_p16 photo.jpg"  # the smallest published d
 
 
 def run_command(name: str, *args: object, is_shown: bool = True) -> None:
-    """Run a command of `xcit-mm`. If it is not shown, its output is after a failure."""
+    """Run a command of `xcit-mm`. Unless it is shown, its output comes only after a failure."""
     command = [sys.executable, "-m", "xcit_mm", name, *map(str, args)]
     stream = None if is_shown else subprocess.PIPE
     ended = subprocess.run(command, cwd=ROOT, text=True, stdout=stream, stderr=stream)

@@ -10,7 +10,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from ..models import Pyramid
-from ..models.build import model_config
+from ..models.build import fix_of_model, model_config
 from ..utils.errors import reason
 from .findings import Findings, fail, note, ok
 
@@ -35,10 +35,7 @@ class CheckedModel:
             self.module = MODELS.build(model_config(cfg)).to("meta")
         except Exception as error:  # a wrong config makes the libraries raise nearly any exception
             problem = f"the model cannot be built: {reason(error)}"
-            fix = "correct the model in the config"
-            if not cfg.get("default_scope"):
-                fix = "give the config a default_scope"
-            self.failures = [fail("", problem, fix)]
+            self.failures = [fail("", problem, fix_of_model(cfg))]
 
     @property
     def heads(self) -> dict[str, Any]:

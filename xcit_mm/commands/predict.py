@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ..prediction import Predictor, find_items, predict_many
+from ..prediction.cluster import device_beside_ray
 from ..utils.cli import CommandParser
-from ..utils.errors import ArgumentError
 from ..utils.output import say
 from .options import PREDICTOR, TILES, VIEW, WHOLE, add_options, check_order, score, take
 
@@ -52,9 +52,7 @@ def predict(
     listing = find_items(inputs, root)  # an error comes before the model is loaded
     own = take(options, (*PREDICTOR, *LARGE))
     if options["ray"] is not None:
-        if own["device"] is not None:
-            raise ArgumentError("device", "a task of Ray takes a GPU if there is one: leave it out")
-        own["device"] = "cpu"  # the tasks use the GPUs
+        own["device"] = device_beside_ray(own["device"])
     report = predict_many(Predictor.from_pretrained(model, checkpoint, **own), listing, **options)
     if report is None:  # the first process reports
         return 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..utils.cli import CommandParser
 from ..utils.errors import ArgumentError
-from ..weights.layouts import backbone_options, describe, list_prefixes, parse_checkpoint
+from ..weights.layouts import describe, list_prefixes, parse_checkpoint
 from ..weights.lookup import load_checkpoint
 from ..weights.published import PUBLISHED, local_path
 from ..weights.stem import stem_key
@@ -30,11 +30,11 @@ def inspect(file: str) -> None:
     checkpoint = load_checkpoint(file)
     for prefix in list_prefixes(checkpoint) or [""]:
         weights = parse_checkpoint(checkpoint, prefix=prefix)
-        backbone_options(weights.trunk)  # raises if it is no XCiT
+        model = describe(weights.trunk)
         print(f"prefix      {weights.prefix or 'none'}")
         print(f"layout      {weights.layout}")
         print(f"task        {weights.task}")
-        print(f"arch/patch  {describe(weights.trunk)}")
+        print(f"arch/patch  {model}")
         print(f"bands       {weights.trunk[stem_key(weights.trunk)].shape[1]}")
         print(f"pyramid     {'yes' if weights.needs_pyramid else 'no'}")
 

@@ -66,7 +66,7 @@ class Dataset:
 
 
 def write_dataset(
-    dataset: Dataset, folder: Path, splits: tuple = ("train", "val")
+    dataset: Dataset, folder: Path, splits: tuple[str, ...] = ("train", "val")
 ) -> dict[str, dict[str, Any]]:
     """Write the objects of splits of a data set to `train.json` and `val.json` in a folder.
 

@@ -78,34 +78,38 @@ def _find_first(named_in: Path, paths: list[Path]) -> Path:
     raise FileNotFoundError(f"{named_in}: {paths[0]} does not exist{fix}")
 
 
-def _label_path(photo: Path) -> Path:
-    """Return the path of an image's labels: below `labels` in place of `images`, or beside it.
-
-    Without labels, the path does not exist.
-    """
+def _label_places(photo: Path) -> tuple[Path, Path]:
+    """Return where an image's labels may be: below `labels` in place of `images`, or beside it."""
     beside = photo.with_suffix(".txt")
-    below = Path("/labels/".join(str(beside).rsplit("/images/", 1)))
-    written = {path for path in (below, beside) if path.exists()}
-    if len(written) > 1:
+    return Path("/labels/".join(str(beside).rsplit("/images/", 1))), beside
+
+
+def _label_path(photo: Path) -> Path:
+    """Return the path of an image's labels. Without labels, it does not exist."""
+    below, beside = _label_places(photo)
+    if below == beside or not beside.exists():
+        return below
+    if below.exists():
         raise ValueError(f"{below} and {beside} are of one image: remove one")
-    return written.pop() if written else below
+    return beside
 
 
 def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
-    check_unique(map(_label_path, photos), "two images have the labels")
+    label_paths = [_label_path(photo) for photo in photos]
+    check_unique(label_paths, "two images have the labels")
     for folder in {photo.parent for photo in photos}:
-        texts = [*_label_path(folder / "any").parent.glob("*.txt"), *folder.glob("*.txt")]
-        labelled = {path.stem for path in texts}
+        places = {place.parent for place in _label_places(folder / "any")}
+        labelled = {path.stem for place in places for path in place.glob("*.txt")}
         there = {path.stem for path in folder.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES}
         alone = sorted(labelled - there - {"classes"})  # names, which some tools write there
         if alone:
             raise ValueError(f"{folder} has no photos for the labels {preview(alone)}")
     images = []
     annotations = []
-    for number, (photo, header) in enumerate(zip(photos, read_headers(photos), strict=True)):
+    rows = zip(photos, label_paths, read_headers(photos), strict=True)
+    for number, (photo, labels, header) in enumerate(rows):
         image = CocoImage(number, str(photo), header.width, header.height)
         images.append(image)
-        labels = _label_path(photo)
         lines = read_text(labels).splitlines() if labels.exists() else []
         for place, line in enumerate(lines, start=1):
             try:

@@ -96,7 +96,8 @@ def _describe_detector(model: Any) -> dict[str, Any]:
     return dict(
         task="instance segmentation" if has_masks else "object detection",
         mask_threshold=model.roi_head.test_cfg.mask_thr_binary if has_masks else None,
-        **dict(pad_divisor=1, pad_value=0),  # the file pads the image itself
+        pad_divisor=1,  # the file pads the image itself
+        pad_value=0,
         min_side=1 if is_padded else MIN_SIZE,
     )
 

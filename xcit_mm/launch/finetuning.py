@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
@@ -28,6 +28,9 @@ from .finetuning_config import (
 )
 from .runner import read_run
 from .training import check_is_new, prepare, run
+
+if TYPE_CHECKING:
+    from ..rasters.cutting import Tiles
 
 _TILE = 512
 """Side in pixels of the tiles in which a raster is predicted if it is not predicted whole."""
@@ -231,12 +234,9 @@ def _use_photos(
 
 
 def _use_raster(
-    cfg: Config, raster: str | Path, cut: Callable[[], Any], boxes: bool
+    cfg: Config, raster: str | Path, cut: Callable[[], "Tiles"], boxes: bool
 ) -> tuple[Dataset, dict[str, Any]]:
     """Cut a labelled raster into tiles, and adapt the config of a model to them.
-
-    Args:
-        cut: Returns the `Tiles`.
 
     Returns:
         The tiles, and the values of `write_config`.

@@ -173,19 +173,18 @@ def adapt_to_photos(values: dict[str, Any], cfg: Config, dataset: Dataset) -> No
 
     It is that of the photo with the median area. With segmentation maps, twenty photos are read.
     """
+    preprocess = Preprocessing(cfg)
     if isinstance(dataset.train, CocoFile):
         sizes = [(image.height, image.width) for image in dataset.train.images]
     else:
-        read = Preprocessing(cfg).read
         step = math.ceil(len(dataset.train.images) / 20)
-        sizes = [read(path).shape[:2] for path in dataset.train.paths[::step]]
+        sizes = [preprocess.read(path).shape[:2] for path in dataset.train.paths[::step]]
     height, width = sorted(sizes, key=math.prod)[len(sizes) // 2]
-    values["large"] = dict(scale=_scale_of(cfg, height, width), pixel_size=None)
+    values["large"] = dict(scale=_scale_of(cfg, preprocess, height, width), pixel_size=None)
 
 
-def _scale_of(cfg: Config, height: int, width: int) -> float | None:
+def _scale_of(cfg: Config, preprocess: Preprocessing, height: int, width: int) -> float | None:
     """Return the factor by which a test pipeline resizes an image, or None if it stretches it."""
-    preprocess = Preprocessing(cfg)
     with suppress(ValueError):
         return round(trained_scale(cfg, preprocess, (height, width)), 3)
     return None
@@ -199,7 +198,9 @@ def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
     """
     tile = tiles.settings["tile"]
     values["raster"] = tiles.settings
-    values["large"] = dict(scale=_scale_of(cfg, tile, tile), pixel_size=tiles.pixel_size)
+    values["large"] = dict(
+        scale=_scale_of(cfg, Preprocessing(cfg), tile, tile), pixel_size=tiles.pixel_size
+    )
     model = values["model"]
     for assigner in iter_parts(model.get("train_cfg")):
         if "ignore_iof_thr" in assigner:  # a part of an object is iscrowd, see `write_objects`
@@ -297,8 +298,11 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a config that differ from those of its base."""
     changes = {}
     for key, value in new.items():
-        if isinstance(value, dict) and isinstance(old.get(key), dict):
-            value = _difference(old[key], value) or old[key]
-        if key not in old or value != old[key]:
+        old_value = old.get(key)
+        if isinstance(value, dict) and isinstance(old_value, dict):
+            value = _difference(old_value, value)
+            if value:
+                changes[key] = value
+        elif key not in old or value != old_value:
             changes[key] = value
     return changes

@@ -13,6 +13,7 @@ from mmengine.registry import DATASETS
 from ..datasets import IGNORED
 from ..prediction import Prediction, Predictor
 from ..utils.config_data import tested_dataset
+from ..utils.config_parts import type_name
 from ..utils.errors import reason
 from ..utils.output import quiet, say
 from ..utils.palettes import make_palette
@@ -39,7 +40,7 @@ def _draw_photos(cfg: Config, trained: Model, folder: Path) -> None:
     """Draw some photos from the test set, with labels on the left and predictions on the right."""
     # Unlike the file that was trained, the config in the work folder has the options of the run.
     config = trained.config or cfg.filename
-    whole = str(cfg.model.type).endswith("WholeImageEncoderDecoder")  # photos may be of any size
+    whole = type_name(cfg.model) == "WholeImageEncoderDecoder"  # photos may be of any size
     predictor = Predictor.from_pretrained(config, trained.checkpoint, whole=whole)
     dataset = DATASETS.build(tested_dataset(cfg))
     folder.mkdir(exist_ok=True)

@@ -48,8 +48,9 @@ def read_run(
         launcher: 'pytorch' in a process that torchrun has started. Several without it would train
             alone, and write the same files.
     """
-    fits = launcher == "none" and rank_and_size()[1] == 1
-    if not fits and not (launcher == "pytorch" and "RANK" in os.environ):
+    is_alone = launcher == "none" and rank_and_size()[1] == 1
+    is_of_torchrun = launcher == "pytorch" and "RANK" in os.environ
+    if not (is_alone or is_of_torchrun):
         raise ArgumentError("launcher", f"{launcher!r}: torchrun needs 'pytorch', others 'none'")
     options = dict(cfg_options or {})
     folder = os.path.expanduser(model)
@@ -62,7 +63,7 @@ def read_run(
     return cfg
 
 
-def write_data_anew(cfg: Config, splits: tuple = ("train", "val")) -> None:
+def write_data_anew(cfg: Config, splits: tuple[str, ...] = ("train", "val")) -> None:
     """Write the objects of a fine-tuning again, from the user's files as they are now.
 
     So corrected labels count. Configs that `finetune` did not write are left alone. Only the first

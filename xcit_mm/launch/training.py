@@ -77,7 +77,9 @@ def train(
             remove_unfinished(folder)
         if not resume:
             check_is_new(folder)
-        checkpoint = last_checkpoint(folder) if resume is True else str(resume or "")
+        checkpoint = str(resume) if resume else None
+        if resume is True:
+            checkpoint = last_checkpoint(folder)
         if checkpoint and Path(checkpoint).is_dir():
             raise ArgumentError("resume", f"{checkpoint} is a folder: give a checkpoint in it")
         if checkpoint and is_complete(checkpoint):
@@ -123,10 +125,10 @@ def prepare(
     """Change a config by the arguments of `train`, check the training, and build its Runner.
 
     Args:
-        checkpoint: The checkpoint from which the run resumes, or None or '' for a new run.
+        checkpoint: The checkpoint from which the run resumes, or None for a new run.
     """
     change_training(cfg, amp, auto_scale_lr)
-    cfg.resume = bool(checkpoint)
+    cfg.resume = checkpoint is not None
     checked = copy.deepcopy(cfg)
     if checkpoint:
         cfg.load_from = checkpoint

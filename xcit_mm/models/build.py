@@ -130,10 +130,15 @@ def _build_model(cfg: Config) -> Any:
             warnings.filterwarnings("ignore", module="mmseg.models")  # on losses of trainings
             return MODELS.build(model)
     except Exception as error:  # a wrong config makes the libraries raise nearly anything
-        fix = "correct the model in the config"
-        if not cfg.get("default_scope"):
-            fix = "give the config a default_scope"
-        raise ValueError(f"the model cannot be built: {reason(error)}; {fix}") from error
+        problem = f"the model cannot be built: {reason(error)}"
+        raise ValueError(f"{problem}; {fix_of_model(cfg)}") from error
+
+
+def fix_of_model(cfg: Config) -> str:
+    """Say what to do if the model of a config cannot be built."""
+    if cfg.get("default_scope"):
+        return "correct the model in the config"
+    return "give the config a default_scope"
 
 
 def _build_for_config(path: str, options: dict[str, Any]) -> Any:

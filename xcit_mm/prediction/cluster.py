@@ -20,6 +20,17 @@ def predict_chunk(
     return list(engine.predict(items, deaths))
 
 
+def device_beside_ray(device: str | None) -> str:
+    """Return the device of this process, the CPU, since the tasks use the GPUs.
+
+    Raises:
+        ArgumentError: If the user has chosen a device.
+    """
+    if device is not None:
+        raise ArgumentError("device", "a task of Ray takes a GPU if there is one: leave it out")
+    return "cpu"
+
+
 def predict_on_ray(
     address: str,
     predictor: Predictor,

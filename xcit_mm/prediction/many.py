@@ -17,7 +17,7 @@ from ..utils.folders import (
 )
 from ..utils.output import progress_bar, say
 from ..utils.ranks import is_first, rank_and_size, wait_for_ranks
-from .cluster import predict_on_ray
+from .cluster import device_beside_ray, predict_on_ray
 from .drawing import check_font
 from .engine import Engine, Run
 from .journal import list_pending, read_journals
@@ -117,9 +117,7 @@ def predict_many(
         font = os.path.abspath(font)  # for the tasks of Ray
         check_font(font)
     if ray is not None and isinstance(model, str | Path):
-        if device is not None:
-            raise ArgumentError("device", "a task of Ray takes a GPU if there is one: leave it out")
-        device = "cpu"  # the tasks use the GPUs
+        device = device_beside_ray(device)
     predictor = as_predictor(model, checkpoint, device)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2

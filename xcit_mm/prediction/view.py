@@ -60,10 +60,10 @@ class View(NamedTuple):
         ]
 
     def __str__(self) -> str:
-        parts = (
-            f"windows of {self.side}" if self.whole else f"tiles of {self.side / self.scale:.0f}"
-        )
-        return f"seen at scale {self.scale:.3g}, in {parts} pixels"
+        seen = f"seen at scale {self.scale:.3g}"
+        if self.whole:
+            return f"{seen}, in windows of {self.side} pixels"
+        return f"{seen}, in tiles of {self.side / self.scale:.0f} pixels"
 
 
 def choose_view(

@@ -74,7 +74,7 @@ class Raster:
             self._file = open_raster(path)
             self.height, self.width = self._file.shape  # in pixels as they are read
             self._colors = [color.name for color in self._file.colorinterp]
-            self._images = [n for n, color in enumerate(self._colors, 1) if color != "alpha"]
+            self._image_bands = [n for n, color in enumerate(self._colors, 1) if color != "alpha"]
             self._check_file()
             self.transform = self._file.transform
             self.crs = crs_on_earth(self._file.crs)
@@ -103,7 +103,7 @@ class Raster:
         file = self._file
         path = shlex.quote(self.path)
         points, _ = file.gcps
-        alphas = sorted({*file.indexes}.difference(self._images))
+        alphas = sorted({*file.indexes}.difference(self._image_bands))
         if file.transform.is_identity and (points or file.rpcs):
             problem = "has control points and no affine place"
             command = f"gdalwarp {'' if points else '-rpc '}-r bilinear {path}"
@@ -132,12 +132,12 @@ class Raster:
 
     def _choose_bands(self, bands: Sequence[int] | None) -> list[int]:
         is_color = self._channels == 3 and not self.raw
-        chosen = list(bands or self._images)
+        chosen = list(bands or self._image_bands)
         if is_color and not bands and set(_COLORS) <= set(self._colors):
             chosen = [self._colors.index(color) + 1 for color in _COLORS]
         is_matching = len(chosen) == self._channels or (is_color and len(chosen) == 1)
-        if not is_matching or not set(chosen) <= set(self._images):
-            problem = f"{self.path} has {len(self._images)} bands without alpha"
+        if not is_matching or not set(chosen) <= set(self._image_bands):
+            problem = f"{self.path} has {len(self._image_bands)} bands without alpha"
             fix = f"the model takes {self._channels}: choose others"
             raise ArgumentError("bands", f"{chosen}: {problem}, and {fix}")
         return chosen
@@ -331,4 +331,4 @@ class Raster:
         """
         if "alpha" in self._colors and self._file.nodata is not None:
             return self._file.read(self._colors.index("alpha") + 1, **window)
-        return np.any([self._file.read_masks(n, **window) for n in self._images], axis=0)
+        return np.any([self._file.read_masks(n, **window) for n in self._image_bands], axis=0)

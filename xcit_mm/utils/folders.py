@@ -109,8 +109,9 @@ def check_output(out: Path, inputs: Iterable[str | Path], name: str = "out") -> 
     Args:
         name: The argument by which a user chooses another output.
     """
+    output = os.path.realpath(out)
     for path in inputs:
-        if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(out)):
+        if Path(os.path.realpath(path)).is_relative_to(output):
             raise ArgumentError(name, f"{out} is or holds the input {path}: give another")
 
 
