@@ -8,8 +8,11 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
+import onnxscript
 import torch
 from torch import Tensor
+
+op: Any = onnxscript.opset18
 
 
 @torch.library.custom_op("xcit_mm::nms", mutates_args=())
@@ -71,40 +74,44 @@ def _(
     return boxes.new_empty(boxes.shape[0], features.shape[1], size, size)
 
 
-def to_onnx() -> dict[Callable, Callable]:
-    """Return the translations to standard operators of ONNX that `torch.onnx.export` takes."""
-    from onnxscript import opset18
+def _onnx_nms(boxes: Any, scores: Any, iou_threshold: float, max_num: int) -> Any:
+    kept = op.NonMaxSuppression(
+        boxes,
+        op.Unsqueeze(scores, [1]),
+        op.Constant(value_ints=[max_num]),
+        op.Constant(value_floats=[iou_threshold]),
+        op.Constant(value_floats=[-1e-30]),  # below each score that is not negative
+    )
+    return op.Gather(kept, op.Constant(value_ints=[0, 2]), axis=1)  # of (image, class, box)
 
-    op: Any = opset18
 
-    def onnx_nms(boxes: Any, scores: Any, iou_threshold: float, max_num: int) -> Any:
-        kept = op.NonMaxSuppression(
-            boxes,
-            op.Unsqueeze(scores, [1]),
-            op.Constant(value_ints=[max_num]),
-            op.Constant(value_floats=[iou_threshold]),
-            op.Constant(value_floats=[-1e-30]),  # below each score that is not negative
-        )
-        return op.Gather(kept, op.Constant(value_ints=[0, 2]), axis=1)  # of (image, class, box)
+def _onnx_roi_align(
+    features: Any, boxes: Any, images: Any, scale: float, size: int, ratio: int
+) -> Any:
+    return op.RoiAlign(
+        features,
+        boxes,
+        images,
+        mode="avg",
+        coordinate_transformation_mode="half_pixel",
+        output_height=size,
+        output_width=size,
+        sampling_ratio=ratio,
+        spatial_scale=scale,
+    )
 
-    def onnx_roi_align(
-        features: Any, boxes: Any, images: Any, scale: float, size: int, ratio: int
-    ) -> Any:
-        options = dict(
-            mode="avg", coordinate_transformation_mode="half_pixel", sampling_ratio=ratio
-        )
-        sizes = dict(output_height=size, output_width=size, spatial_scale=scale)
-        return op.RoiAlign(features, boxes, images, **options, **sizes)
 
-    def onnx_gelu(x: Any, approximate: str = "none") -> Any:
-        # onnxruntime fuses this order to one operator; torch's translation multiplies (1 + erf) by
-        # 0.5 first.
-        assert approximate == "none", approximate
-        erf = op.Erf(op.Div(x, op.Constant(value_float=sqrt(2))))
-        return op.Mul(op.Mul(x, op.Add(erf, 1.0)), 0.5)
+def _onnx_gelu(x: Any, approximate: str = "none") -> Any:
+    # onnxruntime fuses this order to one operator; torch's translation multiplies (1 + erf) by 0.5
+    # first.
+    assert approximate == "none", approximate
+    erf = op.Erf(op.Div(x, op.Constant(value_float=sqrt(2))))
+    return op.Mul(op.Mul(x, op.Add(erf, 1.0)), 0.5)
 
-    return {
-        torch.ops.aten.gelu.default: onnx_gelu,
-        torch.ops.xcit_mm.nms.default: onnx_nms,
-        torch.ops.xcit_mm.roi_align.default: onnx_roi_align,
-    }
+
+TO_ONNX: dict[Callable, Callable] = {
+    torch.ops.aten.gelu.default: _onnx_gelu,
+    torch.ops.xcit_mm.nms.default: _onnx_nms,
+    torch.ops.xcit_mm.roi_align.default: _onnx_roi_align,
+}
+"""Translations to standard operators of ONNX, as `torch.onnx.export` takes them."""
