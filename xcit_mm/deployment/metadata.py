@@ -12,15 +12,16 @@ from ..utils.model_input import ModelInput
 from ..version import __version__
 from .traceable import list_stages
 
-# Steps that `run.py` repeats, and options that must have a value.
+# Steps that `run.py` repeats, each at most once, and options that must have a value.
 STEPS: dict[str, dict[str, Any]] = dict(
     LoadImageFromFile=dict(to_float32=False, color_type="color", imdecode_backend="cv2"),
     Resize=dict(scale_factor=None, backend="cv2", interpolation="bilinear"),
     LoadAnnotations={},
     PackDetInputs={},
     PackSegInputs={},
+    DetDataPreprocessor={},
+    SegDataPreProcessor={},
 )
-PREPROCESSORS = ("DetDataPreprocessor", "SegDataPreProcessor")
 
 
 def describe_model(cfg: Config, model: Any, outputs: list[str]) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def describe_model(cfg: Config, model: Any, outputs: list[str]) -> dict[str, Any
         std=std,
         resize=_describe_resize(inputs),
         unsupported=find_unsupported(cfg, inputs),
-        config=Path(cfg.filename or "").name,
+        config=Path(cfg.filename).name,
         xcit_mm_version=__version__,
     )
     if cfg.default_scope == "mmdet":
@@ -62,19 +63,16 @@ def describe_model(cfg: Config, model: Any, outputs: list[str]) -> dict[str, Any
 
 def find_unsupported(cfg: Config, inputs: ModelInput) -> str | None:
     """Return the first step or option of a test that `run.py` does not repeat, or None."""
-    for step in inputs.pipeline:
+    supported = dict(STEPS)
+    for step in (*inputs.pipeline, inputs.preprocessor):
         name = type_name(step)
-        if name not in STEPS:
-            return f"{name} in the test pipeline"
-        for option, value in STEPS[name].items():
+        options = supported.pop(name, None)
+        if options is None:
+            return name
+        for option, value in options.items():
             if step.get(option, value) != value:
-                return f"{name}({option}={step[option]!r}) in the test pipeline"
-    if [type_name(step) for step in inputs.pipeline].count("Resize") > 1:
-        return "a second Resize in the test pipeline"
-    preprocessor = inputs.preprocessor
-    if not preprocessor or type_name(preprocessor) not in PREPROCESSORS:
-        return f"data_preprocessor={preprocessor.get('type')}"
-    size = (preprocessor.get("test_cfg") or {}).get("size")
+                return f"{name}({option}={step[option]!r})"
+    size = (inputs.preprocessor.get("test_cfg") or {}).get("size")
     if size:
         return f"data_preprocessor.test_cfg.size={size}"
     is_slide = (cfg.model.get("test_cfg") or {}).get("mode") == "slide"
