@@ -1,11 +1,9 @@
 """run.py alone predicts files, each by itself, without torch and OpenMMLab."""
 
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import cv2
 import pytest
@@ -29,13 +27,12 @@ def script(tmp_path) -> Callable[..., subprocess.CompletedProcess]:
     cv2.imwrite(str(tmp_path / "photo.png"), synthetic_photo(203, 330))
     (tmp_path / "broken.png").write_bytes(b"no image")
 
-    def call(*arguments: object, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess:
+    def call(*arguments: object) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, "runner.py", *map(str, arguments)],
             cwd=tmp_path,
             env=dict(PYTHONPATH=str(tmp_path)),
-            stdout=stdout,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
         )
 
@@ -47,39 +44,31 @@ def test_a_copy_prints_predictions_and_names_the_photo_that_fails(
     fixture, request, script, tmp_path
 ):
     model = request.getfixturevalue(fixture)
-    latin = os.fsdecode(b"caf\xe9.png")  # whose name is not UTF-8
-    shutil.copyfile(tmp_path / "photo.png", tmp_path / latin)
-    ended = script(model, "broken.png", "photo.png", latin, "--min-score", "0.25")
+    ended = script(model, "broken.png", "photo.png", "--min-score", "0.25")
     assert ended.returncode == 3
     (error,) = ended.stderr.splitlines()
     assert error == "broken.png: the file is broken or not an image"
     local = run.Model(model)
     prediction = local(run.read_image(tmp_path / "photo.png"), min_score=0.25)
-    lines = list(run.describe(prediction, local.classes))
-    names = ("photo.png", "caf\\udce9.png")
-    assert ended.stdout.splitlines() == [f"{name} {line}" for name in names for line in lines]
+    lines = run.describe(prediction, local.classes)
+    assert ended.stdout.splitlines() == [f"photo.png {line}" for line in lines]
     assert len(lines) > 1
     assert script(model, "photo.png").returncode == 0
 
 
-def test_a_full_disk_ends_the_script_and_is_no_failure_of_a_photo(segmentor_file, script):
-    with open("/dev/full", "w") as full:
-        ended = script(segmentor_file, "photo.png", "photo.png", stdout=full)
-    assert ended.stderr.startswith("OSError: [Errno 28] No space left on device")
-    assert "photo.png" not in ended.stderr
-
-
 @pytest.mark.parametrize(
-    "name, message",
-    [("none.onnx", "cannot be run"), ("foreign.onnx", "was not written by xcit-mm export")],
+    "name, error",
+    [
+        ("none.onnx", "NoSuchFile: "),
+        ("foreign.onnx", "foreign.onnx was not written by xcit-mm export"),
+    ],
 )
 def test_a_file_that_is_no_model_of_export_is_one_line(
-    name, message, segmentor_file, monkeypatch, tmp_path
+    name, error, script, segmentor_file, tmp_path
 ):
     foreign = onnx.load(segmentor_file)
     onnx.helper.set_model_props(foreign, dict(classes="cat"))
     onnx.save(foreign, tmp_path / "foreign.onnx")
-    monkeypatch.setattr("sys.argv", ["run.py", str(tmp_path / name), "photo.png"])
-    with pytest.raises(ValueError, match=message) as raised:
-        run.main()
-    assert "\n" not in str(raised.value)
+    ended = script(name, "photo.png")
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 1 and error in line
