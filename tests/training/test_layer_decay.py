@@ -45,32 +45,17 @@ def test_every_parameter_has_the_rate_of_its_layer_and_the_decay_of_its_recipe(c
     assert groups[0]["lr"] == cfg.optim_wrapper.optimizer.lr  # the log shows it
 
 
-HALVES = dict(
-    constructor="LayerDecayOptimWrapperConstructor",
-    optimizer=dict(type="SGD", lr=1.0),
-    paramwise_cfg=dict(layer_decay_rate=0.5),
-)
-
-
 def test_a_layer_that_two_heads_share_steps_once():
     shared = torch.nn.Linear(2, 2)
     heads = dict(first_head=shared, second_head=torch.nn.Sequential(shared))
     model = torch.nn.ModuleDict(dict(backbone=XCiT("n12", norm_cfg=dict(type="BN")), **heads))
     initial = shared.bias.detach().clone()
-    optimizer = build_optim_wrapper(model, HALVES).optimizer
+    wrapper = dict(
+        constructor="LayerDecayOptimWrapperConstructor",
+        optimizer=dict(type="SGD", lr=1.0),
+        paramwise_cfg=dict(layer_decay_rate=0.5),
+    )
+    optimizer = build_optim_wrapper(model, wrapper).optimizer
     shared.bias.sum().backward()
     optimizer.step()
     torch.testing.assert_close(initial - shared.bias, torch.ones(2))
-
-
-@pytest.mark.parametrize(
-    "options, problem",
-    [
-        (dict(), "Conv2d has 0 backbones of this package"),
-        (dict(paramwise_cfg={}), "give paramwise_cfg.layer_decay_rate"),
-        (dict(optimizer=dict(type="AdamW")), "and optimizer.lr"),
-    ],
-)
-def test_what_the_decay_needs_is_named(options, problem):
-    with pytest.raises(ValueError, match=problem):
-        build_optim_wrapper(torch.nn.Conv2d(1, 1, 1), HALVES | options)

@@ -1,12 +1,10 @@
 """Layer-wise learning-rate decay for fine-tuning."""
 
 from operator import itemgetter
+from typing import Any
 
 from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
-from torch import nn
-
-from ..models import Backbone
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -23,20 +21,13 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             paramwise_cfg=dict(layer_decay_rate=0.8),
         )
 
-    Raises:
-        ValueError: If the rate of the decay or of the optimizer is missing, or if the model does
-            not have exactly one backbone from this package.
+    The `backbone` of the model must be one from this package.
     """
-
-    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
-        super().__init__(optim_wrapper_cfg, paramwise_cfg)
-        if "layer_decay_rate" not in self.paramwise_cfg or self.base_lr is None:
-            raise ValueError("layer decay: give paramwise_cfg.layer_decay_rate and optimizer.lr")
 
     def add_params(
         self,
         params: list[dict],
-        module: nn.Module,
+        module: Any,
         prefix: str = "",
         is_dcn_module: int | float | None = None,
     ) -> None:
@@ -44,24 +35,15 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         if prefix:  # mmengine calls this method for every submodule, and last for the model
             return
         rate = self.paramwise_cfg["layer_decay_rate"]
-        depths = _find_depths(module)  # without neck and heads, whose depth is 0
+        depths = {  # 1 in the last block, most in the stem; neck and heads, of 0, are not in it
+            parameter: depth
+            for depth, stage in enumerate(reversed(module.backbone.stages()), start=1)
+            for part in stage
+            for parameter in part.parameters()
+        }
         for group in params:
             (parameter,) = group["params"]  # mmengine makes a group for each parameter
             group["lr"] = group.get("lr", self.base_lr) * rate ** depths.get(parameter, 0)
         # mmengine lists a layer that two heads share twice. The log shows the first rate.
         unique = {group["params"][0]: group for group in params}
         params[:] = sorted(unique.values(), key=itemgetter("lr"), reverse=True)
-
-
-def _find_depths(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Return the depth of each parameter in the trunk: 1 in the last block, most in the stem."""
-    backbones = [module for module in model.modules() if isinstance(module, Backbone)]
-    if len(backbones) != 1:
-        count = f"{type(model).__name__} has {len(backbones)} backbones of this package"
-        raise ValueError(f"{count}: layer decay needs exactly one")
-    return {
-        parameter: depth
-        for depth, stage in enumerate(reversed(backbones[0].stages()), start=1)
-        for module in stage
-        for parameter in module.parameters()
-    }
