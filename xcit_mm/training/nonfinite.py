@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from ..utils.compat import keeps_step_hooks
+from ..utils.compat import TORCH
 from ..utils.errors import preview
 from ..weights.strict_load import unwrapped
 
@@ -40,15 +40,11 @@ class NonFiniteHook(Hook):
     priority = "HIGH"  # before other hooks save or log the iteration
 
     def before_train(self, runner: Runner) -> None:
-        if not keeps_step_hooks() and runner.cfg.get("compile"):
+        if TORCH < (2, 3) and runner.cfg.get("compile"):
             problem = f"torch {torch.__version__} does not check gradients of compiled models"
             raise ValueError(f"{problem}: set compile=False, or take torch 2.3 or newer")
         self._runner: Any = runner
-        optimizer = getattr(runner.optim_wrapper, "optimizer", None)
-        if not isinstance(optimizer, torch.optim.Optimizer):  # several, or DeepSpeed's
-            problem = "the optimizer is not one of torch, which NonFiniteHook checks"
-            raise TypeError(f"{problem}: leave the hook out")
-        optimizer.register_step_pre_hook(self._check_gradients)
+        self._runner.optim_wrapper.optimizer.register_step_pre_hook(self._check_gradients)
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         self._batch = data_batch
@@ -71,13 +67,8 @@ class NonFiniteHook(Hook):
         all_finite = value.isfinite().all().float()
         all_reduce(all_finite, op="min")
         if not all_finite:
-            samples = self._batch.get("data_samples") or ()
-            # Semi-supervised training has a dict of lists, in which no image is named.
-            paths = [sample.get("img_path") for sample in samples if hasattr(sample, "get")]
-            source = f"{self._find_source()} at {preview(paths) or 'images without paths'}"
-            dtype = getattr(self._runner.optim_wrapper, "cast_dtype", torch.float32)
-            if dtype in (None, torch.float16):  # None is AmpOptimWrapper's float16
-                source += "; float16 ends at 65504: try optim_wrapper.dtype=bfloat16"
+            paths = [sample.get("img_path") for sample in self._batch["data_samples"]]
+            source = f"{self._find_source()} at {preview(paths)}"
             raise FloatingPointError(f"iteration {self._runner.iter}: {source}")
 
     @torch.no_grad()

@@ -102,11 +102,6 @@ def can_autocast(device: str, dtype: torch.dtype) -> bool:
     return device != "cpu" or dtype != torch.float16 or TORCH >= (2, 2)
 
 
-def keeps_step_hooks() -> bool:
-    """Return whether an optimizer calls its hooks after `torch.compile`, as from torch 2.3 on."""
-    return TORCH >= (2, 3)
-
-
 def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.Tensor]:
     """Return the gradient of torchvision's roi_align, which has no public name."""
     return torchvision_kernels._roi_align_backward
