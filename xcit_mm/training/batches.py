@@ -64,26 +64,18 @@ class NumberedBatches(Sampler):
     skip earlier batches, only their indices are drawn.
 
     Args:
-        batch_sampler: Config of the batch sampler. Default: torch's BatchSampler.
+        batches: Config of the batch sampler.
     """
 
     epoch = 0
     first_batch = 0
 
-    def __init__(
-        self,
-        sampler: Any,
-        batch_size: int,
-        endless: bool,
-        batch_sampler: dict | None,
-        drop_last: bool,
-    ) -> None:
+    def __init__(self, sampler: Any, batch_size: int, endless: bool, batches: dict) -> None:
         self.sampler = sampler  # mmengine's hooks read it
         self.batch_size = batch_size
         self._endless = endless
-        config = batch_sampler or dict(type=BatchSampler, drop_last=drop_last)
         arguments = dict(sampler=sampler, batch_size=batch_size)
-        self._batches = DATA_SAMPLERS.build(config, default_args=arguments)
+        self._batches = DATA_SAMPLERS.build(batches, default_args=arguments)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -119,12 +111,9 @@ def numbered_loader(
     """
     config = dict(config)
     seeded = SeededDataset(dataset, seed)
-    config["batch_sampler"] = dict(
-        type=NumberedBatches,
-        endless=endless,
-        batch_sampler=config.get("batch_sampler"),
-        drop_last=config.pop("drop_last", False),
-    )
+    drop_last = config.pop("drop_last", False)
+    batches = config.get("batch_sampler") or dict(type=BatchSampler, drop_last=drop_last)
+    config["batch_sampler"] = dict(type=NumberedBatches, endless=endless, batches=batches)
     config["dataset"] = dict(type=lambda: seeded)  # mmengine copies a data set, but no function
     return Runner.build_dataloader(config, seed=seed[0])
 

@@ -25,16 +25,15 @@ class ConsoleHook(Hook):
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         scalars = runner.message_hub.log_scalars
-        state = f"loss {scalars['train/loss'].mean(_WINDOW):.4g}"
-        if "train/lr" in scalars:  # not with several optimizers
-            state += f"  lr {scalars['train/lr'].current():.3g}"
-        self._show(1, state)
+        loss = scalars["train/loss"].mean(_WINDOW)
+        rate = scalars["train/lr"].current()
+        self._show(1, f"loss {loss:.4g}  lr {rate:.3g}")
 
     def after_val_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
         self._show(0, f"validation {batch_idx + 1}/{len(runner.val_dataloader)}")
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        scores = {key: value for key, value in (metrics or {}).items() if isinstance(value, Real)}
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float]) -> None:
+        scores = {key: value for key, value in metrics.items() if isinstance(value, Real)}
         main_scores = [key for key in scores if key.endswith(("mAP", "mAP_50"))]
         shown = main_scores or list(scores)[:4]
         names = zip(without_shared_prefix(shown), shown, strict=True)

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -36,18 +35,17 @@ class TerminationHook(Hook):
         def note_signal(*_: object) -> None:
             self._is_terminated = True
 
-        if threading.current_thread() is threading.main_thread():  # others may set no handler
+        with suppress(ValueError):  # only the main thread may set a handler
             signal.signal(signal.SIGTERM, note_signal)
         AtomicBackend().remove(Path(runner.work_dir, _STOPPED))  # at the next checkpoint
         loops: Any = filter(None, (runner.train_loop, runner.val_loop))
         for loader in [loop.dataloader for loop in loops]:
             loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
-        if hasattr(os, "setpgid"):  # not on Windows
-            # mmengine's loop over iterations has already started its workers.
-            workers: Any = multiprocessing.active_children()
-            for worker in workers:
-                with suppress(PermissionError):  # of processes that are spawned, not forked
-                    os.setpgid(worker.pid, 0)
+        # mmengine's loop over iterations has already started its workers.
+        workers: Any = multiprocessing.active_children()
+        for worker in workers:
+            with suppress(PermissionError):  # of processes that are spawned, not forked
+                os.setpgid(worker.pid, 0)
 
     def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         # Here and not after the iteration: its validation is done too.
@@ -74,7 +72,7 @@ def restored_signal() -> Iterator[None]:
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
+        with suppress(ValueError):  # as above
             signal.signal(signal.SIGTERM, former)
 
 
@@ -83,6 +81,5 @@ def _leave_process_group(init: Callable[[int], None], worker: int) -> None:
 
     The run needs its workers until it ends. The loader's own `init` is called afterwards.
     """
-    if hasattr(os, "setpgid"):  # not on Windows
-        os.setpgid(0, 0)
+    os.setpgid(0, 0)
     init(worker)
