@@ -32,6 +32,7 @@ SAVING = ("before_save_checkpoint", "before_replace", "after_replace")
 STARTUP = ("before_run", 1)
 ITERATION = ("before_train_iter", 4)
 POINTING = ("after_replace", 2)
+BY_BANDS = ("model.backbone.with_cp=bands", "model.backbone.norm_eval=True")
 OFTEN = [(CHANCE.choice(CALLS + SAVING), CHANCE.randint(1, 3)) for _ in range(18)]
 
 
@@ -184,19 +185,15 @@ def test_resume_after_kill_is_bit_identical(demo, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_training_by_bands_resumes_bit_identically(shapes, tmp_path):
-    by_bands = ("model.backbone.with_cp=bands", "model.backbone.norm_eval=True")
-    command = (*segmentor(shapes, 6), *by_bands)
-    train(command, tmp_path / "whole")
-    kill_and_compare(command, tmp_path / "whole", tmp_path / "work", [POINTING, ITERATION])
-
-
-@pytest.mark.slow
 @pytest.mark.forks
-def test_resume_after_20_kills_is_bit_identical(shapes, tmp_path):
-    command = segmentor(shapes, 80)
+@pytest.mark.parametrize(
+    "length, more, kills",
+    [(80, (), [STARTUP, *OFTEN, STARTUP]), (6, BY_BANDS, [POINTING, ITERATION])],
+    ids=["20_kills", "by_bands"],
+)
+def test_a_longer_training_and_one_by_bands_resume_too(length, more, kills, shapes, tmp_path):
+    command = (*segmentor(shapes, length), *more)
     train(command, tmp_path / "whole")
-    kills = [STARTUP, *OFTEN, STARTUP]
     kill_and_compare(command, tmp_path / "whole", tmp_path / "work", kills)
 
 
@@ -205,8 +202,6 @@ def test_resume_after_20_kills_is_bit_identical(shapes, tmp_path):
     [
         ("demo", "after_val_iter", 1),
         ("recipe", "after_train_iter", 2),
-        pytest.param("demo", "after_train_iter", 2, marks=pytest.mark.slow),
-        pytest.param("recipe", "before_train_iter", 5, marks=pytest.mark.slow),
     ],
 )
 def test_a_terminated_training_saves_and_resumes_bit_identically(

@@ -5,20 +5,9 @@ from pathlib import Path
 import pytest
 from helpers.demo_runs import DEMO
 from helpers.small_models import read
-from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from xcit_mm.models import large, large_training
-
-
-class Recorder(Hook):
-    """Keeps the losses of a training."""
-
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
-        self.losses.append(outputs["loss"].item())
 
 
 def train(with_cp: bool | str, shapes: Path, work: Path) -> list[float]:
@@ -32,13 +21,11 @@ def train(with_cp: bool | str, shapes: Path, work: Path) -> list[float]:
     cfg.train_cfg = dict(type="IterBasedTrainLoop", max_iters=10)
     cfg.optim_wrapper.accumulative_counts = 2
     cfg.custom_hooks.append(dict(type="EMAHook"))
-    cfg.work_dir = str(work)
+    cfg.update(work_dir=str(work), experiment_name=str(with_cp))
     runner = Runner.from_cfg(cfg)
     runner.model.double()
-    recorder = Recorder()
-    runner.register_hook(recorder)
     runner.train()
-    return recorder.losses
+    return runner.message_hub.get_scalar("train/loss").data[0].tolist()
 
 
 @pytest.mark.slow
