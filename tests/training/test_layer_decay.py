@@ -59,3 +59,10 @@ def test_a_layer_that_two_heads_share_steps_once():
     shared.bias.sum().backward()
     optimizer.step()
     torch.testing.assert_close(initial - shared.bias, torch.ones(2))
+
+
+def test_layer_decay_without_a_rate_does_not_start():
+    constructor = "LayerDecayOptimWrapperConstructor"
+    wrapper = dict(constructor=constructor, optimizer=dict(type="SGD", lr=1))
+    with pytest.raises(KeyError, match="layer_decay_rate"):
+        build_optim_wrapper(torch.nn.Linear(1, 1), wrapper)

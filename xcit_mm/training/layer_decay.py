@@ -22,7 +22,15 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         )
 
     The `backbone` of the model must be one from this package.
+
+    Raises:
+        KeyError: If `layer_decay_rate` is missing.
     """
+
+    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
+        super().__init__(optim_wrapper_cfg, paramwise_cfg)
+        # Here, since mmengine does not call `add_params` if `paramwise_cfg` is empty.
+        self._rate = self.paramwise_cfg["layer_decay_rate"]
 
     def add_params(
         self,
@@ -34,8 +42,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         super().add_params(params, module, prefix, is_dcn_module)
         if prefix:  # mmengine calls this method for every submodule, and last for the model
             return
-        rate = self.paramwise_cfg["layer_decay_rate"]
-        depths = {  # 1 in the last block, most in the stem; neck and heads, of 0, are not in it
+        # 1 in the last block, most in the stem. Neck and heads, whose depth is 0, are left out.
+        depths = {
             parameter: depth
             for depth, stage in enumerate(reversed(module.backbone.stages()), start=1)
             for part in stage
@@ -43,7 +51,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         }
         for group in params:
             (parameter,) = group["params"]  # mmengine makes a group for each parameter
-            group["lr"] = group.get("lr", self.base_lr) * rate ** depths.get(parameter, 0)
+            group["lr"] = group.get("lr", self.base_lr) * self._rate ** depths.get(parameter, 0)
         # mmengine lists a layer that two heads share twice. The log shows the first rate.
         unique = {group["params"][0]: group for group in params}
         params[:] = sorted(unique.values(), key=itemgetter("lr"), reverse=True)
