@@ -19,7 +19,6 @@ from PIL import Image
 from xcit_mm.deployment.metadata import describe_model, find_unsupported
 from xcit_mm.prediction import Predictor
 from xcit_mm.utils.images import read_image
-from xcit_mm.utils.model_input import ModelInput
 
 onnx = pytest.importorskip("onnx")
 run = pytest.importorskip("xcit_mm.deployment.run")
@@ -114,9 +113,8 @@ def test_resized_maps_are_torch_s(align_corners, count, threshold, edited):
 def test_preprocessing_that_the_script_lacks_is_named(path, options, named, edited):
     cfg = Config.fromfile(path)
     cfg.merge_from_dict(options)
-    unsupported = find_unsupported(cfg, ModelInput(cfg))
     with pytest.raises(ValueError, match=re.escape(named)):
-        run.Model(edited(unsupported=unsupported))
+        run.Model(edited(unsupported=find_unsupported(cfg)))
 
 
 def test_a_photo_is_read_upright_as_by_the_predictor(tmp_path):

@@ -60,7 +60,7 @@ def test_classes_give_the_findings_and_properties_of_names(name, shapes):
     init_default_scope(cfg.default_scope)
     put_classes(dict(cfg.items()), cfg.default_scope)
     assert backbone_class(cfg) is cfg.model.backbone.type is XCiT
-    assert find_unsupported(cfg, ModelInput(cfg)) is None
+    assert find_unsupported(cfg) is None
     assert properties(cfg) == properties(named)
 
 

@@ -43,7 +43,7 @@ def describe_model(cfg: Config, model: Any, outputs: list[str]) -> dict[str, Any
         mean=mean,
         std=std,
         resize=_describe_resize(inputs),
-        unsupported=find_unsupported(cfg, inputs),
+        unsupported=find_unsupported(cfg),
         config=Path(cfg.filename).name,
         xcit_mm_version=__version__,
     )
@@ -61,8 +61,9 @@ def describe_model(cfg: Config, model: Any, outputs: list[str]) -> dict[str, Any
     return facts
 
 
-def find_unsupported(cfg: Config, inputs: ModelInput) -> str | None:
+def find_unsupported(cfg: Config) -> str | None:
     """Return the first step or option of a test that `run.py` does not repeat, or None."""
+    inputs = ModelInput(cfg)
     supported = dict(STEPS)
     for step in (*inputs.pipeline, inputs.preprocessor):
         name = type_name(step)

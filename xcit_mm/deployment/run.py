@@ -23,8 +23,7 @@ Size = tuple[int, ...]  # height and width of an image
 def read_image(path: str | Path) -> np.ndarray:
     """Read a photo as OpenCV does: (H, W, 3), BGR, uint8, upright by its EXIF orientation."""
     # Not by imread, which some names of files crash.
-    encoded = np.fromfile(path, np.uint8)
-    image = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if encoded.size else None
+    image = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR)
     if image is None:
         raise ValueError("the file is broken or not an image")
     return image
