@@ -52,17 +52,6 @@ def test_recipe_trains_in_mixed_precision(leaf: Path, device: str, dtype: str, s
     assert all(p.isfinite().all() for p in trained.parameters())
 
 
-def test_regions_keep_their_pixels_in_bfloat16():
-    """Tensors of bfloat16 above 512 are multiples of 4 pixels, so a neck gives float32."""
-    model = MODELS.build(dict(type="ImgDataPreprocessor"))
-    model.neck = torch.nn.Conv2d(3, 4, 1)
-    wrapper = CPUAmpOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), 0.1))
-    image = torch.ones(1, 3, 1, 1)
-    with wrapper.optim_context(model):
-        assert torch.nn.functional.conv2d(image, model.neck.weight).dtype == torch.bfloat16
-        assert model.neck(image).dtype == torch.float32
-
-
 def test_other_types_are_refused_on_a_cpu():
     with pytest.raises(ValueError, match=r"optim_wrapper.dtype='float16': .* bfloat16"):
         CPUAmpOptimWrapper(dtype="float16", optimizer=None)

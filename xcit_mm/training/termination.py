@@ -38,8 +38,9 @@ class TerminationHook(Hook):
         with suppress(ValueError):  # only the main thread may set a handler
             signal.signal(signal.SIGTERM, note_signal)
         AtomicBackend().remove(Path(runner.work_dir, _STOPPED))  # at the next checkpoint
-        loops: Any = filter(None, (runner.train_loop, runner.val_loop))
-        for loader in [loop.dataloader for loop in loops]:
+        loops: Any = (runner.train_loop, runner.val_loop)
+        for loop in filter(None, loops):
+            loader = loop.dataloader
             loader.worker_init_fn = partial(_leave_process_group, loader.worker_init_fn)
         # mmengine's loop over iterations has already started its workers.
         workers: Any = multiprocessing.active_children()
