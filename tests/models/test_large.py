@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from xcit_mm.models import Trunk, XCiT, large, prepare_for_inference
 from xcit_mm.models.large import large_taps, pyramid_of
-from xcit_mm.utils.ranks import Ranks
 
 BN = dict(type="BN")
 ALL = slice(None)
@@ -84,23 +83,6 @@ def test_the_taps_are_those_in_memory(arch, patch_size, size, gaps, tmp_path):
 @on_each_device
 def test_a_trunk_without_convolutions_and_position_has_the_taps_in_memory(device):
     model = build(patch_embed="linear", use_pos=False).to(device)
-    scene = Scene(300, 200, gaps=True)
-    taps = large_taps(model, scene.read, *scene.size)
-    assert_close(taps.crop(ALL, ALL)[0], scene.in_memory(model))
-
-
-def test_a_device_without_float64_keeps_the_sums_on_the_cpu():
-    """As Apple's and Ascend's. Here it is torch's device without memory."""
-    with torch.device("meta"):
-        image_of_no_pixels = large._Image(Trunk(TRUNK, out_indices=(0, 3)), 64, 64, Ranks(None))
-    assert image_of_no_pixels.device.type == "meta"
-    assert {part.device.type for part in image_of_no_pixels.moments[1:]} == {"cpu"}
-
-
-@pytest.mark.gpu
-def test_a_device_without_float64_has_the_taps_in_memory(monkeypatch):
-    monkeypatch.setattr(large, "FLOAT64_DEVICES", ("cpu",))
-    model = build().to("cuda")
     scene = Scene(300, 200, gaps=True)
     taps = large_taps(model, scene.read, *scene.size)
     assert_close(taps.crop(ALL, ALL)[0], scene.in_memory(model))

@@ -19,7 +19,6 @@ of ranks, and give two rows of tokens to each neighbour. All else they read from
 
 import math
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,8 +45,6 @@ MIN_ROWS = 8
 # though the grid is padded.
 ROW_STEP = 4
 HALO = 2  # rows of tokens that LPI reads to each side
-# Types of devices that have float64. The moments of others are on the CPU.
-FLOAT64_DEVICES = ("cpu", "cuda")
 
 # Returns the rows `first` to `last - 1` of an image, normalised (in_channels, rows, width), and
 # which pixels have data (rows, width), or None if all have.
@@ -241,8 +238,7 @@ class _Image:
 
     def forget_moments(self) -> None:
         channels = self.trunk.arch.embed_dim
-        device = self.device if self.device.type in FLOAT64_DEVICES else "cpu"
-        zeros = torch.zeros(1, channels, channels, dtype=torch.float64, device=device)
+        zeros = torch.zeros(1, channels, channels, dtype=torch.float64, device=self.device)
         self.moments = Moments(0, zeros[:, :1], zeros)
 
     def finish_band(self, number: int, x: Tensor, rows: slice, target: TokenStore) -> None:
@@ -258,10 +254,7 @@ class _Image:
         with torch.autocast(self.device.type, enabled=False):
             normed = self.trunk.blocks[number].norm1(x)
             _, band = centre(normed, torch.float32, self.mask(rows))
-        # Moved first: the device may lack float64.
-        device = self.moments.mean.device
-        mean, products = (sums.to(device).double() for sums in band[1:])
-        added = Moments(int(band.tokens), mean, products)
+        added = Moments(int(band.tokens), band.mean.double(), band.products.double())
         self.moments = add_moments(self.moments, added)
 
     def take_moments(self) -> Moments:
@@ -269,8 +262,8 @@ class _Image:
         tokens, mean, products = self.moments
         self.forget_moments()
         parts = self.ranks.gather(Moments(tokens, mean.cpu(), products.cpu()))
-        tokens, *sums = reduce(add_moments, parts)
-        return Moments(tokens, *(part.to(mean.device) for part in sums))
+        tokens, mean, products = reduce(add_moments, parts)
+        return Moments(tokens, mean.to(self.device), products.to(self.device))
 
     def resume(self, tokens: TokenStore, number: int) -> None:
         """Go on with a finished tap as the input of a block."""
@@ -315,9 +308,8 @@ class _Image:
     def attention_of(self, block: Any) -> Callable[[Tensor], Tensor]:
         """Return XCA of a block with its residual, as a map of tokens (r, w, C) of any rows."""
         moments = self.take_moments()
-        attention = deepcopy(block.attn).to(moments.mean.device)
-        matrices = moments.mean, *attention_matrix(attention, moments)
-        mean, matrix, offset = (part.float().to(self.device) for part in matrices)
+        matrices = moments.mean, *attention_matrix(block.attn, moments)
+        mean, matrix, offset = (part.float() for part in matrices)
 
         def attend(rows: Tensor) -> Tensor:
             x = rows.flatten(0, 1)[None]

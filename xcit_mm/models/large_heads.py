@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..utils.ranks import Ranks
-from .large import FLOAT64_DEVICES, Taps, pyramid_of
+from .large import Taps, pyramid_of
 from .windows import CELL, in_cells
 from .xcit import STRIDES
 
@@ -146,9 +146,6 @@ class Pools:
             window: Its place in pixels.
             inside: The part of it that counts, in pixels.
         """
-        if x.device.type not in FLOAT64_DEVICES:
-            x = x.cpu()
-            valid = valid.cpu()
         cells = valid.double()
         x = torch.cat((x.double() * cells, cells), dim=1)
         rows, columns = (in_cells(side, self._stride) for side in inside)
