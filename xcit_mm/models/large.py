@@ -155,11 +155,11 @@ def large_taps(
     return Taps(list(stores.values()), image.valid)
 
 
-def split_rows(height: int, width: int, tokens: int) -> Iterator[slice]:
-    """Divide the rows of a grid of tokens into bands of about as many tokens."""
+def split_rows(rows: slice, width: int, tokens: int) -> Iterator[slice]:
+    """Divide rows of a grid of tokens into bands of about as many tokens."""
     length = max(MIN_ROWS, tokens // width // ROW_STEP * ROW_STEP)
-    for first in range(0, height, length):
-        yield slice(first, min(first + length, height))
+    for first in range(rows.start, rows.stop, length):
+        yield slice(first, min(first + length, rows.stop))
 
 
 def embed_rows(
@@ -227,9 +227,7 @@ class _Image:
     def bands(self) -> Iterator[slice]:
         """Divide the rows of this process."""
         tokens = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
-        first = self.rows.start
-        for rows in split_rows(self.rows.stop - first, self.width, tokens):
-            yield slice(first + rows.start, first + rows.stop)
+        return split_rows(self.rows, self.width, tokens)
 
     def mask(self, rows: slice) -> Tensor | None:
         """Return which tokens of rows have data, (1, 1, rows, width), or None if all have."""

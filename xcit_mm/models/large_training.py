@@ -221,7 +221,7 @@ def split(
     """
     tokens = CPU_BAND if x.is_cpu else GPU_BAND
     bands = []
-    for rows in split_rows(height, len(x) * width, tokens):
+    for rows in split_rows(slice(0, height), len(x) * width, tokens):
         read = slice(max(rows.start - above, 0) * scale, (rows.stop + below) * scale)
         bands.append((rows, (slice(None), read)))
     return bands

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..utils.atomic import finish, named_in_errors
+from ..utils.atomic import finish, named_in_errors, remove_unfinished
 from ..utils.ranks import Ranks
 
 
@@ -98,18 +98,17 @@ def prepare_files(folder: Path, names: Sequence[str], size: int) -> list[str]:
     Raises:
         OSError: If the disk is too small.
     """
-    for unfinished in folder.glob(".unfinished-*"):
-        unfinished.unlink()
+    remove_unfinished(folder)
     finished = list(takewhile(lambda name: (folder / name).exists(), names))
     missing = names[len(finished) :]
     check_disk(folder, size * len(missing), "predict in tiles")
     # New names: a process of a stopped run may still write to its own.
     run = uuid4().hex
-    current = {name: f".unfinished-{run}-{name}" for name in missing}
-    for name in current.values():
+    unfinished = [f".unfinished-{run}-{name}" for name in missing]
+    for name in unfinished:
         with (folder / name).open("wb") as file:
             file.truncate(size)  # to its full length: processes write at several places
-    return [current.get(name, name) for name in names]
+    return [*finished, *unfinished]
 
 
 def check_disk(folder: Path | str, size: int, fix: str) -> None:
