@@ -31,7 +31,7 @@ def by_parts(
         parts: The place of each part, and its index in the large tensors.
         large: Tensors of which a part needs a part.
         small: Tensors of which a part needs all, and that may depend on the parameters.
-        weights: The parameters that the function uses, each once.
+        weights: Parameters, each once. They include all that the function uses.
         height: If given, the results are rows of a tensor (B, height, ...), and a place is a slice
             of these rows. Otherwise, the results are added up.
         values: Whether the sum is needed. If not, the result of the first part is returned, with

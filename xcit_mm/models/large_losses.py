@@ -8,7 +8,7 @@ maps are logits at the size of the image. So a window enlarges a band of rows at
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +50,7 @@ def losses_by_windows(
     for window in windows:
         tokens = (in_cells(axis.span, model.backbone.patch_size) for axis in window)
         parts.append((window, (..., *tokens)))
-    values = by_parts(losses.of_window, parts, taps, weights=losses.weights)
+    values = by_parts(losses.of_window, parts, taps, weights=list(model.parameters()))
     found: dict[str, Tensor] = {}
     for name, value in zip(losses.names, values.to(taps[0]), strict=True):
         found[name] = found.get(name, 0) + value
@@ -80,25 +80,19 @@ class _Losses:
     Attributes:
         size: Height and width of the images.
         names: Those of losses and accuracies.
-        weights: Those of pyramid, neck and heads.
     """
 
     def __init__(self, model: Any, samples: Sequence[Any]) -> None:
         self._model = model
         self._labels = [sample.gt_sem_seg.data[0] for sample in samples]
         self.size = self._labels[0].shape
-        heads = heads_of(model)
-        parts = [*model.backbone.levels(), *heads.values()]
-        if model.with_neck:
-            parts.append(model.neck)
-        self.weights = list(nn.ModuleList(parts).parameters())
         counts: Any = sum(
             torch.bincount(labels.flatten(), minlength=max(256, model.num_classes))
             for labels in self._labels
         )
         self.names = []
         self._heads = []
-        for prefix, head in heads.items():
+        for prefix, head in heads_of(model).items():
             terms = _terms_of(head, counts.double())
             self.names += [f"{prefix}.{name}" for name, _ in terms]
             self._heads.append((head, [term for _, term in terms]))
@@ -120,18 +114,22 @@ class _Losses:
         values = []
         for head, terms in self._heads:
             logits = head(maps)
-            bands = list(_bands(window, logits))
-            function = partial(self._of_band, terms)
+            stride = (window[0].stop - window[0].start) // logits.shape[2]
+            bands = list(_bands(window, stride, logits))
+            function = partial(self._of_band, terms, stride)
             # With gradients this is the backward pass of the windows, which needs no values.
             values.append(by_parts(function, bands, [logits], values=not torch.is_grad_enabled()))
         return torch.cat(values)
 
-    def _of_band(self, terms: Sequence[Term], band: "_Band", logits: Tensor) -> Tensor:
+    def _of_band(
+        self, terms: Sequence[Term], stride: int, place: tuple[Any, Any], logits: Tensor
+    ) -> Tensor:
         """Return what a band adds to losses and accuracy of a head."""
-        scale = float(band.stride)
+        pixels, crop = place
+        scale = float(stride)
         x = F.interpolate(logits, scale_factor=scale, mode="bilinear", align_corners=False)
-        labels = torch.stack([labels[band.pixels] for labels in self._labels])
-        return torch.stack([term(x[band.crop], labels) for term in terms])
+        labels = torch.stack([labels[pixels] for labels in self._labels])
+        return torch.stack([term(x[crop], labels) for term in terms])
 
 
 def _terms_of(head: Any, counts: Tensor) -> list[tuple[str, Term]]:
@@ -166,29 +164,20 @@ def _accuracy(ignored: int, pixels: Tensor, logits: Tensor, labels: Tensor) -> T
     return 100 * is_right.sum() / pixels.clamp(min=1)
 
 
-class _Band(NamedTuple):
-    """Some rows of the interior of a window.
-
-    Attributes:
-        pixels: Its place in the image.
-        stride: The pixels along a cell of the logits.
-        crop: Its place in what its cells of the logits are enlarged to.
-    """
-
-    pixels: tuple[slice, slice]
-    stride: int
-    crop: tuple[Any, ...]
-
-
-def _bands(window: tuple[Window, Window], logits: Tensor) -> Iterator[tuple[_Band, Any]]:
+def _bands(
+    window: tuple[Window, Window], stride: int, logits: Tensor
+) -> Iterator[tuple[tuple[Any, Any], Any]]:
     """Divide the interior of a window into bands of rows.
 
+    Args:
+        stride: The pixels along a cell of the logits.
+
     Yields:
-        A band, and the cells of the logits from which it is enlarged.
+        The place of a band in the image and in what its cells of the logits are enlarged to, and
+        the index of these cells.
     """
     rows, columns = window
-    batch, classes, height = logits.shape[:3]
-    stride = (rows.stop - rows.start) // height
+    batch, classes = logits.shape[:2]
     width = columns.inside.stop - columns.inside.start
     length = max(1, BAND_LOGITS // (batch * classes * width * STRIDES[-1])) * STRIDES[-1]
     across = _cells_of(columns.inside, columns.start, stride)
@@ -196,7 +185,7 @@ def _bands(window: tuple[Window, Window], logits: Tensor) -> Iterator[tuple[_Ban
         inside = slice(start, min(start + length, rows.inside.stop))
         down = _cells_of(inside, rows.start, stride)
         cells, crop = zip(down, across, strict=True)
-        yield _Band((inside, columns.inside), stride, (..., *crop)), (..., *cells)
+        yield ((inside, columns.inside), (..., *crop)), (..., *cells)
 
 
 def _cells_of(pixels: slice, origin: int, stride: int) -> tuple[slice, slice]:

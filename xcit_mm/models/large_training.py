@@ -66,11 +66,8 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
     """
     trunk.valid_cells(images, 1)  # which raises for masks
     check_training(trunk)
-    try:
-        x = embed(trunk, images)
-    except RuntimeError:
-        trunk.check_type(images)
-        raise
+    trunk.check_type(images)
+    x = embed(trunk, images)
     maps = []
     with storage(x, len(trunk.blocks)):
         for number, block in enumerate(trunk.blocks):
@@ -173,9 +170,9 @@ def run_block(block: Any, x: Tensor) -> Tensor:
         x = torch.addcmul(x, block.gamma2 * of_mlp, block.mlp(block.norm2(x)))
         return x.unflatten(1, (-1, width))
 
-    weights = [w for name, w in block.named_parameters() if not name.startswith("attn.")]
     bands = split(x, height, width, above=HALO, below=HALO)
-    return by_parts(run_rows, bands, [x], [moments.mean, *matrices], weights, height)
+    attention = moments.mean, *matrices
+    return by_parts(run_rows, bands, [x], attention, list(block.parameters()), height)
 
 
 def moments_of(norm: nn.Module, x: Tensor) -> Moments:
