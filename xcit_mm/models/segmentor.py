@@ -11,7 +11,7 @@ import torch
 from mmseg.models import EncoderDecoder
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from mmseg.models.losses import CrossEntropyLoss
-from torch import Tensor, nn
+from torch import Tensor
 
 from . import LAZY_MODELS
 from .large_heads import pooled_head, replace_part
@@ -52,18 +52,12 @@ class WholeImageEncoderDecoder(EncoderDecoder):
     def __init__(self, *args: Any, window: int = 384, **options: Any) -> None:
         super().__init__(*args, **options)
         self.window = window
-        name = type(self).__name__
-        if window < CELL:
-            raise ValueError(f"{name} with {window=}: give at least {CELL} pixels")
-        backbone = self.backbone
-        if type(backbone) is not XCiT or backbone.with_cp != "bands":
+        if type(self.backbone) is not XCiT or self.backbone.with_cp != "bands":
             fix = "give an XCiT with with_cp='bands' and norm_eval=True"
-            raise ValueError(f"{name} over another backbone: {fix}")
-        self.eval()
+            raise ValueError(f"{type(self).__name__} over another backbone: {fix}")
         for head in heads_of(self).values():
             check_loss(head)
-            check_locality(self, head)
-        self.train()
+        check_locality(self)
 
     def loss(self, inputs: Tensor, data_samples: Sequence[Any]) -> dict[str, Tensor]:
         """Compute the losses of normalised images (B, in_channels, H, W).
@@ -71,11 +65,10 @@ class WholeImageEncoderDecoder(EncoderDecoder):
         Raises:
             ValueError: If sides are no multiples of 32 pixels, or labels have another size.
         """
-        size = inputs.shape[2:]
-        labels = [sample.gt_sem_seg.data.shape[1:] for sample in data_samples]
-        if any(side % STRIDES[-1] for side in size) or {*labels} != {size}:
-            other = next((label for label in labels if label != size), size)
-            given = f"images of {tuple(size)} and labels of {tuple(other)} pixels"
+        size = tuple(inputs.shape[2:])
+        of_labels = {tuple(sample.gt_sem_seg.data.shape[1:]) for sample in data_samples}
+        if any(side % STRIDES[-1] for side in size) or of_labels != {size}:
+            given = f"images of {size} and labels of {sorted(of_labels)} pixels"
             fix = "set data_preprocessor=dict(size=None, size_divisor=32)"
             raise ValueError(f"{given} need equal sides, multiples of 32: {fix}")
         taps = Trunk.forward(self.backbone, inputs)
@@ -99,35 +92,19 @@ def check_loss(head: Any) -> None:
             raise ValueError(f"{problem}: set loss_decode=dict(type='CrossEntropyLoss')")
 
 
-def check_locality(model: Any, head: Any) -> None:
-    """Raise ValueError unless neck and head compute in windows what they compute in the image.
-
-    Args:
-        model: In eval mode.
-        head: One of its heads.
-    """
-    alone = replace_part(model, "decode_head", _without_zeros(head))
-    if model.with_neck:
-        alone = replace_part(alone, "neck", _without_zeros(model.neck))
-    alone._modules.pop("auxiliary_head", None)
-    found = parts_that_see_windows(alone, CELL, TOLERANCE)
-    # An image may end in the middle of a cell of 64 pixels, over which mmseg stretches the logits.
-    found += parts_that_see_windows(alone, CELL + STRIDES[-1], TOLERANCE)
-    if pooled_head(alone) or head.align_corners:
-        found.append(type(head).__name__)
-    if found:
-        problem = f"{found[0]} sees more than a window and {CELL} pixels around it"
-        raise ValueError(f"{problem}: {_OTHERWISE}")
-
-
-def _without_zeros(part: nn.Module) -> nn.Module:
-    """Copy a part of a model, with other weights where they are all zeros.
-
-    A branch that begins as zeros does not show before the training what it sees.
-    """
-    changed = copy.deepcopy(part)
-    for weight in changed.parameters():
-        if not weight.any():
-            values = torch.linspace(-1, 1, weight.numel())
-            weight.data = values.to(weight).view_as(weight)
-    return changed
+def check_locality(model: Any) -> None:
+    """Raise ValueError unless neck and heads compute in windows what they compute in the image."""
+    trained = copy.deepcopy(model).eval()
+    for weight in trained.parameters():
+        if not weight.any():  # a branch that begins as zeros does not show what it sees
+            weight.data = torch.linspace(-1, 1, weight.numel()).to(weight).view_as(weight)
+    for head in heads_of(trained).values():
+        alone = replace_part(trained, "decode_head", head)
+        found = parts_that_see_windows(alone, CELL, TOLERANCE)
+        # An image may end in the middle of a cell of 64 pixels, over which mmseg stretches logits.
+        found += parts_that_see_windows(alone, CELL + STRIDES[-1], TOLERANCE)
+        if pooled_head(alone) or head.align_corners:
+            found.append(type(head).__name__)
+        if found:
+            problem = f"{found[0]} sees more than a window and {CELL} pixels around it"
+            raise ValueError(f"{problem}: {_OTHERWISE}")
