@@ -1,7 +1,7 @@
 """The classes of pixels, without the logits of all classes at the size of the image."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,9 @@ def has_plain_labels(model: Any) -> bool:
     """Return whether a model labels each pixel by its largest logit, as EncoderDecoder does."""
     if not hasattr(model, "decode_head"):  # a detector does not need to import mmseg
         return False
-    try:
-        from mmseg.models import EncoderDecoder
-        from mmseg.models.decode_heads.decode_head import BaseDecodeHead
-    except ModuleNotFoundError:
-        return False
+    from mmseg.models import EncoderDecoder
+    from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+
     kind: Any = type(model)
     names = "predict", "inference", "encode_decode", "postprocess_result"
     if any(getattr(kind, name, None) is not getattr(EncoderDecoder, name) for name in names):
@@ -58,15 +56,14 @@ def predict_labels(
     # Images of a batch are of one size.
     first = samples[0].metainfo
     size = first.get("pad_shape", first["img_shape"])[:2]
-
-    chosen = []
-    for one, sample in zip(logits.split(1), samples, strict=True):
-        chosen.append(_labels_of(one, size, sample.metainfo, model))
-    return chosen
+    return [
+        _labels_of(one, size, sample.metainfo, model)
+        for one, sample in zip(logits.split(1), samples, strict=True)
+    ]
 
 
 def _labels_of(logits: Tensor, size: Sequence[int], meta: dict[str, Any], model: Any) -> Tensor:
-    """Return the class of each pixel of an image, (H, W).
+    """Return the class of each pixel of an image, that of its largest logit, (H, W).
 
     Args:
         logits: (1, classes, h, w).
@@ -86,25 +83,14 @@ def _labels_of(logits: Tensor, size: Sequence[int], meta: dict[str, Any], model:
     if logits.shape[1] == 1:
         return (enlarge(logits).sigmoid() > model.decode_head.threshold)[0, 0].byte()
     count = max(1, LOGITS // max(math.prod(size), math.prod(own_size)))
-    return _best_classes(logits.split(count, dim=1), enlarge)
-
-
-def _best_classes(chunks: Iterable[Tensor], enlarge: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the class of the largest enlarged logit, the first of equal ones, (H, W).
-
-    Args:
-        chunks: Logits of some classes each, (1, classes, h, w).
-    """
     best = labels = torch.empty(0)
-    start = 0
-    for chunk in chunks:
-        values, classes = enlarge(chunk)[0].max(dim=0)
+    for start in range(0, logits.shape[1], count):
+        values, classes = enlarge(logits[:, start : start + count])[0].max(dim=0)
         classes = classes.add_(start).to(torch.int16)
         if start > 0:
-            is_better = values > best
+            is_better = values > best  # of equal ones, the first class stays
             values = torch.where(is_better, values, best)
             classes = torch.where(is_better, classes, labels)
         best = values
         labels = classes
-        start += chunk.shape[1]
     return labels

@@ -7,6 +7,7 @@ over a part of the image. But a mean is a sum over windows, so `Pools` adds up t
 vectors, and each window then gets its part of the resized bins.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import reduce
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 from ..utils.ranks import Ranks
 from .large import Taps, pyramid_of
 from .windows import CELL, in_cells
-from .xcit import STRIDES
 
 Place: TypeAlias = tuple[slice, slice]
 """Rows and columns."""
@@ -45,8 +45,6 @@ class LargeHeads:
     def add_pools(self, windows: Iterable[tuple[Place, Place]], group: Any = None) -> None:
         """Compute the pools over the image of a head of `pooled_head`, if the model has one.
 
-        A map with cells of more than 32 pixels, to which images are padded, is pooled by windows.
-
         Args:
             windows: Windows, and their parts that count, which cover the image once.
             group: A group of torch.distributed, whose processes share the windows. Default: this
@@ -58,17 +56,15 @@ class LargeHeads:
         height, width = (side * self._patch_size for side in self._taps.valid.shape)
         corner = slice(0, min(CELL, height)), slice(0, min(CELL, width))
         stride = corner[0].stop // self._pooled_map(head, corner).shape[2]
-        if stride > STRIDES[-1]:
-            return
-        pools = Pools(head, (height // stride, width // stride), stride)
+        size = math.ceil(height / stride), math.ceil(width / stride)
+        pools = Pools(head, size, stride)
         ranks = Ranks(group)
         for window, inside in list(windows)[ranks.rank :: ranks.size]:
             x = self._pooled_map(head, window)
             rows, columns = (in_cells(side, self._patch_size) for side in window)
             valid = cells_of(self._taps.valid[None, None, rows, columns], x)
             pools.add(x, valid, window, inside)
-        pools.add_up(ranks)
-        pools.finish()
+        pools.finish(ranks)
         self._pools = pools
 
     def _pooled_map(self, head: Any, window: Place) -> Tensor:
@@ -108,14 +104,9 @@ def pooled_head(model: Any) -> Any | None:
     """Return the decode head of a model if its pools over the image can be exact, else None."""
     if not hasattr(model, "decode_head"):  # a detector does not need to import mmseg
         return None
-    try:
-        from mmseg.models.decode_heads import PSPHead, UPerHead
-        from mmseg.models.decode_heads.psp_head import PPM
-    except ModuleNotFoundError:
-        return None
-    head: Any = model.decode_head
-    is_known = type(head) in (PSPHead, UPerHead) and type(head.psp_modules) is PPM
-    return head if is_known else None
+    from mmseg.models.decode_heads import PSPHead, UPerHead
+
+    return model.decode_head if type(model.decode_head) in (PSPHead, UPerHead) else None
 
 
 class Pools:
@@ -131,8 +122,7 @@ class Pools:
         self._head = head
         self._size = size
         self._stride = stride
-        self._branches = list(head.psp_modules)
-        counts = [branch[0].output_size for branch in self._branches]
+        counts = [branch[0].output_size for branch in head.psp_modules]
         self._bins = [tuple(_bins(count, length) for length in size) for count in counts]
         # Of each bin the sum of each channel, and the number of cells with data.
         self._sums = [torch.zeros((), dtype=torch.float64)] * len(counts)
@@ -156,19 +146,15 @@ class Pools:
             in_columns = of_columns[:, columns].to(x).T
             self._sums[number] = self._sums[number] + in_rows @ x @ in_columns
 
-    def add_up(self, ranks: Ranks) -> None:
-        """Add the parts of all processes, in the order of ranks."""
-        parts = ranks.gather([sums.cpu() for sums in self._sums])
-        self._sums = [reduce(torch.add, sums) for sums in zip(*parts, strict=True)]
-
-    def finish(self) -> None:
-        """Convolve the means, after all parts are added."""
+    def finish(self, ranks: Ranks) -> None:
+        """Add the parts of all processes, in the order of ranks, and convolve the means."""
         parameter = next(self._head.parameters())
-        means = [sums[:, :-1] / sums[:, -1:].clamp(min=1) for sums in self._sums]
-        self._pooled = [
-            branch[1](mean.to(parameter))
-            for branch, mean in zip(self._branches, means, strict=True)
-        ]
+        of_ranks = ranks.gather([sums.cpu() for sums in self._sums])
+        self._pooled = []
+        for branch, *parts in zip(self._head.psp_modules, *of_ranks, strict=True):
+            sums = reduce(torch.add, parts)
+            mean = sums[:, :-1] / sums[:, -1:].clamp(min=1)
+            self._pooled.append(branch[1](mean.to(parameter)))
 
     def head_at(self, rows: slice, columns: slice) -> Any:
         """Return the head for a window, given in pixels."""
@@ -215,7 +201,7 @@ def head_with_data(model: Any, features: Sequence[Tensor], valid: Tensor) -> Any
     everything = slice(0, x.shape[2]), slice(0, x.shape[3])
     pools = Pools(head, (x.shape[2], x.shape[3]), stride=1)
     pools.add(x, cells_of(valid, x), everything, everything)
-    pools.finish()
+    pools.finish(Ranks(None))
     return pools.head_at(*everything)
 
 
@@ -224,11 +210,7 @@ def _bins(count: int, length: int) -> Tensor:
 
     Shape: (count, length).
     """
-    number = torch.arange(count)[:, None]
-    cell = torch.arange(length)
-    starts = number * length // count
-    stops = -(-(number + 1) * length // count)
-    return (cell >= starts) & (cell < stops)
+    return F.adaptive_avg_pool1d(torch.eye(length), count).T > 0
 
 
 def _weights(count: int, length: int, align_corners: bool) -> Tensor:

@@ -1,6 +1,6 @@
 """Which parts of a model see windows where they would see the image, found by trying."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,8 @@ def parts_that_see_windows(model: Any, margin: int, tolerance: float = 1e-2) -> 
     found = []
     for axis in (2, 3):
         maps = _random_maps(model.backbone, axis, margin)
-        windows = [_window_of(x, axis) for x in maps]
+        # The middle three fifths.
+        windows = [x.narrow(axis, x.shape[axis] // 5, x.shape[axis] * 3 // 5) for x in maps]
         for name, part in _parts(model, margin):
             # Heads that need more than maps, such as queries, are of many kinds, and none is local.
             try:
@@ -47,26 +48,19 @@ def parts_that_see_windows(model: Any, margin: int, tolerance: float = 1e-2) -> 
     return list(dict.fromkeys(found))
 
 
-def _window_of(x: Tensor, axis: int) -> Tensor:
-    """Return the middle three fifths of a map along an axis."""
-    return x.narrow(axis, x.shape[axis] // 5, x.shape[axis] * 3 // 5)
-
-
-def _parts(model: Any, margin: int) -> list[tuple[str, Any]]:
-    """List the parts of a model that read feature maps by their names, the neck first.
+def _parts(model: Any, margin: int) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a model that read feature maps, with their names, the neck first.
 
     RoIs are local, and an auxiliary head predicts nothing. A head of `pooled_head` is a copy
     without its pools, which are computed elsewhere.
     """
     head = pooled_head(model)
-    parts = []
     for name, part in model.named_children():
         if name in ("backbone", "roi_head", "auxiliary_head", "data_preprocessor"):
             continue
         if part is head:
             part = replace_part(head, "psp_modules", _NoPools(head.psp_modules, margin))
-        parts.append((name, part))
-    return sorted(parts, key=lambda pair: pair[0] != "neck")
+        yield name, part
 
 
 class _NoPools(nn.Module):

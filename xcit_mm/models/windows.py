@@ -38,12 +38,8 @@ def tiles_along(length: int, tile: int, overlap: int) -> list[Window]:
     """Spread tiles of `tile` pixels evenly over an axis of `length` pixels.
 
     Neighbours share at least `overlap` pixels. An axis shorter than a tile is one tile. Interiors
-    end in the middle of the shared pixels.
-
-    Raises:
-        ArgumentError: If the tile is not positive or the overlap not between 0 and the tile.
+    end in the middle of the shared pixels. `check_overlap` must have accepted both.
     """
-    check_overlap(tile, overlap)
     tile = min(tile, length)
     count = 1 if length == tile else -((overlap - length) // (tile - overlap))
     starts = [round(number * (length - tile) / max(count - 1, 1)) for number in range(count)]
@@ -92,4 +88,4 @@ def windows_along(span: slice, length: int, side: int, overlap: int) -> list[Win
 
 def in_cells(pixels: slice, size: int) -> slice:
     """Return the cells of `size` pixels that cover a span of an axis, which starts at a cell."""
-    return slice(pixels.start // size, pixels.stop // size)
+    return slice(pixels.start // size, math.ceil(pixels.stop / size))
