@@ -352,12 +352,6 @@ def test_a_predictor_has_its_own_checkpoint_and_device(name, predictors, photos,
         predict_many(predictors["seg"], photos, out, **{name: "cpu"})
 
 
-def test_a_device_for_the_tasks_of_ray_is_refused(models, photos, out):
-    config, checkpoint = models["seg"]
-    with pytest.raises(ArgumentError, match=r"^device: a task of Ray takes a GPU if there is one"):
-        predict_many(config, photos, out, checkpoint=checkpoint, device="cuda:0", ray="auto")
-
-
 def test_inputs_before_the_model_are_one_line_with_the_order(models, photos, refusal, out):
     line = refusal("predict", photos, models["seg"][0], "--out", out)
     assert line.endswith(f"the model comes first: xcit-mm predict {models['seg'][0]} {photos}")

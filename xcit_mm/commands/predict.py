@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from ..prediction import Predictor, find_items, predict_many
-from ..prediction.cluster import device_beside_ray
 from ..utils.cli import CommandParser
 from ..utils.output import say
 from .options import PREDICTOR, TILES, VIEW, WHOLE, add_options, check_order, score, take
@@ -51,8 +50,6 @@ def predict(
     check_order("predict", model, inputs)
     listing = find_items(inputs, root)  # an error comes before the model is loaded
     own = take(options, (*PREDICTOR, *LARGE))
-    if options["ray"] is not None:
-        own["device"] = device_beside_ray(own["device"])
     report = predict_many(Predictor.from_pretrained(model, checkpoint, **own), listing, **options)
     if report is None:  # the first process reports
         return 0

@@ -1,10 +1,8 @@
 """Tasks of a Ray cluster that predict many images."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
-from ..utils.errors import ArgumentError
 from .engine import Engine, Run
 from .listing import Item
 from .predictor import Predictor
@@ -20,17 +18,6 @@ def predict_chunk(
     return list(engine.predict(items, deaths))
 
 
-def device_beside_ray(device: str | None) -> str:
-    """Return the device of this process, the CPU, since the tasks use the GPUs.
-
-    Raises:
-        ArgumentError: If the user has chosen a device.
-    """
-    if device is not None:
-        raise ArgumentError("device", "a task of Ray takes a GPU if there is one: leave it out")
-    return "cpu"
-
-
 def predict_on_ray(
     address: str,
     predictor: Predictor,
@@ -42,23 +29,12 @@ def predict_on_ray(
 
     A task predicts a chunk with a journal of its own, on a GPU if the cluster has GPUs.
     """
-    if not items:
-        return
-    if predictor.arguments is None:
-        fix = "give a name, or a Predictor.from_pretrained"
-        raise ArgumentError("model", f"the tasks of Ray build it themselves: {fix}")
-    ray: Any = import_module("ray")
+    import ray
+
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
-        if "GPU" in ray.cluster_resources():
-            needs = dict(num_gpus=1)
-        else:
-            needs = dict(num_cpus=1 + run.workers)
-            most = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
-            if run.workers >= most:  # Ray would wait for such a node for ever
-                problem = f"{run.workers} for each task, and no node has more than {most:.0f} CPUs"
-                raise ArgumentError("workers", f"{problem}: give less than that")
-        predict = ray.remote(**needs)(predict_chunk)
+        gpus = 1 if "GPU" in ray.cluster_resources() else 0
+        predict = ray.remote(num_gpus=gpus)(predict_chunk)
         size = max(CHUNK, len(items) // 256)
         chunks = (items[start : start + size] for start in range(0, len(items), size))
         tasks = [predict.remote(predictor.arguments, run, chunk, deaths) for chunk in chunks]

@@ -17,7 +17,7 @@ from ..utils.folders import (
 )
 from ..utils.output import progress_bar, say
 from ..utils.ranks import is_first, rank_and_size, wait_for_ranks
-from .cluster import device_beside_ray, predict_on_ray
+from .cluster import predict_on_ray
 from .drawing import check_font
 from .engine import Engine, Run
 from .journal import list_pending, read_journals
@@ -78,8 +78,8 @@ def predict_many(
         model: A `Predictor`, or a model as `Predictor.from_pretrained` takes it.
         inputs: Images, folders of images, a COCO json, or what `find_items` returns.
         out: Folder of the results.
-        checkpoint, device: As in `Predictor.from_pretrained`, for the name of a model. With `ray`,
-            each task chooses its device.
+        checkpoint, device: As in `Predictor.from_pretrained`, for the name of a model. Each task
+            of Ray chooses its own device.
         root: Folder of the paths in a COCO json. Default: that of the json.
         draws: Whether to draw the predictions.
         draw_score: Least score of the objects that are drawn.
@@ -116,8 +116,6 @@ def predict_many(
     if font is not None:
         font = os.path.abspath(font)  # for the tasks of Ray
         check_font(font)
-    if ray is not None and isinstance(model, str | Path):
-        device = device_beside_ray(device)
     predictor = as_predictor(model, checkpoint, device)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
