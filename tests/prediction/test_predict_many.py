@@ -159,7 +159,7 @@ def test_a_dead_gpu_ends_the_process_and_fails_no_other_photo(
     with monkeypatch.context() as patch:
         patch.setattr(predictor, "device", "cuda:0")
         patch.setattr(torch.cuda, "synchronize", fail)
-        with pytest.raises(RuntimeError, match=r"cuda:0 fails: .*illegal memory access"):
+        with pytest.raises(RuntimeError, match="illegal memory access"):
             predict_many(predictor, few, out, workers=0)
     progress = read_journals(out)
     assert len(progress.records) == 2 and not any("error" in r for r in progress.records.values())
@@ -320,17 +320,6 @@ def test_the_tasks_of_ray_find_a_font_in_the_current_folder(
     monkeypatch.setattr(many, "predict_on_ray", lambda *given: runs.append(given[2]) or [])
     predict_many(predictors["seg"], photos, out, ray="auto", font="own.ttf")
     assert runs[0].drawing["font"] == str(tmp_path / "own.ttf")
-
-
-def test_a_photo_whose_results_have_too_long_a_name_fails_alone(predictors, photos, tmp_path, out):
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for name in ("a" * 251, "b"):
-        shutil.copy(photos / "00.png", folder / f"{name}.png")
-    for overwrite in (False, True, True):
-        report = predict_many(predictors["seg"], folder, out, overwrite=overwrite)
-        assert report.predicted == 1 and "File name too long" in report.failures[0]
-        assert [path.name for path in (out / "labels").iterdir()] == ["b.png.png"]
 
 
 def test_a_model_by_its_name_and_paths_as_text_predict_in_silence(

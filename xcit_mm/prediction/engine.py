@@ -28,9 +28,9 @@ CRASHED = "predicting it crashed or hung the process: out of memory, or a decode
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # quotas too
 TIMEOUT = 600  # seconds without images from the processes that read
 
-# The pixels of images (H, W, C), and the reasons why others cannot be read.
+# The pixels of images (H, W, C), and what becomes of images: a prediction, or why there is none.
 Images: TypeAlias = dict[Item, np.ndarray]
-Failures: TypeAlias = dict[Item, str]
+Results: TypeAlias = dict[Item, Prediction | str]
 
 
 class Run(NamedTuple):
@@ -99,14 +99,9 @@ class Engine:
         batches = iter(loader)  # starts the processes that read
         self._readers = [child for child in active_children() if child not in others]
         for readable, failures in batches:
-            results = self._predict_batch(readable)
-            for item, result in [*zip(readable, results, strict=True), *failures.items()]:
-                try:
-                    self._record(item, result)
-                except OSError as error:
-                    if error.errno != errno.ENAMETOOLONG:  # of the files of this image
-                        raise
-                    self._record(item, reason(error))
+            results = self._predict_batch(readable) | failures
+            for item, result in results.items():
+                self._record(item, result)
                 yield item
 
     def _start(self, items: Sequence[Item]) -> Iterator[int]:
@@ -114,7 +109,7 @@ class Engine:
             self._journal.start(item)
             yield number
 
-    def _predict_batch(self, images: Images) -> list[Prediction | str]:
+    def _predict_batch(self, images: Images) -> Results:
         """Return the prediction of each image, or the reason of its failure.
 
         If several images fail together, each is predicted alone.
@@ -128,20 +123,22 @@ class Engine:
         # Outside of the handler, whose traceback holds the tensors of the batch.
         self._check_health(failure)
         if len(images) > 1:
-            alone = [self._predict_batch({item: pixels}) for item, pixels in images.items()]
-            return [result for (result,) in alone]
+            results: Results = {}
+            for item, pixels in images.items():
+                results |= self._predict_batch({item: pixels})
+            return results
         for item in images:
             shutil.rmtree(self._folder_of(item), ignore_errors=True)
-        return [failure]
+        return dict.fromkeys(images, failure)
 
-    def _predict(self, images: Images) -> list[Prediction | str]:
+    def _predict(self, images: Images) -> Results:
         """Predict images together, without failures: an error raises."""
         if self._predictor.view is None:
-            return self._predictor(list(images.values()))
-        results: list[Prediction | str] = []
+            return dict(zip(images, self._predictor(list(images.values())), strict=True))
+        results: Results = {}
         for item, pixels in images.items():
             with self._predictor.see(pixels, folder=self._folder_of(item)) as seen:
-                results.append(seen.result())
+                results[item] = seen.result()
         return results
 
     def _check_health(self, failure: str) -> None:
@@ -150,15 +147,11 @@ class Engine:
         Either a process that reads images has died, which torch reports at any point, or the GPU is
         unusable for this process, as after an illegal memory access.
         """
-        fix = "the next call predicts the images in flight last, alone"
         if not all(reader.is_alive() for reader in self._readers):
+            fix = "the next call predicts the images in flight last, alone"
             raise RuntimeError(f"a process that reads images died: {failure}; {fix}")
         if self._predictor.device.startswith("cuda"):
-            try:
-                torch.cuda.synchronize(self._predictor.device)
-            except RuntimeError as error:
-                problem = f"{self._predictor.device} fails: {reason(error)}"
-                raise RuntimeError(f"{problem}; {fix}") from None
+            torch.cuda.synchronize(self._predictor.device)  # raises what the GPU reports
 
     def _folder_of(self, item: Item) -> Path:
         """Return the folder for what the trunk computes of an image."""
@@ -179,9 +172,10 @@ class Engine:
         self._journal.add(item, **fields)
 
 
-def _read_batch(preprocess: Preprocessing, items: Sequence[Item]) -> tuple[Images, Failures]:
+def _read_batch(preprocess: Preprocessing, items: Sequence[Item]) -> tuple[Images, Results]:
+    """Read images, and give the reasons why others cannot be read."""
     images: Images = {}
-    failures: Failures = {}
+    failures: Results = {}
     for item in items:
         try:
             images[item] = preprocess.read(item.path)
