@@ -94,14 +94,6 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
 
 
-def can_autocast(device: str, dtype: torch.dtype) -> bool:
-    """Return whether autocast takes a type on a type of device.
-
-    On a CPU it takes float16 from torch 2.2 on.
-    """
-    return device != "cpu" or dtype != torch.float16 or TORCH >= (2, 2)
-
-
 def roi_align_backward_kernel(torchvision_kernels: Any) -> Callable[..., torch.Tensor]:
     """Return the gradient of torchvision's roi_align, which has no public name."""
     return torchvision_kernels._roi_align_backward
