@@ -49,9 +49,8 @@ def test_arrays_for_a_step_that_makes_floats_are_those_of_files(models, turned):
     expected = plain(turned).segmentation
     for given in (turned, image):
         assert np.array_equal(predictor(given).segmentation, expected)
-    for wrong in (image / np.float32(255), np.zeros((0, 60, 3), np.uint8)):
-        with pytest.raises(ValueError, match=r"^image of "):
-            predictor(wrong)
+    with pytest.raises(ValueError, match=r"^image of "):
+        predictor(image / np.float32(255))
     assert predictor.device == "cpu"
 
 
