@@ -275,11 +275,8 @@ def test_networks_that_see_whole_images_or_cut_them_are_refused():
         (dict(whole=True, tile=128), "tile: 128 is not for whole images: give window"),
         (dict(tile=128, window=256), "window: 256 is for whole images"),
         (dict(tile=0), "tile: 0 pixels: must be positive"),
-        (dict(whole=True, window=64), "window: 64 pixels: give at least 128"),
         (dict(whole=True, scale=-1), "scale: -1: must be positive"),
         (dict(whole=True, scale=0), "scale: 0: must be positive"),
-        (dict(whole=True, scale=float("inf")), "scale: inf: must be positive"),
-        (dict(whole=True, overlap=-9), "overlap: -9 pixels: must not be negative"),
         (dict(scale=2), "scale: 2 is for large images: give tile or whole too"),
     ],
 )
@@ -301,13 +298,6 @@ def test_taps_that_need_files_without_a_folder_are_in_a_temporary_one(photo, in_
     predictor, expected = in_files
     assert np.array_equal(predictor(photo).segmentation, expected)
     assert "GB are written to" in capsys.readouterr().err
-
-
-def test_processes_that_see_an_image_together_need_a_folder(photo, in_files, monkeypatch):
-    monkeypatch.setattr(whole_module, "Ranks", lambda group: SimpleNamespace(rank=0, size=2))
-    image = in_files[0].see(photo)
-    with pytest.raises(ValueError, match="folder: is not given: give one that all proc"), image:
-        pass
 
 
 def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, in_files, tmp_path, monkeypatch):

@@ -106,23 +106,18 @@ class Predictor:
         self.arguments: dict[str, Any] | None = None
         self.preprocess = Preprocessing(cfg)
         sizes: Any = dict(scale=scale, overlap=overlap, window=window)
-        self.view: View | None = None
-        if tile is not None or whole:
-            self.view = choose_view(cfg, model, self.preprocess, whole, tile=tile, **sizes)
+        is_large = whole or tile is not None
         for name, value in sizes.items():
-            if value is not None and self.view is None:
+            if value is not None and not is_large:
                 raise ArgumentError(name, f"{value} is for large images: give tile or whole too")
         self._checksum = _checksum(model)  # of the weights before they are folded
         self.device = str(device or next((part.device for part in model.parameters()), "cpu"))
         self.network = Network(model, self.device, dtype)
         self.model = self.network.model
-        if whole:
-            check_whole(self.model)
-        else:
+        if not whole:
             for finding in check_sizes(cfg, self.model):
                 say(str(finding))
-        if self.view:
-            say(str(self.view))
+        self.view = self._choose_view(whole, tile=tile, **sizes) if is_large else None
 
     @classmethod
     def from_pretrained(
@@ -251,20 +246,22 @@ class Predictor:
         """
         if isinstance(image, str | Path | np.ndarray):
             image = ImageSource(self.preprocess.read(image), valid)
-        elif valid is not None:
-            raise ArgumentError("valid", "is for a path or an array: a Source has its own mask")
         view = self.view or self._whole_view
         if view.whole:
             return SeenWhole(self, image, view, folder)
         return InTiles(self, image, view)
 
+    def _choose_view(self, whole: bool, **sizes: Any) -> View:
+        view = choose_view(self.cfg, self.model, self.preprocess, whole, **sizes)
+        if whole:
+            check_whole(self.model)
+        say(str(view))
+        return view
+
     @cached_property
     def _whole_view(self) -> View:
         """The view in which a model for photos predicts a large image whole."""
-        check_whole(self.model)
-        view = choose_view(self.cfg, self.model, self.preprocess, whole=True)
-        say(str(view))
-        return view
+        return self._choose_view(whole=True)
 
     def predict_arrays(
         self,

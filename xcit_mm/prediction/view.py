@@ -102,10 +102,6 @@ def choose_view(
             raise ArgumentError(
                 "tile", f"{tile} is not for whole images: give window, or leave it out"
             )
-        if window is not None and window < CELL:
-            raise ArgumentError("window", f"{window} pixels: give at least {CELL}")
-        if overlap is not None and overlap < 0:
-            raise ArgumentError("overlap", f"{overlap} pixels: must not be negative")
         if cfg.default_scope == "mmdet":
             return View(scale, whole, window or side or WINDOW, round((overlap or 0) * scale))
         default = WINDOW if pooled_head(model) is None else WINDOW_OF_POOLS
@@ -118,8 +114,7 @@ def choose_view(
         tile = round(side / scale)
     overlap = tile // 4 if overlap is None else overlap
     check_overlap(tile, overlap)
-    seen_tile = max(1, round(tile * scale))
-    return View(scale, whole, seen_tile, min(round(overlap * scale), seen_tile - 1))
+    return View(scale, whole, round(tile * scale), round(overlap * scale))
 
 
 def _choose_scale(cfg: Config, preprocess: Preprocessing, scale: float | None) -> float:
@@ -133,7 +128,7 @@ def _choose_scale(cfg: Config, preprocess: Preprocessing, scale: float | None) -
     if scale is None:
         scale = (cfg.get("large") or {}).get("scale")
     if scale is not None:
-        if not 0 < scale < math.inf:
+        if scale <= 0:
             raise ArgumentError("scale", f"{scale}: must be positive")
         return scale
     height, width = _training_size(cfg)

@@ -21,7 +21,6 @@ from ..models.locality import parts_that_see_windows
 from ..models.trunk_check import check_trunk
 from ..models.windows import CELL, Window, windows_along
 from ..models.xcit import STRIDES
-from ..utils.errors import ArgumentError
 from ..utils.folders import lock_folder
 from ..utils.memory import return_freed_memory
 from ..utils.output import progress_bar, say
@@ -44,8 +43,8 @@ class SeenWhole(Seen):
             removed in the end, but not after an error: another call with the same image and model
             goes on after the last tap that was finished. Default: the temporary folder.
         group: A group of torch.distributed, whose processes see the image together. The taps are
-            then always in files, and each process predicts the windows that it wants. Default: this
-            process alone.
+            then always in files, in a folder that all of them see, and each process predicts the
+            windows that it wants. Default: this process alone.
     """
 
     def __init__(
@@ -95,18 +94,18 @@ class SeenWhole(Seen):
 
         A folder that was given is locked against other processes, holds what a later run resumes,
         and is removed at the end unless the block raises.
-
-        Raises:
-            ArgumentError: If several processes have no folder.
         """
         backbone = self.predictor.model.backbone
         size = self.resized.height, self.resized.width
         tokens = math.prod(_padded(side) // backbone.patch_size for side in size)
         needed = 4 * tokens * backbone.arch.embed_dim * len(backbone.out_indices)
-        is_alone = self._ranks.size == 1
-        if needed <= MEMORY and is_alone:
+        if needed <= MEMORY and self._ranks.size == 1:
             yield None
-        elif self._folder is not None:
+        elif self._folder is None:
+            with TemporaryDirectory(prefix="xcit_mm-") as temporary:
+                say(f"{needed / 1e9:.1f} GB are written to {temporary}: give another folder")
+                yield Path(temporary)
+        else:
             settings = self.predictor.settings | self.view.settings | self.source.fingerprint()
             folder = Path(self._folder).absolute() / f"taps-{crc32(repr(settings).encode()):08x}"
             is_first = self._ranks.rank == 0
@@ -116,12 +115,6 @@ class SeenWhole(Seen):
                 self._ranks.wait()  # others may still read the taps
             if is_first:
                 shutil.rmtree(folder)  # unless the block raised
-        elif is_alone:
-            with TemporaryDirectory(prefix="xcit_mm-") as temporary:
-                say(f"{needed / 1e9:.1f} GB are written to {temporary}: give another folder")
-                yield Path(temporary)
-        else:
-            raise ArgumentError("folder", "is not given: give one that all processes see")
 
     def _run_trunk(self, folder: Path | None) -> Taps:
         predictor = self.predictor
