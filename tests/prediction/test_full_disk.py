@@ -66,7 +66,7 @@ def test_the_end_of_a_process_does_not_follow_a_part_of_a_line(tmp_path):
     journal.end()
     assert read_journals(tmp_path) == ({}, {})
     lines = journal.path.read_text().splitlines()
-    assert [list(json.loads(line)) for line in lines] == [["start", "name"], ["end"]]
+    assert [list(json.loads(line)) for line in lines] == [["start"], ["end"]]
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_a_folder_names_what_is_left_out(folder):
         (
             ["in/sub/predictions"],
             FileNotFoundError,
-            r"no images at in/sub/predictions \(left out: in/sub/predictions\): give images",
+            r"no images at in/sub/predictions: give images",
         ),
         (["gone.json"], FileNotFoundError, r"no images at gone\.json: .* the root of its paths"),
         (["out.json"], ValueError, r"the file_name in/\.\./\.\./x\.jpg leads out of"),

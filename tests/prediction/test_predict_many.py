@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2

@@ -22,7 +22,7 @@ def view_of(cfg: Config, whole: bool = True, **options: object):
 def test_the_scale_of_a_published_detector_is_that_of_its_recipe():
     cfg = read_config_file(RECIPE)
     scale = PUBLISHED["maskrcnn_xcit_tiny_12_p16"].scale
-    assert scale == pytest.approx(trained_scale(cfg, Preprocessing(cfg)), abs=0.01)
+    assert scale == pytest.approx(trained_scale(Preprocessing(cfg), (480, 640)), abs=0.01)
     with pytest.raises(ValueError, match=r"resizes 640 x 480 pixels by 1\.67: give 1\.67"):
         view_of(cfg)
 
@@ -59,7 +59,7 @@ def test_a_scale_is_that_of_all_steps_whatever_the_metadata_say(scale):
     resize = dict(type="Resize", scale=(320, 240), keep_ratio=True)
     pipeline[1:2] = [resize, dict(type="Resize", scale_factor=2 * scale)]
     pipeline[-1].meta_keys = ("img_path", "ori_shape", "img_shape")
-    assert trained_scale(cfg, Preprocessing(cfg)) == scale
+    assert trained_scale(Preprocessing(cfg), (480, 640)) == scale
 
 
 def test_tiles_have_the_size_of_the_training_and_do_not_change_the_scale():

@@ -180,13 +180,13 @@ def adapt_to_photos(values: dict[str, Any], cfg: Config, dataset: Dataset) -> No
         step = math.ceil(len(dataset.train.images) / 20)
         sizes = [preprocess.read(path).shape[:2] for path in dataset.train.paths[::step]]
     height, width = sorted(sizes, key=math.prod)[len(sizes) // 2]
-    values["large"] = dict(scale=_scale_of(cfg, preprocess, height, width), pixel_size=None)
+    values["large"] = dict(scale=_scale_of(preprocess, height, width), pixel_size=None)
 
 
-def _scale_of(cfg: Config, preprocess: Preprocessing, height: int, width: int) -> float | None:
+def _scale_of(preprocess: Preprocessing, height: int, width: int) -> float | None:
     """Return the factor by which a test pipeline resizes an image, or None if it stretches it."""
     with suppress(ValueError):
-        return round(trained_scale(cfg, preprocess, (height, width)), 3)
+        return round(trained_scale(preprocess, (height, width)), 3)
     return None
 
 
@@ -199,7 +199,7 @@ def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
     tile = tiles.settings["tile"]
     values["raster"] = tiles.settings
     values["large"] = dict(
-        scale=_scale_of(cfg, Preprocessing(cfg), tile, tile), pixel_size=tiles.pixel_size
+        scale=_scale_of(Preprocessing(cfg), tile, tile), pixel_size=tiles.pixel_size
     )
     model = values["model"]
     for assigner in iter_parts(model.get("train_cfg")):

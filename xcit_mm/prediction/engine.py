@@ -5,8 +5,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from multiprocessing import active_children
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -58,7 +56,6 @@ class Engine:
         self._predictor = predictor
         self._run = run
         self._journal = Journal(run.out)
-        self._readers: list[BaseProcess] = []
 
     def predict(self, items: Sequence[Item], deaths: Mapping[str, int]) -> Iterator[Item]:
         """Predict items, and yield each when its record is in the journal.
@@ -95,10 +92,7 @@ class Engine:
             timeout=TIMEOUT if workers else 0,
             worker_init_fn=_stop_threads,
         )
-        others = active_children()
-        batches = iter(loader)  # starts the processes that read
-        self._readers = [child for child in active_children() if child not in others]
-        for readable, failures in batches:
+        for readable, failures in loader:
             results = self._predict_batch(readable) | failures
             for item, result in results.items():
                 self._record(item, result)
@@ -117,11 +111,15 @@ class Engine:
         try:
             return self._predict(images)
         except Exception as error:  # models and pipelines raise many types
-            if isinstance(error, OSError) and error.errno in FULL_DISK:
+            is_full_disk = isinstance(error, OSError) and error.errno in FULL_DISK
+            # torch reports at any point that a process that reads images died.
+            if is_full_disk or "DataLoader worker" in str(error):
                 raise  # it is no fault of the image
             failure = reason(error)
         # Outside of the handler, whose traceback holds the tensors of the batch.
-        self._check_health(failure)
+        if self._predictor.device.startswith("cuda"):
+            # Raises if this process can use the GPU no more, as after an illegal memory access.
+            torch.cuda.synchronize(self._predictor.device)
         if len(images) > 1:
             results: Results = {}
             for item, pixels in images.items():
@@ -140,18 +138,6 @@ class Engine:
             with self._predictor.see(pixels, folder=self._folder_of(item)) as seen:
                 results[item] = seen.result()
         return results
-
-    def _check_health(self, failure: str) -> None:
-        """Raise RuntimeError if an image did not cause a failure, so that this process must end.
-
-        Either a process that reads images has died, which torch reports at any point, or the GPU is
-        unusable for this process, as after an illegal memory access.
-        """
-        if not all(reader.is_alive() for reader in self._readers):
-            fix = "the next call predicts the images in flight last, alone"
-            raise RuntimeError(f"a process that reads images died: {failure}; {fix}")
-        if self._predictor.device.startswith("cuda"):
-            torch.cuda.synchronize(self._predictor.device)  # raises what the GPU reports
 
     def _folder_of(self, item: Item) -> Path:
         """Return the folder for what the trunk computes of an image."""

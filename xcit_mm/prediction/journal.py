@@ -2,7 +2,7 @@
 
 Each process appends lines of JSON to a file of its own, and nothing is ever removed:
 
-- `{"start": PATH, "name": NAME}` before an item is read,
+- `{"start": PATH}` before an item is read,
 - a record with `"path"` after the item is predicted, its drawing and map written before it,
 - `{"end": true}` if the process ends by a stop or an error that no item has caused.
 
@@ -47,9 +47,9 @@ def read_journals(folder: Path) -> Progress:
     """Read all journals of a folder of predictions."""
     records = {}
     deaths: dict[str, int] = {}
-    for journal in _list_journals(folder):
+    for lines in _iter_journals(folder):
         started: set[str] = set()
-        for line in _iter_lines(journal):
+        for line in lines:
             if "start" in line:
                 started.add(line["start"])
             elif "path" in line:
@@ -73,21 +73,18 @@ def iter_objects(folder: Path) -> Iterator[dict[str, Any]]:
     without a lock have predicted an item twice, its first objects count.
     """
     done = set()
-    for journal in _list_journals(folder):
-        for line in _iter_lines(journal):
+    for lines in _iter_journals(folder):
+        for line in lines:
             if "objects" in line and line["path"] not in done:
                 done.add(line["path"])
                 yield from line["objects"]
 
 
-def _list_journals(folder: Path) -> list[Path]:
-    """List the journals in the order in which they were begun."""
-    return sorted((folder / JOURNAL).glob("*.jsonl"))
-
-
-def _iter_lines(journal: Path) -> Iterator[dict[str, Any]]:
-    with journal.open("rb") as file:  # the last line may be incomplete: its process died
-        yield from (json.loads(line) for line in file if line.endswith(b"\n"))
+def _iter_journals(folder: Path) -> Iterator[Iterator[dict[str, Any]]]:
+    """Yield the lines of each journal, in the order in which the journals were begun."""
+    for journal in sorted((folder / JOURNAL).glob("*.jsonl")):
+        with journal.open("rb") as file:  # the last line may be incomplete: its process died
+            yield (json.loads(line) for line in file if line.endswith(b"\n"))
 
 
 def list_pending(
@@ -142,7 +139,7 @@ class Journal:
         self.path = folder / JOURNAL / f"{time.time_ns():020}-{uuid4().hex[:8]}.jsonl"
 
     def start(self, item: Item) -> None:
-        self._append(dict(start=item.path, name=item.name))
+        self._append(dict(start=item.path))
 
     def add(self, item: Item, **result: Any) -> None:
         """Add a record: `height`, `width` and a detector's `objects`, or `error`."""

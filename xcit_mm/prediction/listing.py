@@ -60,30 +60,27 @@ def find_items(
 
     Args:
         inputs: Images, folders of images, the path of one COCO json, or a listing, which stays.
-        root: Folder of the paths in a json. Default: that of the json.
+        root: Folder of the paths in a json. Default: that of the json. A listing has its own.
 
     Raises:
         ArgumentError: If a file has another format, or two images have one path, name or id.
         OSError: If an input does not exist, has no images or cannot be read.
     """
     if isinstance(inputs, Listing):
-        if root is not None:
-            raise ArgumentError("root", f"{root} is for paths: the listing has its images")
         _check_unique(inputs.items)
         return inputs
     inputs = [inputs] if isinstance(inputs, str | Path) else inputs
     paths = [os.fspath(path) for path in inputs]
-    left_out: list[str] = []
     if len(paths) == 1 and _suffix(paths[0]) == ".json":
         listing = _read_coco(Path(paths[0]), root)
     elif root is not None:
         raise ArgumentError("root", f"{root} is for the paths in a COCO .json: leave it out")
     else:
+        left_out: list[str] = []
         items = [item for path in paths for item in _list_source(path, left_out)]
         listing = Listing(items, left_out)
     if not any(os.path.isfile(item.path) for item in listing.items):
-        skipped = f" (left out: {preview(left_out)})" if left_out else ""
-        raise FileNotFoundError(f"no images at {preview(paths)}{skipped}: {_FIX}")
+        raise FileNotFoundError(f"no images at {preview(paths)}: {_FIX}")
     _check_unique(listing.items)
     return listing
 

@@ -119,17 +119,11 @@ def predict_many(
     predictor = as_predictor(model, checkpoint, device)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
-    if scratch is not None and not (predictor.view and predictor.view.whole):
-        raise ArgumentError("scratch", "it is for images that are seen whole")
-    # Tasks of Ray have another current folder.
-    folder = Path(out) if ray is None else Path(out).absolute()
-    drawing: dict[str, Any] = dict(font=font)
-    if predictor.is_detector:
-        drawing["min_score"] = float(draw_score)
+    folder = Path(out).absolute()  # tasks of Ray have another current folder
     run = Run(
         folder / NEW if overwrite else folder,
         _category_ids(predictor, listing.categories),
-        drawing if draws else None,
+        dict(font=font, min_score=draw_score) if draws else None,
         workers,
         folder / TAPS if scratch is None else scratch_folder(scratch, folder),
     )

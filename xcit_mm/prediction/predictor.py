@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import groupby, islice, zip_longest
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -50,7 +50,8 @@ class Predictor:
             Windows of a whole image are predicted one by one.
         dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. Half
             precision is by autocast. Boxes are decoded in float32.
-        min_score: Minimum score of a detector's instances. Default: that of the config.
+        min_score: Minimum score of a detector's instances. Default: that of the config. A segmentor
+            has no scores.
         whole: Whether the trunk sees an image of any size whole, and neck and heads in windows. The
             model's backbone must be XCiT.
         scale: Factor by which images in tiles or whole are resized. Default: `large =
@@ -92,9 +93,6 @@ class Predictor:
         if scope not in ("mmdet", "mmseg"):
             raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
         self.is_detector = scope == "mmdet"
-        if min_score is not None and not self.is_detector:
-            problem = f"{min_score}: only detectors have scores"
-            raise ArgumentError("min_score", f"{problem}: leave it out")
         if batch_size < 1:
             raise ArgumentError("batch_size", f"{batch_size}: must be positive")
         self.cfg = cfg
@@ -194,23 +192,19 @@ class Predictor:
             A `Prediction`, or a list of them for a sequence.
 
         Raises:
-            ArgumentError: If there are not as many masks as images.
             OSError: If a file cannot be opened.
             ValueError: If a file is no image that is read, an image has other channels than the
-                model takes, or NaN or infinity, or a mask has another size or type.
+                model takes, or NaN or infinity, a mask has another size or type, or there are not
+                as many masks as images.
         """
         if isinstance(images, str | np.ndarray) or not isinstance(images, Sequence):
             return self([images], None if valid is None else [valid])[0]
-        if valid is not None and len(valid) != len(images):
-            raise ArgumentError(
-                "valid", f"{len(valid)} masks for {len(images)} images: give one for each"
-            )
-        masks = () if valid is None else valid
+        masks = [None] * len(images) if valid is None else valid
         arrays = map(self.preprocess.read, images)
         if self.view is None:
             return list(self.predict_arrays(arrays, masks))
         predictions = []
-        for array, mask in zip_longest(arrays, masks):
+        for array, mask in zip(arrays, masks, strict=True):
             with self.see(array, mask) as seen:
                 predictions.append(seen.result())
         return predictions
@@ -266,19 +260,19 @@ class Predictor:
     def predict_arrays(
         self,
         images: Iterable[np.ndarray],
-        masks: Iterable[np.ndarray | None] = (),
+        masks: Iterable[np.ndarray | None],
         resizes: bool = True,
     ) -> Iterator[Prediction]:
         """Predict arrays in batches, each as one image, whatever its size.
 
         Args:
-            masks: Which pixels of each image have data, (H, W), bool. Default: all.
+            masks: Which pixels of each image have data, (H, W), bool, or None for all.
             resizes: Whether the test pipeline resizes the images.
 
         Raises:
             ValueError: If a mask has another size or type, or an image cannot be preprocessed.
         """
-        pairs = zip_longest(images, masks)
+        pairs = zip(images, masks, strict=True)
         while batch := list(islice(pairs, self.batch_size)):
             inputs = []
             for image, mask in batch:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..models.windows import Window
+from ..models.windows import Window, tiles_along, windows_along
 from .joining import Part, join_detections, join_labels
 from .prediction import Prediction, label_type
 from .sources import Source
@@ -92,12 +92,22 @@ class Seen(ABC):
         return Prediction(image, detections, labels, names, self.predictor.palette)
 
     def spread(self, axis: int, span: slice | None = None) -> list[Window]:
-        """Divide an axis of `source`, or a span of it, into tiles or windows.
+        """Divide an axis of the image into tiles or windows, in pixels as the model sees them.
 
         Args:
             axis: 0 for rows, 1 for columns.
+            span: The part of the axis in which interiors are wanted. Default: all.
         """
-        return self.view.spread((self.resized.height, self.resized.width)[axis], span)
+        length = (self.resized.height, self.resized.width)[axis]
+        span = span or slice(0, length)
+        side, overlap = self.view.side, self.view.overlap
+        if self.view.whole:
+            return windows_along(span, length, side, overlap)
+        return [
+            tile
+            for tile in tiles_along(length, side, overlap)
+            if tile.inside.start < span.stop and span.start < tile.inside.stop
+        ]
 
     def parts(self, places: Places) -> Iterator[Part]:
         """Predict the windows at places that have data."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from mmengine.config import Config
 
 from ..models.large_heads import pooled_head
-from ..models.windows import CELL, Window, check_overlap, tiles_along, windows_along
+from ..models.windows import CELL, check_overlap
 from ..utils.errors import ArgumentError
 from ..utils.model_input import ModelInput
 from .preprocessing import Preprocessing
@@ -41,23 +41,6 @@ class View(NamedTuple):
         """What determines predictions, as plain values."""
         side = "window" if self.whole else "tile"
         return {side: self.side, "whole": self.whole, "scale": self.scale, "overlap": self.overlap}
-
-    def spread(self, length: int, span: slice | None = None) -> list[Window]:
-        """Divide an axis of what the model sees into tiles or windows.
-
-        Args:
-            length: Length of the axis in pixels.
-            span: The part of it in which interiors are wanted. Default: all.
-        """
-        span = span or slice(0, length)
-        if self.whole:
-            return windows_along(span, length, self.side, self.overlap)
-        tiles = tiles_along(length, self.side, self.overlap)
-        return [
-            tile
-            for tile in tiles
-            if tile.inside.start < span.stop and span.start < tile.inside.stop
-        ]
 
     def __str__(self) -> str:
         seen = f"seen at scale {self.scale:.3g}"
@@ -124,45 +107,34 @@ def _choose_scale(cfg: Config, preprocess: Preprocessing, scale: float | None) -
         ArgumentError: If it is not positive or not known.
         ValueError: If the test pipeline stretches images.
     """
-    trained = trained_scale(cfg, preprocess)
+    tile = (cfg.get("raster") or {}).get("tile")
+    height, width = (tile, tile) if tile else _PHOTO
+    trained = trained_scale(preprocess, (height, width))
     if scale is None:
         scale = (cfg.get("large") or {}).get("scale")
     if scale is not None:
         if scale <= 0:
             raise ArgumentError("scale", f"{scale}: must be positive")
         return scale
-    height, width = _training_size(cfg)
-    if (height, width) == _PHOTO:
-        of_larger = trained_scale(cfg, preprocess, (2 * height, 2 * width))
-        # Factors differ a little, since sizes are rounded to pixels.
-        if not math.isclose(of_larger, trained, rel_tol=0.01):
-            problem = "the config has no large = dict(scale=...), the scale of the training images"
-            seen = f"the test pipeline resizes {width} x {height} pixels by {trained:.3g}"
-            raise ArgumentError("scale", f"{problem}; {seen}: give {trained:.3g}")
+    of_larger = trained_scale(preprocess, (2 * height, 2 * width))
+    # Factors differ a little, since sizes are rounded to pixels.
+    if not tile and not math.isclose(of_larger, trained, rel_tol=0.01):
+        problem = "the config has no large = dict(scale=...), the scale of the training images"
+        seen = f"the test pipeline resizes {width} x {height} pixels by {trained:.3g}"
+        raise ArgumentError("scale", f"{problem}; {seen}: give {trained:.3g}")
     return trained
 
 
-def trained_scale(
-    cfg: Config, preprocess: Preprocessing, size: tuple[int, int] | None = None
-) -> float:
-    """Return the factor by which the test pipeline of a config resizes an image.
-
-    Args:
-        size: Height and width of the image. Default: those of a tile if the model was trained on a
-            raster, else of a photo of 640 x 480 pixels.
+def trained_scale(preprocess: Preprocessing, size: tuple[int, int]) -> float:
+    """Return the factor by which a test pipeline resizes an image of this height and width.
 
     Raises:
         ValueError: If the pipeline stretches images.
     """
-    height, width = size or _training_size(cfg)
+    height, width = size
     seen_height, seen_width = preprocess.resized_shape(height, width)
     factor = seen_width / width
     if abs(factor * height / seen_height - 1) > 0.02:  # sizes are rounded to pixels
         problem = f"the test pipeline stretches images of {width} x {height} pixels"
         raise ValueError(f"{problem}: set keep_ratio=True in its Resize")
     return factor
-
-
-def _training_size(cfg: Config) -> tuple[int, int]:
-    tile = (cfg.get("raster") or {}).get("tile")
-    return (tile, tile) if tile else _PHOTO
