@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..utils.errors import ArgumentError, preview
 from ..utils.folders import (
@@ -192,14 +192,10 @@ def _open_results(predictor: Predictor, run: Run, folder: Path, paths: set[str])
     with lock_folder(folder):
         if replaces and not paths.issuperset(read_journals(run.out).records):
             clear_folder(run.out)
-        resume_folder(run.out, _settings(predictor, run), overwrite=replaces)
+        settings = dict(
+            predictor.settings,
+            category_ids=dict(value=run.category_ids, change="the classes have other ids"),
+            drawing=dict(value=run.drawing, change="only the drawings would differ"),
+        )
+        resume_folder(run.out, settings, overwrite=replaces)
         yield
-
-
-def _settings(predictor: Predictor, run: Run) -> dict[str, Any]:
-    """Return what determines the results, for `resume_folder`."""
-    return {
-        **predictor.settings,
-        "category_ids": dict(value=run.category_ids, change="the classes have other ids"),
-        "drawing": dict(value=run.drawing, change="only the drawings would differ"),
-    }
