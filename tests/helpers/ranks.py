@@ -10,7 +10,18 @@ from helpers.processes import CONTEXT, end_with_the_parent
 
 
 def run_ranks(count: int, function: Callable, *arguments: object, log: Path) -> list[int | None]:
-    """Call a function of a rank and arguments in processes, and return their exit codes.
+    """Call a function as `start_ranks` does, and return the exit codes of the processes."""
+    processes = start_ranks(count, function, *arguments, log=log)
+    for process in processes:
+        process.join(100)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    return codes
+
+
+def start_ranks(count: int, function: Callable, *arguments: object, log: Path) -> list[BaseProcess]:
+    """Call a function of a rank and arguments in processes.
 
     Args:
         log: File to which all of them write.
@@ -24,12 +35,7 @@ def run_ranks(count: int, function: Callable, *arguments: object, log: Path) -> 
         work = (function, (rank, *arguments), variables, log)
         processes.append(CONTEXT.Process(target=_run_rank, args=work))
         processes[-1].start()
-    for process in processes:
-        process.join(100)
-    codes = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()
-    return codes
+    return processes
 
 
 def _run_rank(function: Callable, arguments: tuple, variables: dict[str, str], log: Path) -> None:

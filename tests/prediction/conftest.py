@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from xcit_mm.commands import predict as command_module
-from xcit_mm.prediction import Predictor
+from xcit_mm.prediction import Predictor, whole
 from xcit_mm.prediction.network import Network
 
 
@@ -68,6 +68,12 @@ def command(models, out) -> Callable[..., tuple]:
         return ("predict", config, *inputs, "--checkpoint", checkpoint, "--out", out)
 
     return build
+
+
+@pytest.fixture
+def taps_in_files(monkeypatch) -> None:
+    """Taps of all images that are seen whole are in files."""
+    monkeypatch.setattr(whole, "MEMORY", 0)
 
 
 @pytest.fixture

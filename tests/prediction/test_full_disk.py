@@ -13,8 +13,9 @@ from helpers.runs import merged
 
 from xcit_mm.models.token_stores import TokensInFile
 from xcit_mm.prediction import Item
-from xcit_mm.prediction import whole as whole_module
 from xcit_mm.prediction.journal import Journal, read_journals
+
+WHOLE = ("--whole", "--scale", "1", "--window", "128")
 
 
 @contextmanager
@@ -69,18 +70,12 @@ def test_the_end_of_a_process_does_not_follow_a_part_of_a_line(tmp_path):
     assert [list(json.loads(line)) for line in lines] == [["start"], ["end"]]
 
 
-@pytest.fixture
-def whole(monkeypatch) -> list[str]:
-    """The options of a command whose taps are in files."""
-    monkeypatch.setattr(whole_module, "MEMORY", 0)
-    return ["--whole", "--scale", "1", "--window", "128"]
-
-
+@pytest.mark.usefixtures("taps_in_files")
 def test_a_disk_without_room_for_taps_fails_no_photo(
-    whole, command, photos, call, refusal, tmp_path, out, monkeypatch
+    command, photos, call, refusal, tmp_path, out, monkeypatch
 ):
     """The same command goes on after the last finished tap."""
-    assert call(*command(photos / "00.png", out=tmp_path / "undisturbed"), *whole)[0] == 0
+    assert call(*command(photos / "00.png", out=tmp_path / "undisturbed"), *WHOLE)[0] == 0
     written = []
     write = TokensInFile.write
 
@@ -90,7 +85,7 @@ def test_a_disk_without_room_for_taps_fails_no_photo(
             raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
         write(self, rows, tokens)
 
-    arguments = (*command(photos / "00.png", photos / "03.png"), *whole)
+    arguments = (*command(photos / "00.png", photos / "03.png"), *WHOLE)
     with monkeypatch.context() as patch:
         patch.setattr(TokensInFile, "write", fill_the_disk)
         message = refusal(*arguments)
@@ -103,12 +98,13 @@ def test_a_disk_without_room_for_taps_fails_no_photo(
     assert (out / labels).read_bytes() == (tmp_path / "undisturbed" / labels).read_bytes()
 
 
+@pytest.mark.usefixtures("taps_in_files")
 def test_a_photo_whose_taps_are_larger_than_the_disk_fails_alone(
-    whole, command, photos, call, out, monkeypatch
+    command, photos, call, out, monkeypatch
 ):
     """Others may fit. The photo can be tried again."""
     rooms = iter([9, 10**9])
-    arguments = (*command(photos / "00.png", photos / "03.png"), *whole)
+    arguments = (*command(photos / "00.png", photos / "03.png"), *WHOLE)
     with monkeypatch.context() as patch:
         patch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=next(rooms)))
         code, printed, errors = call(*arguments)

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -13,8 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-import torch
-from helpers.processes import CONTEXT
+from helpers.ranks import start_ranks
 from helpers.runs import merged, read_records
 
 from xcit_mm.commands import predict
@@ -24,12 +22,8 @@ from xcit_mm.prediction.journal import Journal
 from xcit_mm.prediction.preprocessing import Preprocessing
 
 
-def run_infer(arguments: list[str], log: Path, variables: dict[str, str], fatal: bool) -> None:
+def predict_in_rank(_: int, arguments: list[str], fatal: bool) -> None:
     """Run `xcit-mm predict` in this process, which then ends. `fatal`: two photos kill it."""
-    os.environ |= variables
-    for descriptor in (1, 2):
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-    torch.set_num_threads(1)
     read = Preprocessing.read
 
     def read_or_die(self: Preprocessing, image: object) -> object:
@@ -45,16 +39,7 @@ def run_infer(arguments: list[str], log: Path, variables: dict[str, str], fatal:
 
 def start(arguments: Iterable, log: Path, ranks: int = 1, fatal: bool = False) -> list[BaseProcess]:
     """Start `xcit-mm predict` in one process, or in ranks with the variables of torchrun."""
-    with socket.socket() as server:
-        server.bind(("", 0))
-        address = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(server.getsockname()[1]))
-    processes = []
-    for rank in map(str, range(ranks)):
-        variables = dict(address, WORLD_SIZE=str(ranks), RANK=rank, LOCAL_RANK=rank)
-        work = (list(map(str, arguments)), log, variables, fatal)
-        processes.append(CONTEXT.Process(target=run_infer, args=work))
-        processes[-1].start()
-    return processes
+    return start_ranks(ranks, predict_in_rank, list(map(str, arguments)), fatal, log=log)
 
 
 def exit_codes(processes: list[BaseProcess]) -> list[int | None]:

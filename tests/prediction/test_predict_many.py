@@ -17,7 +17,6 @@ from helpers.runs import read_images, read_records, write_json
 from pycocotools.coco import COCO
 
 from xcit_mm import predict_many
-from xcit_mm.prediction import many
 from xcit_mm.prediction.drawing import FONT
 from xcit_mm.prediction.journal import read_journals
 from xcit_mm.utils.errors import ArgumentError
@@ -269,24 +268,6 @@ def test_what_a_stopped_overwriting_predicted_of_other_photos_is_not_taken(
     assert [image["file_name"] for image in read_images(out)] == ["03.png"]
 
 
-def test_a_kill_while_a_stopped_overwriting_is_removed_mixes_no_runs(
-    predicted, command, photos, call, out, stop_at, monkeypatch
-):
-    def stop_after_settings(folder: Path, **_: object) -> None:
-        (Path(folder) / "run.json").unlink(missing_ok=True)
-        raise KeyboardInterrupt
-
-    stop_at(2)
-    two = (*command(photos / "01.png", photos / "02.png"), "--overwrite")
-    assert call(*two, "--no-visualizations")[0] == 130
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", stop_after_settings)
-        assert call(*command(photos / "03.png"), "--overwrite")[0] == 130
-    assert call(*two)[0] == 0
-    drawings = sorted(path.name for path in (out / "visualizations").iterdir())
-    assert drawings == ["01.png.jpg", "02.png.jpg"]
-
-
 def test_overwriting_keeps_the_files_of_the_user(predicted, call, command, photos, refusal, out):
     files = [out / "labels" / "00.txt", out / "visualizations" / "own.jpg", out / "notes.txt"]
     for path in files:
@@ -308,17 +289,6 @@ def test_a_font_that_cannot_be_read_ends_the_call_before_it_makes_a_folder(predi
     with pytest.raises(OSError, match=r"/none\.ttf: cannot open resource: give a TrueType or Open"):
         predict_many(predictors["seg"], photos / "00.png", out, font="none.ttf")
     assert not out.exists()
-
-
-def test_the_tasks_of_ray_find_a_font_in_the_current_folder(
-    predictors, photos, tmp_path, out, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(FONT, "own.ttf")
-    runs = []
-    monkeypatch.setattr(many, "predict_on_ray", lambda *given: runs.append(given[2]) or [])
-    predict_many(predictors["seg"], photos, out, ray="auto", font="own.ttf")
-    assert runs[0].drawing["font"] == str(tmp_path / "own.ttf")
 
 
 def test_a_model_by_its_name_and_paths_as_text_predict_in_silence(
@@ -349,13 +319,7 @@ def test_inputs_before_the_model_are_one_line_with_the_order(models, photos, ref
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--tile 64 --overlap 64", "--overlap: 64 for tiles of 64 pixels: give at least 0"),
-        ("--min-score 0.5", "--min-score: 0.5: only detectors have scores"),
-    ],
-)
-def test_an_error_before_the_start_is_one_line(options, message, command, photos, refusal, out):
-    assert message in refusal(*command(photos / "00.png"), *options.split())
+def test_an_error_before_the_start_is_one_line(command, photos, refusal, out):
+    message = refusal(*command(photos / "00.png"), "--tile", 64, "--overlap", 64)
+    assert "--overlap: 64 for tiles of 64 pixels: give at least 0" in message
     assert not out.exists()

@@ -49,23 +49,16 @@ def test_arrays_for_a_step_that_makes_floats_are_those_of_files(models, turned):
     expected = plain(turned).segmentation
     for given in (turned, image):
         assert np.array_equal(predictor(given).segmentation, expected)
-    with pytest.raises(ValueError, match=r"^image of "):
+    with pytest.raises(ValueError, match=r"^image of float32, \(160, 96, 3\): give \(H, W, 3\)"):
         predictor(image / np.float32(255))
     assert predictor.device == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("image", "message"),
-    [
-        ("text.jpg", "text.jpg: the file is broken or not an image"),
-        (np.zeros((40, 40, 3)), r"float64, \(40, 40, 3\)"),
-    ],
-)
-def test_a_wrong_image_is_rejected(image, message, predictors, tmp_path, monkeypatch):
-    (tmp_path / "text.jpg").write_text("no image")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        predictors["seg"](image)
+def test_a_file_that_is_no_image_is_named(predictors, tmp_path):
+    path = tmp_path / "text.jpg"
+    path.write_text("no image")
+    with pytest.raises(ValueError, match=r"text\.jpg: the file is broken or not an image"):
+        predictors["seg"](path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

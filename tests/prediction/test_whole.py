@@ -1,7 +1,6 @@
 """A whole image by bands and windows has the prediction of the whole image in memory."""
 
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -9,12 +8,10 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
-import torch
 from helpers.perfect_detector import CLASSES, NO_FAULTS, Scene, detect, judge
 from helpers.small_models import build, mask_rcnn, retinanet, semantic_fpn, synthetic_photo, upernet
 
 from xcit_mm import Predictor
-from xcit_mm.models import labels as labels_module
 from xcit_mm.models import large
 from xcit_mm.prediction import Prediction
 from xcit_mm.prediction import whole as whole_module
@@ -208,53 +205,49 @@ def test_a_cell_with_too_many_objects_is_named_once(capsys):
     assert capsys.readouterr().err == line
 
 
-class TestWhatSeesWindows:
-    @pytest.mark.parametrize("recipe", [semantic_fpn, upernet, psp_net, mask_rcnn])
-    def test_the_heads_of_the_paper_are_local_or_exact(self, recipe):
-        assert is_exact_whole(model_of(recipe)[0])
+@pytest.mark.parametrize("recipe", [semantic_fpn, upernet, psp_net, mask_rcnn])
+def test_the_heads_of_the_paper_are_local_or_exact(recipe):
+    assert is_exact_whole(model_of(recipe)[0])
 
-    @pytest.mark.parametrize(
-        ("part", "recipe"),
-        [
-            ("RetinaHead", retinanet),  # sees more than the margin
-            ("FPN", lambda: semantic_fpn(neck=dict(norm_cfg=dict(type="GN", num_groups=4)))),
-            ("FPNHead", lambda: semantic_fpn(decode_head=dict(align_corners=True))),
-        ],
-    )
-    def test_a_part_that_sees_the_image_is_named(self, part, recipe, capsys):
-        model = build(recipe())
-        check_whole(model)
-        assert capsys.readouterr().err.startswith(f"{part} sees windows, not the image")
-        assert not is_exact_whole(model)
 
-    def test_pools_of_cells_beyond_the_padding_see_windows(self, capsys):
-        """Images are padded to 32 pixels, and these cells have 64."""
-        cfg = psp_net()
-        cfg.model.neck.num_outs = 5
-        cfg.model.decode_head.in_index = 4
-        model = build(cfg)
-        assert not is_exact_whole(model)
-        cfg.test_dataloader.dataset.pipeline.pop(1)
-        image = synthetic_photo(416, 352)
-        assert Predictor(model, cfg, whole=True)(image).segmentation.shape == (416, 352)
-        assert "PSPHead sees windows, not the image" in capsys.readouterr().err
+def fpn_whose_logits_are_resized_by_their_corners():
+    """Which the head itself does not show."""
+    model = build(semantic_fpn())
+    model.align_corners = True
+    return model
 
-    def test_logits_that_are_resized_by_their_corners_are_named(self, capsys):
-        """Which the head itself does not show."""
-        model = build(upernet())
-        model.align_corners = True
-        check_whole(model)
-        assert capsys.readouterr().err.startswith("UPerHead sees windows, not the image")
 
-    def test_a_subclass_of_a_head_with_pools_is_tried(self, capsys):
-        model = build(upernet())
+def own_head_with_pools():
+    model = build(upernet())
+    head = model.decode_head
+    head.__class__ = type("Own", (type(head),), {})
+    return model
 
-        class Own(type(model.decode_head)):
-            pass
 
-        model.decode_head.__class__ = Own
-        check_whole(model)
-        assert capsys.readouterr().err.startswith("Own sees windows, not the image")
+def pools_of_cells_beyond_the_padding():
+    """Images are padded to 32 pixels, and these cells have 64."""
+    cfg = psp_net()
+    cfg.model.neck.num_outs = 5
+    cfg.model.decode_head.in_index = 4
+    return build(cfg)
+
+
+@pytest.mark.parametrize(
+    ("part", "make"),
+    [
+        ("RetinaHead", lambda: build(retinanet())),  # sees more than the margin
+        ("FPN", lambda: build(semantic_fpn(neck=dict(norm_cfg=dict(type="GN", num_groups=4))))),
+        ("FPNHead", lambda: build(semantic_fpn(decode_head=dict(align_corners=True)))),
+        ("FPNHead", fpn_whose_logits_are_resized_by_their_corners),
+        ("Own", own_head_with_pools),
+        ("PSPHead", pools_of_cells_beyond_the_padding),
+    ],
+)
+def test_a_part_that_sees_the_image_is_named(part, make, capsys):
+    model = make()
+    check_whole(model)
+    assert capsys.readouterr().err.startswith(f"{part} sees windows, not the image")
+    assert not is_exact_whole(model)
 
 
 def test_networks_that_see_whole_images_or_cut_them_are_refused():
@@ -318,14 +311,6 @@ def test_a_folder_of_taps_goes_unless_there_was_an_error(photo, in_files, tmp_pa
     assert np.array_equal(labels, expected)
 
 
-def test_seeing_an_image_leaves_the_predictor_of_photos_as_it_is(photo):
-    predictor = Predictor(*model_of(semantic_fpn))
-    settings = predictor.settings
-    with predictor.see(photo) as image:
-        image.result()
-    assert predictor.settings == settings and predictor.view is None
-
-
 def test_neighbouring_parts_have_each_object_once():
     scene = Scene(300, 600).add_random(20, 20, 60)
     image = Discs(scene).see(overlap=0, window=256)
@@ -346,26 +331,3 @@ def test_pixels_into_which_gaps_are_mixed_have_no_data():
     image[:, :21] = 255
     pixels, has_data = ImageSource(image, valid).resampled(90, 90).read(slice(0, 90), slice(0, 90))
     assert not pixels[has_data].any() and has_data.sum() > 80 * 55
-
-
-def test_an_image_of_a_type_that_opencv_does_not_resize_is_resampled():
-    image = np.full((20, 30, 5), -70_000, np.int32)
-    pixels, _ = ImageSource(image).resampled(40, 60).read(slice(0, 40), slice(0, 60))
-    assert pixels.shape == (40, 60, 5) and (pixels == -70_000).all()
-
-
-def test_labels_are_those_of_mmseg_in_a_photo_that_is_resized(photo, monkeypatch):
-    cfg = deepcopy(model_of(semantic_fpn)[1])
-    pipeline = cfg.test_dataloader.dataset.pipeline
-    cfg.test_dataloader.dataset.pipeline = [
-        pipeline[0],
-        dict(type="Resize", scale=(300, 300), keep_ratio=True),
-        *pipeline[1:],
-    ]
-    predictor = Predictor(model_of(semantic_fpn)[0], cfg)
-    sample = predictor.preprocess(photo)
-    with torch.inference_mode():
-        (expected,) = predictor.model.test_step({name: [part] for name, part in sample.items()})
-    monkeypatch.setattr(labels_module, "LOGITS", 3 * photo[..., 0].size)  # of five classes
-    labels = predictor(photo).segmentation
-    assert np.array_equal(labels, expected.pred_sem_seg.data[0].numpy())

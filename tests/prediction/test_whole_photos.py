@@ -52,11 +52,6 @@ def test_a_photo_is_seen_as_exif_turns_it(kind, models, turned, command, call, o
     assert np.array_equal(masks, expected.masks)
 
 
-@pytest.fixture
-def taps_in_files(monkeypatch) -> None:
-    monkeypatch.setattr(whole_module, "MEMORY", 0)
-
-
 def fail_once(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first window raise an error, when the trunk has seen the photo."""
     predict = SeenWhole._predict
