@@ -12,7 +12,6 @@ from torch import nn
 from ..models.labels import has_plain_labels, predict_labels
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
-from ..utils.errors import ArgumentError
 from .masks import return_crops
 
 
@@ -28,14 +27,9 @@ class Network:
         model: The model after `prepare_for_inference`.
         leaves_out: Whether it can leave out pixels without data. mmseg's `mode="slide"` and other
             backbones see their values.
-
-    Raises:
-        ArgumentError: If the precision is unknown.
     """
 
     def __init__(self, model: nn.Module, device: str, dtype: str) -> None:
-        if dtype not in (*DTYPES, "auto"):
-            raise ArgumentError("dtype", f"{dtype!r}: give {', '.join(DTYPES)} or auto")
         self.device = device
         self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
         self._is_half = self.dtype != torch.float32
