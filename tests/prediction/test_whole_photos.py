@@ -26,27 +26,22 @@ WHOLE = ("--whole", "--scale", "1", "--window", "128")
 
 @pytest.mark.parametrize("kind", ["seg", "det"])
 def test_a_photo_is_seen_as_exif_turns_it(kind, models, turned, command, call, out):
-    options = dict(device="cpu", whole=True, scale=1, window=128)
-    predictor = Predictor.from_pretrained(*models[kind], **options)
     stored = cv2.imread(str(turned), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    assert stored.shape == (96, 160, 3)
     upright = np.ascontiguousarray(np.rot90(stored, -1))  # EXIF's 6: clockwise
-    expected = predictor(upright)
-    prediction = predictor(turned)
-    assert np.array_equal(prediction.image, upright)
+    options = dict(device="cpu", whole=True, scale=1, window=128)
+    expected = Predictor.from_pretrained(*models[kind], **options)(upright)
     assert call(*command(turned, kind=kind), *WHOLE)[0] == 0
     (image,) = read_images(out)
     assert (image["height"], image["width"]) == (160, 96)
     (drawing,) = (out / "visualizations").iterdir()
     assert cv2.imread(str(drawing)).shape[0] == 160
     if kind == "seg":
-        assert np.array_equal(prediction.segmentation, expected.segmentation)
         assert len(np.unique(expected.segmentation)) > 2
         (labels,) = (out / "labels").iterdir()
         stored = cv2.imread(str(labels), cv2.IMREAD_UNCHANGED)
         assert np.array_equal(stored, expected.segmentation)
         return
-    assert len(expected) > 5 and prediction.to_coco() == expected.to_coco()
+    assert len(expected) > 5
     results = json.loads((out / "predictions.json").read_text())
     masks = [rle.decode(result["segmentation"]) for result in results]
     assert np.array_equal(masks, expected.masks)
