@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..utils.errors import ArgumentError
 from .engine import Engine, Run
 from .listing import Item
 from .predictor import Predictor
@@ -31,6 +32,9 @@ def predict_on_ray(
     """
     import ray
 
+    if predictor.arguments is None:
+        fix = "give a name, or a Predictor.from_pretrained"
+        raise ArgumentError("model", f"the tasks of Ray build it themselves: {fix}")
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
         gpus = 1 if "GPU" in ray.cluster_resources() else 0
