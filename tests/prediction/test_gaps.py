@@ -1,12 +1,10 @@
-"""Pixels without data change no prediction: collars of rasters, and masks of a user."""
+"""Pixels without data, by the mask of a user, change no prediction."""
 
 import numpy as np
 import pytest
-import rasterio
-from helpers.raster_files import UTM, save
 from helpers.small_models import build, mask_rcnn, semantic_fpn, synthetic_photo, upernet
 
-from xcit_mm import Predictor, predict_raster
+from xcit_mm import Predictor
 from xcit_mm.prediction import Prediction
 from xcit_mm.prediction.preprocessing import Preprocessing
 
@@ -68,24 +66,6 @@ def test_the_gaps_of_one_photo_change_no_other_in_its_batch(recipe, photo, valid
 def test_a_part_without_data_has_masks_of_no_objects(options, photo, valid):
     with predictor_of(mask_rcnn, scale=1, **options).see(photo, np.zeros_like(valid)) as seen:
         assert seen.predict(slice(0, 50), slice(0, 60)).masks.shape == (0, 50, 60)
-
-
-def test_the_collar_of_a_raster_changes_nothing_inside(photo, valid, tmp_path):
-    """Semantic FPN sees fewer than 128 pixels around one."""
-    black = np.where(valid[..., None], photo.clip(1), 0)
-    bands = black[..., ::-1].transpose(2, 0, 1)
-    predictor = predictor_of(semantic_fpn)
-    raster = save(tmp_path / "a.tif", bands, nodata=0, **UTM)
-    cropped = save(tmp_path / "b.tif", bands[:, INSIDE[0], INSIDE[1]], **UTM)
-    maps = []
-    for path in (raster, cropped):
-        out = predict_raster(predictor, path, path.with_suffix(".map.tif"), tile=416, scale=1)
-        with rasterio.open(out) as file:
-            maps.append(file.read(1))
-    with_collar, alone = maps
-    assert (with_collar[~valid] == 255).all()
-    middle = slice(128, -128)
-    assert np.array_equal(with_collar[INSIDE][middle, middle], alone[middle, middle])
 
 
 def test_a_mask_is_resized_and_padded_as_its_image():
