@@ -224,38 +224,51 @@ def test_results_stay_until_those_that_overwrite_them_are_complete(
     assert not (out / ".new").exists()
 
 
-@pytest.mark.parametrize("moves", [0, 2, 4])
+@pytest.mark.parametrize("moves", [0, 1, 2, 4])
+@pytest.mark.parametrize("again", ["--overwrite", "--no-visualizations"])
 def test_results_that_a_kill_stops_from_moving_move_at_the_next_call(
-    moves, predictors, predicted, command, photos, call, out, monkeypatch
+    again, moves, predictors, predicted, command, photos, call, out, monkeypatch
 ):
-    replace = Path.replace
+    """Also at a call with the former options, which is refused then."""
     done = []
 
-    def move_or_stop(self: Path, target: Path) -> Path:
-        if self.is_relative_to(out / ".new"):
-            if len(done) == moves:
-                raise KeyboardInterrupt
-            done.append(self)
-        return replace(self, target)
+    def moving(move: Callable) -> Callable:
+        def move_or_stop(self: Path, target: Path) -> Path:
+            if ".complete" in self.parts:
+                if len(done) == moves:
+                    raise KeyboardInterrupt
+                done.append(self)
+            return move(self, target)
+
+        return move_or_stop
 
     overwrite = (*command(photos / "01.png"), "--overwrite")
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", move_or_stop)
-        patch.setattr(Path, "rename", move_or_stop)
+        patch.setattr(Path, "replace", moving(Path.replace))
+        patch.setattr(Path, "rename", moving(Path.rename))
         assert call(*overwrite)[0] == 130
-    assert call(*overwrite)[0] == 0
+    if again == "--overwrite":
+        assert call(*overwrite)[0] == 0
+    else:
+        former = (*predicted, again)
+        with pytest.raises(SystemExit):
+            call(*former)
     assert [image["file_name"] for image in read_images(out)] == ["01.png"]
     assert [path.name for path in (out / "labels").iterdir()] == ["01.png.png"]
     assert [path.name for path in (out / "visualizations").iterdir()] == ["01.png.jpg"]
     assert [record["name"] for record in read_records(out)] == ["01.png"]
     stored = cv2.imread(str(out / "labels" / "01.png.png"), cv2.IMREAD_UNCHANGED)
     assert np.array_equal(stored, predictors["seg"](photos / "01.png").segmentation)
-    assert not (out / ".new").exists()
+    assert not [*out.glob(".[cn]*")]
 
 
-def test_two_processes_do_not_predict_into_one_folder(predicted, refusal, out):
+def test_a_call_moves_no_results_while_another_process_does(predicted, refusal, out):
+    """Not even a call that overwrites nothing."""
+    (out / ".complete").mkdir()
+    (out / ".complete" / "images.json").write_text("{}")
     with locked_by_another_process(out):
         assert "another process writes into" in refusal(*predicted)
+    assert (out / ".complete" / "images.json").exists()
 
 
 def test_what_a_stopped_overwriting_predicted_of_other_photos_is_not_taken(

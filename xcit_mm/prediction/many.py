@@ -23,7 +23,7 @@ from .engine import Engine, Run
 from .journal import list_pending, read_journals
 from .listing import Item, Listing, find_items
 from .predictor import Predictor, as_predictor
-from .results import NEW, check_is_run, replace_results, write_jsons
+from .results import NEW, check_is_run, finish_replacing, replace_results, write_jsons
 
 TAPS = ".taps"
 """Folder, in that of a run, of what the trunk computes of images that it sees whole."""
@@ -190,6 +190,7 @@ def _open_results(predictor: Predictor, run: Run, folder: Path, paths: set[str])
     replaces = run.out != folder
     check_is_run(folder)
     with lock_folder(folder):
+        finish_replacing(folder)  # which a kill may have stopped
         if replaces and not paths.issuperset(read_journals(run.out).records):
             clear_folder(run.out)
         settings = dict(

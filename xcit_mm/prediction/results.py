@@ -21,6 +21,8 @@ IMAGES = "images.json"
 PREDICTIONS = "predictions.json"
 NEW = ".new"
 """Folder, in that of a run, of the results that replace it when they are complete."""
+_COMPLETE = ".complete"
+"""Name of this folder from then on, until all of its files are in their places."""
 
 
 def write_drawing(out: Path, name: str, prediction: Prediction, drawing: Mapping[str, Any]) -> None:
@@ -74,32 +76,37 @@ def write_jsons(
 
 
 def check_is_run(out: Path) -> None:
-    """Raise FileExistsError if a folder has files with the names of results, but is not of a run.
-
-    While new results are moved to their places, the folder of a run may have no run.json.
-    """
-    if (out / SETTINGS).exists() or (out / NEW).exists():
+    """Raise FileExistsError if a folder has files with the names of results, but no run.json."""
+    if (out / _COMPLETE).exists():  # a run whose results are being moved
         return
     for name in (JOURNAL, VISUALIZATIONS, LABELS, IMAGES, PREDICTIONS):
-        if (out / name).exists():
+        if (out / name).exists() and not (out / SETTINGS).exists():
             raise FileExistsError(f"{out / name} is not of a run: choose another folder")
 
 
 def replace_results(out: Path) -> None:
-    """Replace the results in a folder by the new ones in `NEW`, which are complete.
+    """Replace the results in a folder by the new ones in `NEW`, which are complete."""
+    (out / NEW).rename(out / _COMPLETE)
+    finish_replacing(out)
 
-    The journal is moved last: if a kill comes before, the same call goes on.
-    """
-    new = out / NEW
-    for record in read_journals(out).records.values():
-        (out / VISUALIZATIONS / f"{record['name']}.jpg").unlink(missing_ok=True)
-        (out / LABELS / f"{record['name']}.png").unlink(missing_ok=True)
-    (out / PREDICTIONS).unlink(missing_ok=True)
-    shutil.rmtree(out / JOURNAL, ignore_errors=True)
-    for path in new.rglob("*"):
-        if path.is_file() and path.parent != new / JOURNAL:
-            target = out / path.relative_to(new)
+
+def finish_replacing(out: Path) -> None:
+    """Move new results that are complete to their places. After a kill, the next call goes on."""
+    complete = out / _COMPLETE
+    if not complete.exists():
+        return
+    if (complete / JOURNAL).exists():  # the former results are still there, or some of them
+        for record in read_journals(out).records.values():
+            if "error" in record:  # it has no files, perhaps because its name is too long
+                continue
+            (out / VISUALIZATIONS / f"{record['name']}.jpg").unlink(missing_ok=True)
+            (out / LABELS / f"{record['name']}.png").unlink(missing_ok=True)
+        (out / PREDICTIONS).unlink(missing_ok=True)
+        shutil.rmtree(out / JOURNAL, ignore_errors=True)
+        (complete / JOURNAL).rename(out / JOURNAL)
+    for path in complete.rglob("*"):
+        if path.is_file():
+            target = out / path.relative_to(complete)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
-    (new / JOURNAL).rename(out / JOURNAL)
-    shutil.rmtree(new)
+    shutil.rmtree(complete)
