@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -332,7 +333,14 @@ def test_inputs_before_the_model_are_one_line_with_the_order(models, photos, ref
     assert not out.exists()
 
 
-def test_an_error_before_the_start_is_one_line(command, photos, refusal, out):
-    message = refusal(*command(photos / "00.png"), "--tile", 64, "--overlap", 64)
-    assert "--overlap: 64 for tiles of 64 pixels: give at least 0" in message
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--tile 64 --overlap 64", "--overlap: 64 for tiles of 64 pixels: give at least 0"),
+        ("--min-score 0.5", "--min-score: 0.5: only detectors have scores"),
+        ("--scratch disk", "--scratch: it is for images that are seen whole"),
+    ],
+)
+def test_an_error_before_the_start_is_one_line(options, message, command, photos, refusal, out):
+    assert message in refusal(*command(photos / "00.png"), *options.split())
     assert not out.exists()

@@ -1,6 +1,7 @@
 """A whole image by bands and windows has the prediction of the whole image in memory."""
 
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -8,10 +9,12 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
+import torch
 from helpers.perfect_detector import CLASSES, NO_FAULTS, Scene, detect, judge
 from helpers.small_models import build, mask_rcnn, retinanet, semantic_fpn, synthetic_photo, upernet
 
 from xcit_mm import Predictor
+from xcit_mm.models import labels as labels_module
 from xcit_mm.models import large
 from xcit_mm.prediction import Prediction
 from xcit_mm.prediction import whole as whole_module
@@ -331,3 +334,20 @@ def test_pixels_into_which_gaps_are_mixed_have_no_data():
     image[:, :21] = 255
     pixels, has_data = ImageSource(image, valid).resampled(90, 90).read(slice(0, 90), slice(0, 90))
     assert not pixels[has_data].any() and has_data.sum() > 80 * 55
+
+
+def test_labels_are_those_of_mmseg_in_a_photo_that_is_resized(photo, monkeypatch):
+    cfg = deepcopy(model_of(semantic_fpn)[1])
+    pipeline = cfg.test_dataloader.dataset.pipeline
+    cfg.test_dataloader.dataset.pipeline = [
+        pipeline[0],
+        dict(type="Resize", scale=(300, 300), keep_ratio=True),
+        *pipeline[1:],
+    ]
+    predictor = Predictor(model_of(semantic_fpn)[0], cfg)
+    sample = predictor.preprocess(photo)
+    with torch.inference_mode():
+        (expected,) = predictor.model.test_step({name: [part] for name, part in sample.items()})
+    monkeypatch.setattr(labels_module, "LOGITS", 3 * photo[..., 0].size)  # of five classes
+    labels = predictor(photo).segmentation
+    assert np.array_equal(labels, expected.pred_sem_seg.data[0].numpy())

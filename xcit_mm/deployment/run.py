@@ -204,6 +204,9 @@ def main() -> int:
     parser.add_argument("--provider", default="CPUExecutionProvider", choices=providers)
     args = parser.parse_args()
     model = Model(args.model, providers=[args.provider])
+    streams: Any = (sys.stdout, sys.stderr)
+    for stream in streams:
+        stream.reconfigure(errors="backslashreplace")  # for names that are not UTF-8
     code = 0
     for path in args.photos:
         try:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..utils.errors import ArgumentError, preview
 from ..utils.folders import (
@@ -119,11 +119,16 @@ def predict_many(
     predictor = as_predictor(model, checkpoint, device)
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
+    if scratch is not None and not (predictor.view and predictor.view.whole):
+        raise ArgumentError("scratch", "it is for images that are seen whole")
     folder = Path(out).absolute()  # tasks of Ray have another current folder
+    drawing: dict[str, Any] = dict(font=font)
+    if predictor.is_detector:
+        drawing["min_score"] = draw_score
     run = Run(
         folder / NEW if overwrite else folder,
         _category_ids(predictor, listing.categories),
-        dict(font=font, min_score=draw_score) if draws else None,
+        drawing if draws else None,
         workers,
         folder / TAPS if scratch is None else scratch_folder(scratch, folder),
     )

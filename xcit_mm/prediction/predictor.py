@@ -50,8 +50,7 @@ class Predictor:
             Windows of a whole image are predicted one by one.
         dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. Half
             precision is by autocast. Boxes are decoded in float32.
-        min_score: Minimum score of a detector's instances. Default: that of the config. A segmentor
-            has no scores.
+        min_score: Minimum score of a detector's instances. Default: that of the config.
         whole: Whether the trunk sees an image of any size whole, and neck and heads in windows. The
             model's backbone must be XCiT.
         scale: Factor by which images in tiles or whole are resized. Default: `large =
@@ -93,6 +92,9 @@ class Predictor:
         if scope not in ("mmdet", "mmseg"):
             raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
         self.is_detector = scope == "mmdet"
+        if min_score is not None and not self.is_detector:
+            problem = f"{min_score}: only detectors have scores"
+            raise ArgumentError("min_score", f"{problem}: leave it out")
         if batch_size < 1:
             raise ArgumentError("batch_size", f"{batch_size}: must be positive")
         self.cfg = cfg
@@ -240,6 +242,8 @@ class Predictor:
         """
         if isinstance(image, str | Path | np.ndarray):
             image = ImageSource(self.preprocess.read(image), valid)
+        elif valid is not None:
+            raise ArgumentError("valid", "is for a path or an array: a Source has its own mask")
         view = self.view or self._whole_view
         if view.whole:
             return SeenWhole(self, image, view, folder)
