@@ -96,41 +96,36 @@ def test_taps_are_normed_by_choice_and_the_norm_trains_as_the_last_block():
     ],
 )
 def test_images_of_any_size_have_a_map_of_each_stride(height, width, sizes):
-    maps = build()(torch.randn(1, 3, height, width))
+    backbone = build()
+    maps = backbone(torch.randn(1, 3, height, width))
     assert [tuple(level.shape[1:]) for level in maps] == [(64, *size) for size in sizes]
+    assert list(backbone.output_shape().values()) == [(64, stride) for stride in (4, 8, 16, 32)]
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(model="vit_smal_patch16_224"), "vit_smal_patch.*take one such as vit_small_patch16"),
-        (dict(model="swin_tiny_patch4_window7_224"), "swin_tiny.*is not a plain"),
+        (
+            dict(model="swin_tiny_patch4_window7_224"),
+            "swin_tiny.*is not a plain.*take one such as vit_small_patch16",
+        ),
         (dict(model="test_vit2", final_norm=True), "test_vit2.*give final_norm=False"),
         (dict(pretrained=True, init_cfg=dict(type="Pretrained", checkpoint="x")), "leave one out"),
     ],
 )
-def test_wrong_arguments_are_named_in_one_line(options, message):
+def test_wrong_arguments_are_named(options, message):
     arguments = dict(model=TINY) | options
-    with pytest.raises((TypeError, ValueError), match=message) as error, torch.device("meta"):
+    with pytest.raises(ValueError, match=message), torch.device("meta"):
         TimmPyramid(**arguments)
-    assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "name, tensor, message",
-    [
-        ("blocks.6.attn.qkv.weight", torch.ones(3), "unknown timm_model.blocks.6.attn"),
-        ("cls_token", torch.ones(1, 1, 9), r"cls_token with shape \(1, 1, 9\), not \(1, 1, 64\)"),
-    ],
-)
-def test_a_file_that_does_not_fit_is_refused_and_changes_nothing(name, tensor, message, tmp_path):
+def test_a_file_that_does_not_fit_is_refused_and_changes_nothing(tmp_path):
     backbone = build()
     before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
     file = save_timm_weights(TINY, tmp_path)
-    torch.save(torch.load(file) | {name: tensor}, file)
-    with pytest.raises(ValueError, match=message) as error:
+    torch.save(torch.load(file) | {"blocks.6.attn.qkv.weight": torch.ones(3)}, file)
+    with pytest.raises(ValueError, match=r"unknown timm_model\.blocks\.6\.attn"):
         load_pretrained(backbone, str(file))
-    assert "\n" not in str(error.value)
     torch.testing.assert_close(dict(backbone.state_dict()), before, rtol=0, atol=0)
 
 

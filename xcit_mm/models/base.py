@@ -72,16 +72,15 @@ def cells_with_data(valid: Tensor, size: int) -> Tensor:
 class Backbone(BaseModule):
     """`BaseModule` whose `init_cfg` of type 'Pretrained' fills all of its trunk, or raises.
 
+    The options of such an `init_cfg` are the arguments of `load_pretrained`.
+
     Raises:
         TypeError: If an argument is unknown.
-        ValueError: If `init_cfg` has no type, or other options.
+        ValueError: If `init_cfg` has no type.
     """
 
-    # Options of an `init_cfg` of type 'Pretrained'. The first is required.
-    pretrained_options: tuple[str, ...] = ("checkpoint", "use_ema", "fill_stem", "prefix")
     can_leave_out_pixels = False  # whether `valid` acts
     _valid: Sequence[Tensor] | None = None  # the masks of `valid`, in its block
-    init_cfg: InitCfg
     in_channels: int
     out_indices: tuple[int, ...]
     frozen_stages: int
@@ -93,8 +92,18 @@ class Backbone(BaseModule):
             if list(unknown) == ["pretrained"]:  # mmseg passes the model's `pretrained` on
                 fix = "give model=dict(pretrained=None, ...), and the backbone an init_cfg"
             raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {fix}")
-        super().__init__(init_cfg)
-        self._split_init_cfg()  # raises now what would otherwise be raised after the data is read
+        by_mmengine = []
+        self.pretrained_cfgs: list[dict[str, Any]] = []
+        cfgs: Any = init_cfg or []
+        for cfg in cfgs if isinstance(cfgs, list) else [cfgs]:
+            if not isinstance(cfg, dict) or "type" not in cfg:
+                fix = "for weights give dict(type='Pretrained', checkpoint=FILE)"
+                raise ValueError(f"init_cfg={cfg!r} has no type: {fix}")
+            if part_class(cfg, WEIGHT_INITIALIZERS) is PretrainedInit:
+                self.pretrained_cfgs.append(cfg)
+            else:
+                by_mmengine.append(cfg)
+        super().__init__(by_mmengine)
 
     def stages(self) -> list[list[nn.Module]]:
         """Return the modules of the stem and the positional encoding, then those of each block."""
@@ -235,45 +244,15 @@ class Backbone(BaseModule):
         return self
 
     def init_weights(self) -> None:
-        """Initialise by `init_cfg`; a second call changes nothing, as in mmengine.
+        """Initialise by `init_cfg`; a second call changes nothing, as in mmengine."""
+        is_complete = self.is_init  # type: ignore[has-type]  # BaseModule's
+        super().init_weights()  # which warns of a second call
+        if not is_complete:
+            self.is_init = False  # a second call must try again if the weights cannot be loaded
+            self.load_weights()
+            self.is_init = True
 
-        A pretrained checkpoint fills the whole trunk, or raises and changes nothing.
-        """
-        if self.is_init:  # type: ignore[has-type]  # BaseModule's
-            super().init_weights()  # which warns
-            return
-        init_cfg = self.init_cfg
-        self.init_cfg, pretrained = self._split_init_cfg()
-        try:
-            super().init_weights()
-            for options in pretrained:
-                load_pretrained(self, **options)
-        except Exception:  # any of them: a second call must try again
-            self.is_init = False
-            raise
-        finally:
-            self.init_cfg = init_cfg
-
-    def _split_init_cfg(self) -> tuple[list[dict], list[dict]]:
-        """Split `init_cfg` into configs for mmengine and options of `load_pretrained`.
-
-        Raises:
-            ValueError: If a config has no type, or wrong options.
-        """
-        cfgs: Any = self.init_cfg or []
-        by_mmengine = []
-        from_checkpoint = []
-        required, *optional = self.pretrained_options
-        for cfg in [cfgs] if isinstance(cfgs, dict | str) else cfgs:
-            if not isinstance(cfg, dict) or "type" not in cfg:
-                fix = "for weights give dict(type='Pretrained', checkpoint=FILE)"
-                raise ValueError(f"init_cfg={cfg!r} has no type: {fix}")
-            if part_class(cfg, WEIGHT_INITIALIZERS) is not PretrainedInit:
-                by_mmengine.append(cfg)
-                continue
-            options = {key: value for key, value in cfg.items() if key != "type"}
-            if required not in options or not set(options) <= {required, *optional}:
-                fix = f"give {required} and, if needed, {' or '.join(optional)}"
-                raise ValueError(f"init_cfg has the options {', '.join(options)}: {fix}")
-            from_checkpoint.append(options)
-        return by_mmengine, from_checkpoint
+    def load_weights(self) -> None:
+        """Fill the whole trunk from the checkpoint of `init_cfg`, or raise and change nothing."""
+        for cfg in self.pretrained_cfgs:
+            load_pretrained(self, **{key: value for key, value in cfg.items() if key != "type"})

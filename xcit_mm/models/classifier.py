@@ -113,7 +113,6 @@ class XCiTClassifier(Trunk):
         ValueError: If an argument has an invalid value.
     """
 
-    pretrained_options = (*Trunk.pretrained_options, "strict_heads")
     # Class attention sees all tokens.
     can_leave_out_pixels = False
     with_cp_choices = (False, True)

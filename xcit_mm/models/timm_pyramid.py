@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..utils.errors import reason
 from ..weights.layouts import TIMM_PREFIX, Weights
 from ..weights.matching import match_backbone
 from ..weights.stem import LINEAR_STEM, with_stem_for_bands
@@ -29,11 +27,8 @@ def create_model(name: str, **options: Any) -> Any:
         ValueError: If timm has no plain vision transformer of this name.
         RuntimeError: If timm has no weights of this name, behind the point.
     """
-    try:
-        import timm
-    except ModuleNotFoundError as error:
-        fix = "pip install 'xcit_mm[timm]'"
-        raise ModuleNotFoundError(f"TimmPyramid needs timm: {fix}") from error
+    import timm
+
     arch, _, _ = str(name).partition(".")
     if not timm.models.is_model_in_modules(arch, MODULES):
         fix = "take one such as vit_small_patch16_224"
@@ -94,37 +89,31 @@ class TimmPyramid(Pyramid):
         super().__init__(**base)
         if with_cp not in (False, True):
             raise ValueError(f"{with_cp=}: choose False or True")
-        if pretrained and self.init_cfg:
+        if pretrained and self.pretrained_cfgs:
             raise ValueError("pretrained=True and init_cfg both name weights: leave one out")
-        with torch.device("meta"):  # which takes no memory before the arguments are checked
-            like_published = create_model(model)
-        patch_size, _ = like_published.patch_embed.patch_size
+        self.model_name = model
+        self.options = dict(in_chans=in_channels, drop_path_rate=drop_path_rate)
+        self.timm_model = create_model(model, **self.options)
+        patch_size, _ = self.timm_model.patch_embed.patch_size
         if patch_size not in STRIDES:
             fix = "take a model whose patches have 8, 16 or 32"
             raise ValueError(f"{model=} has patches of {patch_size} pixels: {fix}")
         self.final_norm = "dinov3" in model if final_norm is None else final_norm
-        if self.final_norm and isinstance(like_published.norm, nn.Identity):
+        if self.final_norm and isinstance(self.timm_model.norm, nn.Identity):
             raise ValueError(f"{model=} has no norm after its blocks: give final_norm=False")
-        self.model_name = model
         self.pretrained = pretrained
+        self.in_channels = in_channels
         self.norm_eval = norm_eval
-        self.depth = len(like_published.blocks)
-        out_indices, self.strides = taps_and_strides(self.depth, out_indices, strides)
-        self.set_trunk(self.depth, out_indices, in_channels, frozen_stages, drop_path_rate)
-        self.options = dict(in_chans=in_channels, drop_path_rate=drop_path_rate)
-        self.timm_model = self._create_trunk()
+        self.frozen_stages = frozen_stages
+        self.depth = len(self.timm_model.blocks)
+        self.out_indices, self.strides = taps_and_strides(self.depth, out_indices, strides)
+        # Distributed training would stop at a parameter that no map depends on.
+        self.timm_model.prune_intermediate_layers(self.out_indices, prune_norm=not self.final_norm)
         self.timm_model.set_grad_checkpointing(with_cp)
         norm_cfg = norm_cfg or dict(type="SyncBN", requires_grad=True)
         self.add_levels(self.timm_model.embed_dim, patch_size, norm_cfg)
         for module in self.frozen_modules():
             module.requires_grad_(False)
-
-    def _create_trunk(self, **options: Any) -> Any:
-        """Create the model of timm up to the last tap."""
-        model = create_model(self.model_name, **self.options, **options)
-        # Distributed training would stop at a parameter that no map depends on.
-        model.prune_intermediate_layers(self.out_indices, prune_norm=not self.final_norm)
-        return model
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Compute the pyramid of an image, finest map first.
@@ -151,15 +140,13 @@ class TimmPyramid(Pyramid):
         tokens = nn.ParameterList(self.timm_model.parameters(recurse=False))
         return [[tokens, *parts.values()], *blocks]
 
-    def init_weights(self) -> None:
-        """Initialise once: by `init_cfg`, or the trunk with timm's weights if `pretrained`."""
-        is_complete = self.is_init or not self.pretrained
-        super().init_weights()
-        if is_complete:
-            return
-        self.is_init = False  # a second call must try again if the download fails
-        self.timm_model.load_state_dict(self._create_trunk(pretrained=True).state_dict())
-        self.is_init = True
+    def load_weights(self) -> None:
+        """Fill the trunk by `init_cfg`, or with timm's weights if `pretrained`."""
+        super().load_weights()
+        if self.pretrained:
+            published = create_model(self.model_name, pretrained=True, **self.options).state_dict()
+            own = {name: published[name] for name in self.timm_model.state_dict()}
+            self.timm_model.load_state_dict(own)
 
     def match_weights(
         self, weights: Weights, strict_heads: bool = True, fill_stem: bool = False
@@ -188,14 +175,11 @@ class TimmPyramid(Pyramid):
         """Convert the tensors of a file by timm to those of the model."""
         from timm.models import eva, vision_transformer
 
-        try:
-            if isinstance(self.timm_model, eva.Eva):
-                return eva.checkpoint_filter_fn(trunk, self.timm_model)
-            return vision_transformer.checkpoint_filter_fn(
-                trunk, self.timm_model, adapt_layer_scale=True
-            )
-        except Exception as error:  # tensors of another model raise nearly any exception
-            raise ValueError(f"timm cannot read it as {self.model_name}: {reason(error)}") from None
+        if isinstance(self.timm_model, eva.Eva):
+            return eva.checkpoint_filter_fn(trunk, self.timm_model)
+        return vision_transformer.checkpoint_filter_fn(
+            trunk, self.timm_model, adapt_layer_scale=True
+        )
 
     def describe_weights(self, weights: Weights) -> str:
         """Return what weights that fill the backbone are, for a log."""

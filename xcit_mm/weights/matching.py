@@ -83,7 +83,7 @@ def match_model(
         ValueError: If the model has another backbone, or if the file does not fit.
     """
     backbone: Any = getattr(model, "backbone", None)
-    if not hasattr(backbone, "pretrained_options"):
+    if not hasattr(backbone, "match_weights"):
         name = type(backbone).__name__
         fix = "give an XCiT, or load the file with mmengine, without StrictLoadHook"
         raise ValueError(f"the model's backbone, {name}, is not one of this package: {fix}")
