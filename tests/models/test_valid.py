@@ -69,18 +69,6 @@ def test_the_maximum_of_a_cell_of_stride_32_is_that_of_its_tokens_with_data():
     torch.testing.assert_close(coarse, F.pad(expected, (0, 1)))
 
 
-@pytest.mark.parametrize(
-    "layers, named", [(["AvgPool2d"], "AvgPool2d"), (["MaxPool2d", "GELU"], "MaxPool2d and GELU")]
-)
-def test_a_level_that_counts_pixels_without_data_is_refused(layers, named):
-    model = build()
-    pool, *others = (getattr(torch.nn, name) for name in layers)
-    model.fpn4 = torch.nn.Sequential(pool(2), *(layer() for layer in others))
-    refused = pytest.raises(ValueError, match=f"pools by {named}: .*MaxPool2d alone")
-    with torch.no_grad(), model.valid(torch.zeros(1, 64, 64)), refused:
-        model(image(64, 64).float())
-
-
 def test_an_image_without_data_has_maps_of_zeros_and_a_full_one_those_without_masks():
     model = build(8)
     images = image(75, 101, batch=2).float()
@@ -95,14 +83,6 @@ def test_an_image_without_data_has_maps_of_zeros_and_a_full_one_those_without_ma
     for feature_map, other in zip(maps, expected, strict=True):
         assert not feature_map[0].any()
         assert_close([feature_map[1:]], [other])
-
-
-@pytest.mark.parametrize("shape", [(2, 64, 64), (1, 65, 64), (1, 1, 64, 64)])
-def test_masks_that_do_not_fit_are_refused(shape):
-    model = build()
-    refused = pytest.raises(ValueError, match=r"give one \(h, w\) for each")
-    with torch.no_grad(), model.valid(torch.zeros(shape)), refused:
-        model(image(64, 64).float())
 
 
 @pytest.mark.parametrize("with_cp", [False, True, "bands"])

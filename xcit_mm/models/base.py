@@ -11,31 +11,20 @@ from mmengine.model.weight_init import PretrainedInit
 from mmengine.registry import WEIGHT_INITIALIZERS
 from torch import Tensor, nn
 
-from ..utils.compat import BatchNorm, autocast_dtype
+from ..utils.compat import BatchNorm
 from ..utils.config_parts import part_class
 from ..weights.layouts import Weights, describe
 from ..weights.matching import load_pretrained, match_trunk
 
 MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
-DELETE_HINT = "_delete_=True if a base config's backbone has it"
-
-InitCfg = dict | list[dict] | None
 
 
-def to_increasing(
-    name: str,
-    values: object,
-    choices: Sequence[int],
-    otherwise: str = f"give {DELETE_HINT}",
-) -> tuple[int, ...]:
+def to_increasing(name: str, values: Iterable[int], choices: Sequence[int]) -> tuple[int, ...]:
     """Return increasing integers, out of some choices, as a tuple, or raise ValueError.
 
     In a range, negative integers count from its end.
-
-    Args:
-        otherwise: What else can be done, for the error.
     """
-    wanted = list(values) if isinstance(values, Iterable) else []
+    wanted = list(values)
     shown = ", ".join(map(str, choices))
     if isinstance(choices, range):
         size = len(choices)
@@ -43,8 +32,7 @@ def to_increasing(
         shown = f"{choices[0]} to {choices[-1]}"
     increasing = [choice for choice in choices if choice in wanted]
     if not increasing or increasing != wanted:
-        fix = f"choose from {shown} in increasing order, or {otherwise}"
-        raise ValueError(f"{name}={values!r}: {fix}")
+        raise ValueError(f"{name}={values!r}: choose from {shown} in increasing order")
     return tuple(increasing)
 
 
@@ -86,9 +74,9 @@ class Backbone(BaseModule):
     frozen_stages: int
     norm_eval: bool
 
-    def __init__(self, init_cfg: InitCfg = None, **unknown: object) -> None:
+    def __init__(self, init_cfg: dict | list[dict] | None = None, **unknown: object) -> None:
         if unknown:
-            fix = f"remove it, or give {DELETE_HINT}"
+            fix = "remove it, or give _delete_=True if a base config's backbone has it"
             if list(unknown) == ["pretrained"]:  # mmseg passes the model's `pretrained` on
                 fix = "give model=dict(pretrained=None, ...), and the backbone an init_cfg"
             raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {fix}")
@@ -113,35 +101,6 @@ class Backbone(BaseModule):
         """Return the modules that training does not change."""
         return [module for stage in self.stages()[: self.frozen_stages + 1] for module in stage]
 
-    def set_trunk(
-        self,
-        depth: int,
-        out_indices: Sequence[int],
-        in_channels: int,
-        frozen_stages: int,
-        drop_path_rate: float,
-    ) -> None:
-        """Check the arguments of a trunk of `depth` blocks, and set the attributes that they give.
-
-        These are `in_channels`, `out_indices` and `frozen_stages`.
-
-        Raises:
-            ValueError: If an argument is out of its range.
-        """
-        if in_channels < 1:
-            raise ValueError(f"{in_channels=}: must be the number of an image's channels")
-        if not 0 <= drop_path_rate < 1:
-            raise ValueError(f"{drop_path_rate=}: must be at least 0 and below 1")
-        taps = to_increasing("out_indices", out_indices, range(depth))
-        in_use = taps[-1] + 1
-        if frozen_stages not in range(-1, in_use + 1):
-            raise ValueError(
-                f"{frozen_stages=}: must be -1 (none) to {in_use} (the stem and all blocks in use)"
-            )
-        self.in_channels = in_channels
-        self.out_indices = taps
-        self.frozen_stages = frozen_stages
-
     @contextmanager
     def valid(self, masks: Sequence[Tensor]) -> Iterator[None]:
         """Leave out the pixels without data in images that are predicted inside this block.
@@ -163,9 +122,9 @@ class Backbone(BaseModule):
                 the right of its mask and below is padding without data.
 
         Raises:
-            ValueError: If the backbone is not `XCiT`. In the block: if the masks do not fit the
-                images.
-            RuntimeError: In the block: if gradients are enabled.
+            ValueError: If the backbone is not `XCiT`.
+            ValueError, RuntimeError: In the block: if the masks do not fit the images, or if
+                gradients are enabled.
         """
         if not self.can_leave_out_pixels:
             raise ValueError(f"{type(self).__name__} sees all pixels: XCiT can leave pixels out")
@@ -186,33 +145,11 @@ class Backbone(BaseModule):
         if torch.is_grad_enabled():
             raise RuntimeError("masks work in inference only: call the model under torch.no_grad()")
         batch, _, height, width = x.shape
-        shapes = [tuple(mask.shape) for mask in self._valid]
-        fit = [len(size) == 2 and size[0] <= height and size[1] <= width for size in shapes]
-        if len(fit) != batch or not all(fit):
-            raise ValueError(f"masks {shapes}: give one (h, w) for each image of {tuple(x.shape)}")
         masks = x.new_zeros((batch, 1, height, width), dtype=torch.bool)
-        for canvas, mask, (rows, columns) in zip(masks, self._valid, shapes, strict=True):
+        for canvas, mask in zip(masks, self._valid, strict=True):
+            rows, columns = mask.shape
             canvas[0, :rows, :columns] = mask
         return None if masks.all() else cells_with_data(masks, size)
-
-    def check_image(self, x: Tensor) -> None:
-        """Raise ValueError if images have no batch or other channels."""
-        if x.dim() != 4 or x.shape[1] != self.in_channels:
-            expected = f"(B, {self.in_channels}, H, W)"
-            raise ValueError(
-                f"image of shape {tuple(x.shape)}: give {expected}, or set in_channels"
-            )
-
-    def check_type(self, x: Tensor) -> None:
-        """Raise TypeError if images have another type than the weights.
-
-        Only what torch has refused is checked: FSDP and layers of a user convert types, as autocast
-        does.
-        """
-        expected = next(self.parameters()).dtype
-        if x.dtype != expected and autocast_dtype(x.device.type) is None:
-            fix = f"give normalised pixels, converted by .to({expected})"
-            raise TypeError(f"image of {x.dtype}, but weights of {expected}: {fix}")
 
     def match_weights(
         self, weights: Weights, strict_heads: bool = True, fill_stem: bool = False

@@ -115,7 +115,6 @@ class XCiTClassifier(Trunk):
 
     # Class attention sees all tokens.
     can_leave_out_pixels = False
-    with_cp_choices = (False, True)
 
     def __init__(
         self,
@@ -125,10 +124,6 @@ class XCiTClassifier(Trunk):
         as_tuple: bool = False,
         **kwargs: Any,
     ) -> None:
-        if num_classes < 0:
-            raise ValueError(f"{num_classes=}: must be a number of classes, or 0 for no head")
-        if "out_indices" in kwargs:
-            raise TypeError("XCiTClassifier has no argument out_indices: remove it")
         super().__init__(arch, patch_size, out_indices=(resolve_arch(arch).depth - 1,), **kwargs)
         rates = {name: kwargs.get(name, 0.0) for name in ("drop_rate", "attn_drop_rate")}
         dim, _, num_heads, eta, tokens_norm = self.arch
@@ -149,8 +144,8 @@ class XCiTClassifier(Trunk):
         """Compute the logits, or the CLS token without a head, in a tuple if `as_tuple`.
 
         Raises:
-            ValueError: If the image has other channels than `in_channels`.
-            TypeError: If it has another type than the weights.
+            RuntimeError: If the image has other channels than `in_channels`, or another type than
+                the weights.
         """
         cls, _ = self.forward_features(x)
         out = self.head(cls)

@@ -59,14 +59,12 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
     Raises:
         ValueError: If the trunk has changed layers, dropout, BatchNorm in training mode, or weights
             in half precision, in parts or with hooks.
-        TypeError: If the images have another type than the weights.
-        RuntimeError: If the call is compiled or traced, a checkpoint around it repeats it, or
-            pixels are left out by `valid`.
+        RuntimeError: If the images have another type than the weights, the call is compiled or
+            traced, a checkpoint around it repeats it, or pixels are left out by `valid`.
         OSError: If the disk is too small for the temporary files.
     """
     trunk.valid_cells(images, 1)  # which raises for masks
     check_training(trunk)
-    trunk.check_type(images)
     x = embed(trunk, images)
     maps = []
     with storage(x, len(trunk.blocks)):

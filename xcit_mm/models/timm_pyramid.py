@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..weights.layouts import TIMM_PREFIX, Weights
 from ..weights.matching import match_backbone
-from ..weights.stem import LINEAR_STEM, with_stem_for_bands
+from ..weights.stem import with_stem_for_bands
 from .base import MIN_SIZE
 from .xcit import STRIDES, Pyramid, pad_small_sides, taps_and_strides
 
@@ -119,10 +119,9 @@ class TimmPyramid(Pyramid):
         """Compute the pyramid of an image, finest map first.
 
         Raises:
-            ValueError: If the image has other channels than `in_channels`.
-            RuntimeError: If the image has another type than the weights.
+            RuntimeError: If the image has other channels than `in_channels`, or another type than
+                the weights.
         """
-        self.check_image(x)
         padded = pad_small_sides(x, MIN_SIZE)
         taps = self.timm_model.forward_intermediates(
             padded, self.out_indices, norm=self.final_norm, intermediates_only=True
@@ -162,8 +161,6 @@ class TimmPyramid(Pyramid):
         Raises:
             ValueError: If they do not fit.
         """
-        if LINEAR_STEM not in weights.trunk:
-            raise ValueError(f"it has no {LINEAR_STEM}, which each ViT of timm has")
         trunk = with_stem_for_bands(weights.trunk, self.in_channels, fill_stem)
         if not weights.needs_pyramid:
             trunk = self._convert_by_timm(trunk)
