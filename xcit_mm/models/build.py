@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
@@ -22,7 +21,6 @@ from ..weights.lookup import load_checkpoint, lookup
 from ..weights.matching import load_pretrained, match_model
 from ..weights.published import PUBLISHED, published_name
 from ..weights.reader import meta_of
-from .base import to_increasing
 from .xcit import STRIDES, Pyramid, Trunk, XCiT, level_name, taps_and_strides
 
 _TAPS = ("out_indices", "strides")
@@ -169,21 +167,16 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
         arguments = backbone_options(weights.trunk)
         trained = _taps_of_training(saved, weights.needs_pyramid)
         if weights.needs_pyramid:
-            likely = [
+            arguments["strides"] = [
                 stride
                 for stride in STRIDES
                 # Levels from the patch size on have no tensors.
                 if stride >= arguments["patch_size"]
                 or f"{level_name(stride)}.0.weight" in weights.trunk
             ]
-            arguments["strides"] = likely if trained is None else None
-        arguments |= (trained or {}) | options
-        # The file is checked before memory is taken for the sizes that it claims.
-        with torch.device("meta"):
-            _build_trunk(arguments).match_weights(weights)
+        model = _build_trunk(arguments | (trained or {}) | options)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    model = _build_trunk(arguments)
     is_known = trained is not None or "out_indices" in options or Path(path).stem in PUBLISHED
     if not is_known:
         strides = getattr(model, "strides", (model.patch_size,) * len(model.out_indices))
@@ -194,9 +187,10 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
 
 
 def _taps_of_training(checkpoint: Any, has_pyramid: bool) -> dict[str, Any] | None:
-    """Return `out_indices` and, with a pyramid, `strides` of the backbone in the text of a config.
+    """Return `out_indices` and `strides` of the backbone in the text of a config.
 
-    The result is None if a checkpoint has no such text, or if the arguments are not literals.
+    The result is None if a checkpoint has no such text, if the arguments are not literals, or if
+    neither the file nor the text has a pyramid.
     """
     meta = meta_of(checkpoint)
     try:
@@ -207,10 +201,10 @@ def _taps_of_training(checkpoint: Any, has_pyramid: bool) -> dict[str, Any] | No
         values = {name: _literal(said[name]) for name in ("arch", *_TAPS) if name in said}
         # Of the trained depth: a file may end with the last tap.
         depth = resolve_arch(values.pop("arch")).depth
+        taps = taps_and_strides(depth, *map(values.get, _TAPS))
         if has_pyramid or "strides" in values:  # coarse levels have no tensors
-            taps = taps_and_strides(depth, *map(values.get, _TAPS))
             return dict(zip(_TAPS, taps, strict=True))
-        return dict(out_indices=to_increasing("out_indices", values["out_indices"], range(depth)))
+        return None
     except Exception:  # a text may be anything
         return None
 
