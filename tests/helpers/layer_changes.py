@@ -23,5 +23,4 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "pruned": lambda layer: prune.random_unstructured(layer, "weight", 0.5),
     "parametrized": lambda layer: parametrize.register_parametrization(layer, "weight", Doubled()),
     "wrapped": _wrap,
-    "no bias": lambda layer: setattr(layer, "bias", None),
 }

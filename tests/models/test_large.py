@@ -166,7 +166,6 @@ def add_convolution(layer: nn.Module) -> None:
     "name, change",
     [
         ("blocks.1.attn", lambda attn: CHANGES["parametrized"](attn.proj)),
-        ("blocks.1.attn", lambda attn: CHANGES["no bias"](attn.qkv)),
         ("blocks.1.local_mp.conv1", lambda conv: setattr(conv, "dilation", (2, 2))),
         ("blocks.1.norm1", lambda norm: setattr(norm, "__class__", OwnNorm)),
         ("patch_embed.proj.0.0", lambda conv: setattr(conv, "padding_mode", "reflect")),

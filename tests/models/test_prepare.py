@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from xcit_mm.models import XCiT, XCiTClassifier, matmul, prepare_for_inference
 from xcit_mm.models.xcit import MLP
-from xcit_mm.prediction import Predictor
 
 SHAPE = (2, 96, 161)
 
@@ -80,29 +79,15 @@ def test_a_backbone_alone_and_a_classifier_give_the_same(network, options, is_sl
     assert all(level.is_contiguous() for level in actual)
 
 
-@pytest.mark.parametrize(
-    "name, change",
-    [
-        ("bias", lambda bias: torch.stack((bias, -bias), dim=1)[:, 0]),
-        ("bias", lambda bias: bias[:1].expand(len(bias))),
-        ("weight", Tensor.to_sparse_csr),
-    ],
-)
-def test_parameters_of_other_strides_and_layouts_give_the_same_by_onednn(name, change, monkeypatch):
+def test_a_bias_of_other_strides_gives_the_same_by_onednn(monkeypatch):
     mlp = fill(MLP(16))
-    setattr(mlp.fc1, name, nn.Parameter(change(getattr(mlp.fc1, name).detach())))
+    mlp.fc1.bias = nn.Parameter(mlp.fc1.bias.detach()[:1].expand(64))
     x = torch.randn(5, 16)
     with torch.no_grad():
         monkeypatch.setattr(matmul, "has_slow_mkl", lambda: False)
         expected = mlp(x)
         monkeypatch.setattr(matmul, "has_slow_mkl", lambda: True)
         assert_close([mlp(x)], [expected])
-
-
-def test_tokens_of_a_wrong_width_are_named_by_onednn_too(monkeypatch):
-    monkeypatch.setattr(matmul, "has_slow_mkl", lambda: True)
-    with torch.no_grad(), pytest.raises(RuntimeError, match="3x5 and 8x"):
-        matmul.FastLinear(8, 4)(torch.randn(3, 5))
 
 
 def test_a_transposed_convolution_of_groups_gives_the_same():
@@ -139,20 +124,6 @@ class OwnNorm(nn.BatchNorm2d):
         return 2 * super().forward(x)
 
 
-class OwnSyncNorm(nn.SyncBatchNorm):
-    process_group = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)
-
-
-class OwnLevel(nn.Sequential):
-    """A level without a BatchNorm between its first and its third layer."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self[3](self[2](self[0](x)))
-
-
 class OwnConvModule(ConvModule):
     def forward(self, x: Tensor, *options: bool) -> Tensor:
         return self.conv(x)
@@ -162,24 +133,11 @@ def become(own: type) -> Any:
     return lambda layer: setattr(layer, "__class__", own)
 
 
-def remove_statistics(norm: nn.BatchNorm2d) -> None:
-    norm.track_running_stats = False
-    norm.running_mean = None
-    norm.running_var = None
-
-
 @pytest.mark.parametrize(
     "name, change",
     [
         ("backbone.fpn1.1", CHANGES["hook"]),  # the BatchNorm between two layers
-        ("backbone.fpn1.1", remove_statistics),
         ("backbone.fpn1.1", become(OwnNorm)),
-        ("backbone.fpn1.1", become(OwnSyncNorm)),
-        ("backbone.fpn1", become(OwnLevel)),
-        (
-            "backbone.fpn1",
-            lambda level: setattr(level, "forward", partial(OwnLevel.forward, level)),
-        ),
         ("decode_head.scale_heads.0.0", become(OwnConvModule)),
         ("backbone.fpn1.2", CHANGES["hook"]),  # the GELU between them
         ("backbone.fpn1.0", CHANGES["pruned"]),
@@ -191,11 +149,3 @@ def test_a_changed_layer_acts_as_before(name, change):
     model = build(small_models.semantic_fpn())
     change(model.get_submodule(name))
     assert_prepared_gives_the_same(model)
-
-
-def test_a_predictor_keeps_a_synchronised_norm_of_the_user_s_own():
-    cfg = small_models.semantic_fpn()
-    model = build(cfg)
-    become(OwnSyncNorm)(model.backbone.fpn1[1])
-    expected = outputs(model)
-    assert_close(outputs(Predictor(model, cfg).model), expected)

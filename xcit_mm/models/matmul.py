@@ -68,11 +68,8 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
         return False
     if not x.dtype == weight.dtype == product_dtype(x) == torch.float32:
         return False
-    if x.shape[-1:] != weight.shape[-1:]:  # torch's own function names the shapes in its error
-        return False
-    # A quantized or sparse weight is a tensor of another class or layout.
-    is_plain = type(weight) in (Tensor, nn.Parameter) and weight.layout == torch.strided
-    return is_plain and has_slow_mkl()
+    # A quantized weight is a tensor of another class.
+    return type(weight) in (Tensor, nn.Parameter) and has_slow_mkl()
 
 
 class FastLinear(nn.Linear):
@@ -118,10 +115,7 @@ def is_unmodified(layer: nn.Module) -> bool:
     hook.
     """
     plain = nn.Linear, FastLinear, nn.Dropout
-    if any(type(part) not in plain for part in layer.children()):
-        return False
-    lacks_bias = any(getattr(part, "bias", 0) is None for part in layer.modules())
-    return not lacks_bias and has_own_parameters(layer)
+    return all(type(part) in plain for part in layer.children()) and has_own_parameters(layer)
 
 
 def has_own_parameters(layer: nn.Module) -> bool:

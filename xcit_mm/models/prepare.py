@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..ops import is_compiled
-from ..utils.compat import BATCH_NORMS, has_hooks
+from ..utils.compat import BATCH_NORMS
 from .matmul import FastLinear, has_own_parameters
 from .xcit import Pyramid, Upsample2x
 
@@ -35,10 +35,10 @@ def prepare_for_inference(model: Any) -> Any:
     refuse_training(model)
     for module in model.modules():
         _fold_batch_norm(module)
-        if type(module) is nn.Linear and has_own_parameters(module):
+        if type(module) is nn.Linear:
             module.__class__ = FastLinear
     backbone = getattr(model, "backbone", None)
-    if isinstance(backbone, Pyramid) and not has_hooks(backbone):
+    if isinstance(backbone, Pyramid):
         _use_channels_last(model, backbone)
     model.requires_grad_(False).register_forward_pre_hook(refuse_training)
     return model
@@ -70,12 +70,10 @@ def _fold_batch_norm(module: Any) -> None:
     # LPI is neither. Its BatchNorm stays: it follows a GELU and precedes a padded convolution.
     if not (is_conv_module or type(module) in (nn.Sequential, Sequential)):
         return
-    if "forward" in vars(module):  # replaced by the user
-        return
     children: list[tuple[str, Any]] = list(module.named_children())
     for (conv_name, conv), (norm_name, norm) in pairwise(children):
         is_conv = type(conv) in (nn.Conv2d, Upsample2x)  # torch cannot fold transposed groups
-        is_norm = type(norm) in BATCH_NORMS and not norm.training and norm.track_running_stats
+        is_norm = type(norm) in BATCH_NORMS
         if is_conv and is_norm and has_own_parameters(conv) and has_own_parameters(norm):
             setattr(module, conv_name, fuse_conv_bn_eval(conv, norm, conv.transposed))
             setattr(module, norm_name, nn.Identity().eval())
