@@ -1,4 +1,4 @@
-"""Parts of a backbone that are replaced, wrapped, hooked or transformed act at every size."""
+"""Parts of a backbone that are replaced, wrapped or hooked act at every size."""
 
 import pytest
 import torch
@@ -47,21 +47,6 @@ def test_a_backward_hook_on_all_modules_sees_each_layer_on_large_images():
     finally:
         handle.remove()
     assert attention.qkv in seen
-
-
-@pytest.mark.parametrize("size", [64, 320])
-def test_vmap_over_models_and_over_images_gives_the_maps_of_each(size):
-    models = [XCiT(TINY, out_indices=(0, 1), norm_cfg=BN).eval() for _ in range(2)]
-    images = torch.randn(2, 1, 3, size, size)
-    expected = zip(*(model(x) for model, x in zip(models, images, strict=True)), strict=True)
-    weights, buffers = torch.func.stack_module_state(models)
-
-    def run(weights: dict, buffers: dict, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.func.functional_call(models[0], (weights, buffers), (x,))
-
-    actual = torch.vmap(run)(weights, buffers, images)
-    for level, maps in zip(actual, expected, strict=True):
-        torch.testing.assert_close(level, torch.stack(maps))
 
 
 @pytest.mark.parametrize("change", CHANGES)

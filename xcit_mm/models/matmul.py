@@ -14,14 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..utils.compat import (
-    autocast_dtype,
-    has_hooks,
-    is_compiling,
-    is_exporting,
-    is_transformed,
-    onednn_linear,
-)
+from ..utils.compat import autocast_dtype, has_hooks, is_compiling, is_exporting, onednn_linear
 
 # Positions of a map that `upsample` computes at a time.
 CPU_POSITIONS = 512
@@ -29,11 +22,8 @@ GPU_POSITIONS = 32768
 
 
 def is_traced() -> bool:
-    """Return whether torch compiles, exports or traces, or transforms by torch.func.
-
-    A graph must serve images of other sizes too, and under torch.func they have more dimensions.
-    """
-    return is_compiling() or torch.jit.is_tracing() or is_transformed()
+    """Return whether torch compiles, exports or traces: a graph must serve other sizes too."""
+    return is_compiling() or torch.jit.is_tracing()
 
 
 def is_exported() -> bool:

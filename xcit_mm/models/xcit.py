@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..archs import PATCH_SIZES, default_out_indices, resolve_arch
-from ..utils.compat import is_transformed
 from . import covariance
 from .base import MIN_SIZE, Backbone, cells_with_data, keep_valid, mask_option, to_increasing
 from .matmul import FastLinear, upsample
@@ -60,8 +59,7 @@ class ConvPatchEmbed(nn.Module):
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         # In this layout a map is a contiguous list of tokens.
-        if not is_transformed():  # vmap does not support the layout
-            x = x.contiguous(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
         if valid is None:
             return self.proj(x)
         for layer in self.proj:

@@ -58,14 +58,6 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
-def is_transformed() -> bool:
-    """Return whether torch.func transforms a function, as vmap does.
-
-    torch (2.13) has no public function for this.
-    """
-    return not is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
-
-
 def is_exporting() -> bool:
     """Return whether torch.export makes a graph.
 
