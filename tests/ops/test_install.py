@@ -15,12 +15,8 @@ NOTEBOOK = """
 from contextlib import suppress
 with suppress(ModuleNotFoundError):
     import mmdet.apis
-with suppress(ModuleNotFoundError):
-    import mmseg.models
 import xcit_mm
 import mmdet.apis, mmcv.ops
-import mmseg.models.decode_heads.point_head as heads
-print("found" if heads.point_sample else "late")
 """
 SHORT = (
     "train_cfg.max_iters=2",
@@ -32,14 +28,8 @@ SHORT = (
 
 @pytest.mark.forks
 @pytest.mark.skipif(is_compiled(), reason="mmcv is compiled")
-def test_importing_the_libraries_before_xcit_mm_works_or_warns(tmp_path):
-    run = subprocess.run(
-        [sys.executable, "-c", NOTEBOOK], cwd=tmp_path, capture_output=True, text=True, timeout=600
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    # The forks' mmseg imports without the operators, and then never finds them.
-    warned = "was imported before xcit_mm, without operators: restart, import" in run.stderr
-    assert run.stdout.splitlines()[-1] == ("late" if warned else "found")
+def test_mmdet_works_after_it_was_imported_too_early(tmp_path):
+    subprocess.run([sys.executable, "-c", NOTEBOOK], cwd=tmp_path, check=True, timeout=600)
 
 
 # mmdet's test.py imports mmcv.ops before it reads a config, which imports this package.

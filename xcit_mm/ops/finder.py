@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -27,18 +26,9 @@ class _StandIn(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Make `mmcv.ops` importable where mmcv has no compiled operators, with those of `mmcv_ext`.
-
-    Warns if mmdet or mmseg is imported already: mmseg keeps running without operators until it
-    needs them.
-    """
-    if any(isinstance(finder, _StandIn) for finder in sys.meta_path):
-        return
-    sys.meta_path.append(_StandIn())
-    late = [name for name in ("mmdet", "mmseg") if f"{name}.models" in sys.modules]
-    if late and "mmcv.ops" not in sys.modules:
-        problem = f"{' and '.join(late)} was imported before xcit_mm, without operators"
-        warnings.warn(f"{problem}: restart, import xcit_mm first", stacklevel=3)
+    """Make `mmcv.ops` importable where mmcv has no compiled operators, with those of `mmcv_ext`."""
+    if not any(isinstance(finder, _StandIn) for finder in sys.meta_path):
+        sys.meta_path.append(_StandIn())
 
 
 def is_compiled() -> bool:
