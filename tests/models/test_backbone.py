@@ -5,6 +5,7 @@ import torch
 from benchmark import saved_bytes
 from helpers.devices import need_autocast, on_each_device
 from helpers.golden import GOLDEN, deviation, fill, image, keys
+from torch import nn
 
 from xcit_mm import XCiT
 from xcit_mm.models import matmul
@@ -107,13 +108,18 @@ def test_a_trace_gives_maps_of_the_right_size_at_sides_above_and_below_32(traced
 
 
 @on_each_device
+@pytest.mark.parametrize("strides", [None, (4, 32), (16,)])
 @pytest.mark.parametrize("patch_size", [16, 8])
-def test_maps_are_contiguous(patch_size, device):
+def test_maps_are_contiguous_and_as_output_shape_says(patch_size, strides, device):
     """mmcv's RoIAlign reads its input as contiguous: otherwise a detector would learn nothing."""
-    model = XCiT(TINY, patch_size).to(device)
+    model = XCiT(TINY, patch_size, strides=strides).to(device)
     for train in (True, False):
-        maps = model.train(train)(torch.randn(2, 3, 75, 101, device=device))
-        assert all(m.is_contiguous() for m in maps)
+        maps = model.train(train)(torch.randn(2, 3, 64, 96, device=device))
+        for (name, level), feature_map in zip(model.output_shape().items(), maps, strict=True):
+            assert isinstance(getattr(model, name), nn.Sequential)
+            assert feature_map.is_contiguous()
+            size = (64 // level.stride, 96 // level.stride)
+            assert feature_map.shape == (2, level.channels, *size)
 
 
 def test_a_second_init_weights_keeps_trained_weights(tmp_path):

@@ -36,25 +36,16 @@ class RoIAlign(nn.Module):
         return maps.is_contiguous()
 
 
-def test_a_compiled_roi_align_reads_maps_in_its_layout():
+def test_necks_heads_and_roi_align_get_their_types_and_layouts():
     model = nn.Module()
     model.neck = nn.Conv2d(3, 4, 3)
     model.roi_align = RoIAlign()
-    prepare_for_autocast(model)
-    with torch.autocast("cpu", torch.bfloat16):
-        maps = model.neck(torch.randn(1, 3, 8, 8))
-    assert maps.dtype == torch.float32
-    assert maps.is_contiguous(memory_format=torch.channels_last)
-    assert model.roi_align(maps, torch.zeros(1, 5)) == is_compiled()
-
-
-def test_a_neck_returns_float32_in_a_model_that_is_wrapped_for_training():
-    """By DDP, for example."""
-    model = nn.Module()
-    model.neck = nn.Conv2d(3, 4, 3)
     model.roi_head = nn.Module()
     model.roi_head.shared_head = nn.Conv2d(3, 4, 3)
-    prepare_for_autocast(nn.DataParallel(model))
+    prepare_for_autocast(nn.DataParallel(model))  # wrapped, as for a training by DDP
     with torch.autocast("cpu", torch.bfloat16):
         for part in (model.neck, model.roi_head.shared_head):
-            assert part(torch.randn(1, 3, 8, 8)).dtype == torch.float32
+            maps = part(torch.randn(1, 3, 8, 8))
+            assert maps.dtype == torch.float32
+            assert maps.is_contiguous(memory_format=torch.channels_last)
+    assert model.roi_align(maps, torch.zeros(1, 5)) == is_compiled()
