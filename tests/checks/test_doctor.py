@@ -31,8 +31,7 @@ RECIPES = {path.parent.name: path for path in CONFIGS.glob("[!_]*/*_xcit-s12-p16
 
 @pytest.mark.parametrize("recipe", [*RECIPES, "demo"])
 def test_shipped_configs_have_no_failures(recipe):
-    # In two processes every parameter of the backbone needs a gradient.
-    found = findings(RECIPES.get(recipe, SHAPES), processes=2)
+    found = findings(RECIPES.get(recipe, SHAPES))
     assert {finding.code for finding in found if finding.level != "ok"} <= {"D204"}
     assert sum(": 3 images" in finding.text for finding in found) == 2
 
@@ -73,7 +72,7 @@ WRONG_OPTIONS = [
     (
         MASK2FORMER,
         ["model.panoptic_head.pixel_decoder.strides=(8,16,32,64)"],
-        [("D606", "pixel_decoder", [8, 16, 32, 64], "the backbone", [4.0, 8.0, 16.0, 32.0])],
+        [("D606", "pixel_decoder", [8, 16, 32, 64], "the backbone", [4, 8, 16, 32])],
     ),
     (
         MASK2FORMER_SEG,
@@ -97,7 +96,6 @@ WRONG_OPTIONS = [
         [("D311", "test", "none.json")],
     ),
     (SHAPES, ["load_from=a.pth"], [("", "no checkpoint at a.pth")]),
-    (SHAPES, ["model.decode_head.in_index=[0,1,2,4]"], [("", "the neck gives 4 maps")]),
     (
         SHAPES,
         ["train_dataloader.dataset.type=Mistyped", "model.neck.in_channels=[9]"],
@@ -123,10 +121,10 @@ def test_a_config_may_name_the_scope_of_each_part(own_config):
 
 
 def test_notes_are_not_failures():
-    options = ["custom_hooks=[]", "optim_wrapper.accumulative_counts=4"]
-    found = findings(MASK_RCNN, *options)
+    options = ["custom_hooks=[]", "optim_wrapper.accumulative_counts=2"]
+    found = findings(MASK_RCNN, *options, processes=2)
     assert not any(finding.level == "FAIL" for finding in found)
-    batch = ("D204", "8 images", "1 process", "4 iteration(s)", "16 images")
+    batch = ("D204", "8 images", "2 process", "2 iteration(s)", "16 images")
     notes = [finding for finding in found if finding.level == "note"]
     assert_named(notes, [batch, ("D701",)])
     assert findings(MASK_RCNN, "optim_wrapper.accumulative_counts=8", level="note") == []
@@ -140,18 +138,6 @@ def test_command_continues_after_a_failure_and_exits_with_1(call):
     failed = [line[:11] for line in lines if line.startswith("FAIL")]
     assert failed == ["FAIL       ", "FAIL D311  "]
     assert all(re.match(r"(ok {9}|(note|FAIL) (D\d{3}| {4})  )\S", line) for line in lines)
-
-
-def test_a_level_that_no_head_reads_is_named_for_several_processes():
-    strides = "model.backbone.strides"
-    options = [f"{strides}=(4,8,16,32)", "model.neck.start_level=1", "auto_scale_lr.enable=True"]
-    options.append("model.neck.in_channels=[384,384,384,384]")
-    assert findings(RETINANET, *options, level="note") == []
-    (note,) = findings(RETINANET, *options, level="note", processes=2)
-    assert note.text.startswith("no head trains fpn1: several processes")
-    assert f"{strides}=(4, 8, 16, 32)" in note.fix
-    options.append("find_unused_parameters=True")
-    assert findings(RETINANET, *options, level="note", processes=2) == []
 
 
 def test_files_of_weights_in_a_list_are_looked_for():
@@ -170,17 +156,6 @@ def test_a_detr_with_levels_of_its_own_has_no_failures(tmp_path):
         "model = dict(backbone=backbone, neck=dict(in_channels=[128] * 3))\n"
     )
     assert failures(config) == []
-
-
-def test_a_level_that_deeplab_reads_beside_its_last_is_not_named(own_config):
-    config = own_config(
-        "model = dict(neck=None, decode_head=dict(_delete_=True, num_classes=5, channels=9, "
-        "type='DepthwiseSeparableASPPHead', in_channels=128, in_index=3, "
-        "c1_in_channels=128, c1_channels=9))"
-    )
-    notes = findings(config, level="note", processes=2)
-    (note,) = [note for note in notes if "no head trains" in note.text]
-    assert note.text.startswith("no head trains fpn2: several processes")
 
 
 PUBLISHED = "load_from=xcit://sem_fpn_xcit_tiny_12_p16"

@@ -68,8 +68,7 @@ def check_training(
         check_pixels(cfg),
         check_hook(cfg),
     ]
-    may_leave_out = cfg.get("find_unused_parameters") or cfg.get("model_wrapper_cfg")
-    return _check_run(cfg, names, start, must_train_all=processes > 1 and not may_leave_out)
+    return _check_run(cfg, names, start)
 
 
 def check_test(cfg: Config) -> Iterator[Finding]:
@@ -77,9 +76,7 @@ def check_test(cfg: Config) -> Iterator[Finding]:
     return _check_run(cfg, ["test"], [check_hook(cfg)])
 
 
-def _check_run(
-    cfg: Config, names: Sequence[str], start: Sequence[Findings], must_train_all: bool = False
-) -> Iterator[Finding]:
+def _check_run(cfg: Config, names: Sequence[str], start: Sequence[Findings]) -> Iterator[Finding]:
     """Check a run: its model, how it starts, and the data of its splits."""
     model = CheckedModel(cfg)
     splits = {name: ConfiguredSplit(cfg, name, model.heads) for name in ("train", *names)}
@@ -90,7 +87,7 @@ def _check_run(
         check_classes(checked),
         *start,
         check_sizes(cfg, model.module),
-        check_feature_maps(model.module, must_train_all),
+        check_feature_maps(model.module),
         *(check_data(split) for split in checked),
         *(check_overlap(splits["train"], split) for split in others),
     )

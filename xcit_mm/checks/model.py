@@ -3,16 +3,15 @@
 import re
 from typing import Any
 
-import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from torch import Tensor, nn
+from torch import nn
 
 from ..models import Pyramid
 from ..models.build import fix_of_model, model_config
 from ..utils.errors import reason
-from .findings import Findings, fail, note, ok
+from .findings import Findings, fail, ok
 
 _SIDE = 512  # pixels of the square image that feature maps belong to, a multiple of all strides
 _HEAD = re.compile(r".*(?<!rpn_)(?<!semantic_)head(\.\d+)?")  # with a number in a cascade
@@ -52,66 +51,34 @@ class CheckedModel:
         }
 
 
-def check_feature_maps(model: Any, must_train_all: bool = False) -> Findings:
-    """Check that the neck takes the backbone's feature maps, and that heads take what it gives.
-
-    Args:
-        must_train_all: Whether each parameter of the backbone needs a gradient, as in several
-            processes.
-    """
+def check_feature_maps(model: Any) -> Findings:
+    """Check that the neck takes the backbone's maps, and that heads assume the right strides."""
     backbone = getattr(model, "backbone", None)
     if not isinstance(backbone, Pyramid):
         return
-    levels = backbone.output_shape()
-    channels = [level.channels for level in levels.values()]
+    levels = backbone.output_shape().values()
+    channels = [level.channels for level in levels]
+    strides: list[float] = [level.stride for level in levels]
+    source = "the backbone"
     neck = getattr(model, "neck", None)
-    expected = getattr(neck, "in_channels", channels)
-    if isinstance(expected, list | tuple) and list(expected) != channels:
-        problem = f"neck.in_channels is {expected}, the backbone gives {channels}"
-        yield fail("", problem, f"model.neck.in_channels={channels}")
-        return
-    maps = {}
-    for name, level in levels.items():
-        shape = (2, level.channels, _SIDE // level.stride, _SIDE // level.stride)
-        maps[name] = torch.zeros(shape, device="meta", requires_grad=True)
-    given = list(maps.values()) if neck is None else neck.train()(tuple(maps.values()))
-    source = "the backbone" if neck is None else "the neck"
-    strides = [_SIDE / feature_map.shape[3] for feature_map in given]
-    read: list[Tensor] = []
+    if neck is not None:
+        expected = getattr(neck, "in_channels", channels)
+        if isinstance(expected, list | tuple) and list(expected) != channels:
+            problem = f"neck.in_channels is {expected}, the backbone gives {channels}"
+            yield fail("", problem, f"model.neck.in_channels={channels}")
+            return
+        maps = []
+        for level in levels:
+            side = _SIDE // level.stride
+            maps.append(torch.zeros(2, level.channels, side, side, device="meta"))
+        strides = [_SIDE / feature_map.shape[3] for feature_map in neck.train()(tuple(maps))]
+        source = "the neck"
     for name, part in model.named_modules():
         wanted = _expected_strides(name, part)
         if wanted[: len(strides)] != strides[: len(wanted)]:
             problem = f"{name} expects maps of strides {wanted}, {source} gives {strides}"
             yield fail("D606", problem, f"these strides in {name}, or start_level=0 in the neck")
-        indices = np.ravel(getattr(part, "in_index", [])).astype(int)  # of mmseg's heads
-        if any(indices >= len(given)):
-            yield fail("", f"{name}.in_index={part.in_index}: {source} gives {len(given)} maps")
-            return
-        read += [given[index] for index in indices]
-        if getattr(part, "c1_bottleneck", None):  # DeepLabV3+ reads the first map too
-            read.append(given[0])
     yield ok(f"{source} gives maps of the strides {strides}")
-    if must_train_all:
-        yield from _check_gradients(backbone, maps, read or given)
-
-
-def _check_gradients(backbone: Pyramid, maps: dict[str, Tensor], read: list[Tensor]) -> Findings:
-    """Check that the heads give a gradient to each level with parameters, and to the last level.
-
-    If the last level had no gradient, the last blocks would have none.
-    """
-    total: Any = sum(feature_map.sum() for feature_map in read)
-    gradients = torch.autograd.grad(total, list(maps.values()), allow_unused=True)
-    is_read = [gradient is not None for gradient in gradients]
-    unread = []
-    for number, name in enumerate(maps):
-        has_parameters = any(True for _ in getattr(backbone, name).parameters())
-        if not any(is_read[number:]) or (has_parameters and not is_read[number]):
-            unread.append(name)
-    if unread:
-        problem = f"no head trains {', '.join(unread)}: several processes would stop"
-        fix = f"leave levels that no head reads out of model.backbone.strides={backbone.strides}"
-        yield note("", problem, fix)
 
 
 def _expected_strides(name: str, part: Any) -> list[float]:
