@@ -21,7 +21,6 @@ from mmengine.config import Config
 
 from xcit_mm.checks.doctor import check_test, check_training
 from xcit_mm.checks.findings import Finding
-from xcit_mm.checks.inputs import check_files_of_weights
 
 pytestmark = pytest.mark.usefixtures("doctors_place")
 
@@ -95,7 +94,6 @@ WRONG_OPTIONS = [
         ["test_evaluator.metrics.type=CocoMetric", "test_evaluator.metrics.ann_file=none.json"],
         [("D311", "test", "none.json")],
     ),
-    (SHAPES, ["load_from=a.pth"], [("", "no checkpoint at a.pth")]),
     (
         SHAPES,
         ["train_dataloader.dataset.type=Mistyped", "model.neck.in_channels=[9]"],
@@ -138,13 +136,6 @@ def test_command_continues_after_a_failure_and_exits_with_1(call):
     failed = [line[:11] for line in lines if line.startswith("FAIL")]
     assert failed == ["FAIL       ", "FAIL D311  "]
     assert all(re.match(r"(ok {9}|(note|FAIL) (D\d{3}| {4})  )\S", line) for line in lines)
-
-
-def test_files_of_weights_in_a_list_are_looked_for():
-    cfg = Config.fromfile(SHAPES)
-    cfg.model.backbone.init_cfg = [dict(type="Pretrained", checkpoint="none.pth")]
-    (finding,) = check_files_of_weights(cfg)
-    assert finding.text == "no checkpoint at none.pth"
 
 
 def test_a_detr_with_levels_of_its_own_has_no_failures(tmp_path):

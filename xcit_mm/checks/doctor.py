@@ -13,7 +13,7 @@ from ..weights.lookup import find_config
 from .classes import check_classes
 from .data import check_data, check_overlap
 from .findings import Finding, Findings, collect, fail
-from .inputs import check_batch, check_files_of_weights, check_hook, check_pixels, check_sizes
+from .inputs import check_batch, check_hook, check_pixels, check_sizes
 from .model import CheckedModel, check_feature_maps
 from .run_config import ConfiguredSplit
 
@@ -62,12 +62,7 @@ def check_training(
         processes: Number of processes that train. Default: the number that torchrun started.
     """
     processes = processes or rank_and_size()[1]
-    start = [
-        check_batch(cfg, processes),
-        check_files_of_weights(cfg),
-        check_pixels(cfg),
-        check_hook(cfg),
-    ]
+    start = [check_batch(cfg, processes), check_pixels(cfg), check_hook(cfg)]
     return _check_run(cfg, names, start)
 
 

@@ -1,6 +1,5 @@
 """Checks of what a model gets: batches, the sizes and colours of images, and weights."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,10 @@ from ..archs import MEAN, STD
 from ..models import MIN_SIZE, Pyramid
 from ..models.build import has_pyramid
 from ..utils.config_data import data_sets
-from ..utils.config_parts import find_step, part_class
+from ..utils.config_parts import find_step, iter_parts, part_class
 from ..utils.model_input import ModelInput
 from ..weights import StrictLoadHook
 from ..weights.published import PUBLISHED, published_name
-from ..weights.work_dirs import CHECKPOINT_SUFFIXES
 from .findings import Findings, fail, listed, note
 
 
@@ -29,22 +27,6 @@ def check_batch(cfg: Config, processes: int) -> Findings:
         images = f"{batch} images a step over {processes} process(es), {accumulated} iteration(s)"
         problem = f"{images}; the learning rate is for {base} images"
         yield note("D204", problem, "auto_scale_lr.enable=True")
-
-
-def check_files_of_weights(cfg: Config) -> Findings:
-    """Check that the files exist from which a training starts. Names are not looked up."""
-    for source in _initial_weights(cfg):
-        is_file = source.endswith(CHECKPOINT_SUFFIXES) and "://" not in source
-        if is_file and not Path(source).expanduser().is_file():
-            yield fail("", f"no checkpoint at {source}", "correct the path")
-
-
-def _initial_weights(cfg: Config) -> list[str]:
-    """List the paths, URLs and names of the weights from which a training starts."""
-    init_cfg = (cfg.model.get("backbone") or {}).get("init_cfg") or []
-    parts = init_cfg if isinstance(init_cfg, list) else [init_cfg]
-    sources = [part.get("checkpoint") for part in parts] + [cfg.get("load_from")]
-    return [str(source) for source in sources if source]
 
 
 def check_sizes(cfg: Config, model: Any) -> Findings:
@@ -85,8 +67,11 @@ def check_sizes(cfg: Config, model: Any) -> Findings:
 
 def check_pixels(cfg: Config) -> Findings:
     """Check that published weights get pixels that are normalised as in their training."""
+    backbone = cfg.model.get("backbone") or {}
+    sources = [part.get("checkpoint") for part in iter_parts(backbone.get("init_cfg"))]
+    sources.append(cfg.get("load_from"))
     # Names, files of the authors, and what timm has of them on the Hub.
-    names = (source.rpartition("/")[2].removesuffix(".pth") for source in _initial_weights(cfg))
+    names = [str(source).rpartition("/")[2].removesuffix(".pth") for source in sources]
     is_published = any(published_name(name) in PUBLISHED for name in names)
     if not is_published or not cfg.get("test_dataloader") or not has_pyramid(cfg):
         return
