@@ -170,7 +170,7 @@ SILENT = [
             f"{CROP}.type=RandomCrop",
             f"{CROP}.crop_size=(145,170)",
         ],
-        "[160 176]",
+        "[145 170]",
     ),
     ("D607", ["model.test_cfg.mode=slide", "model.test_cfg.crop_size=(80,96)"], "(80, 96)"),
 ]

@@ -53,13 +53,13 @@ def check_sizes(cfg: Config, model: Any) -> Findings:
         problem = "Mask2FormerHead enlarges each crop to the padded image, and mmseg stops"
         yield fail("D607", problem, "model.test_cfg.mode=whole")
     sizes = [model.test_cfg.get("crop_size", MIN_SIZE)] if slides else []
-    size = getattr(model.data_preprocessor, "size", None)
+    size = getattr(model.data_preprocessor, "size", None) or 0
     divisor = getattr(model.data_preprocessor, "size_divisor", None) or 1
-    for dataset in data_sets(cfg, "train"):
-        crop = find_step(dataset.get("pipeline", []), "RandomCrop") or {}
-        trained = np.maximum(size or 0, crop.get("crop_size", 0))
-        padded = np.ceil(trained / divisor).astype(int) * divisor
-        sizes.append(padded)  # 0 for images that are not cropped, whose size is not known
+    if divisor % MIN_SIZE:
+        for dataset in data_sets(cfg, "train"):
+            crop = find_step(dataset.get("pipeline", []), "RandomCrop") or {}
+            # 0 for images that are not cropped, whose size is not known.
+            sizes.append(np.maximum(size, crop.get("crop_size", 0)))
     wrong = [size for size in sizes if np.mod(size, MIN_SIZE).any()]
     fix = "give crop_size and data_preprocessor.size multiples of 32"
     yield from listed("note", "D607", wrong, "sizes of crops misplace the map", fix)
