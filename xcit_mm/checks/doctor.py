@@ -14,7 +14,7 @@ from .classes import check_classes
 from .data import check_data, check_overlap
 from .findings import Finding, Findings, collect, fail
 from .inputs import check_batch, check_hook, check_pixels, check_sizes
-from .model import CheckedModel, check_feature_maps
+from .model import build_model, check_feature_maps, find_heads
 from .run_config import ConfiguredSplit
 
 
@@ -73,16 +73,17 @@ def check_test(cfg: Config) -> Iterator[Finding]:
 
 def _check_run(cfg: Config, names: Sequence[str], start: Sequence[Findings]) -> Iterator[Finding]:
     """Check a run: its model, how it starts, and the data of its splits."""
-    model = CheckedModel(cfg)
-    splits = {name: ConfiguredSplit(cfg, name, model.heads) for name in ("train", *names)}
+    model, failures = build_model(cfg)
+    heads = find_heads(model)
+    splits = {name: ConfiguredSplit(cfg, name, heads) for name in ("train", *names)}
     checked = [splits[name] for name in names]
     others = [split for split in checked if split.name != "train"]
     yield from collect(
-        model.failures,
+        failures,
         check_classes(checked),
         *start,
-        check_sizes(cfg, model.module),
-        check_feature_maps(model.module),
+        check_sizes(cfg, model),
+        check_feature_maps(model),
         *(check_data(split) for split in checked),
         *(check_overlap(splits["train"], split) for split in others),
     )

@@ -11,44 +11,36 @@ from torch import nn
 from ..models import Pyramid
 from ..models.build import fix_of_model, model_config
 from ..utils.errors import reason
-from .findings import Findings, fail, ok
+from .findings import Finding, Findings, fail, ok
 
 _SIDE = 512  # pixels of the square image that feature maps belong to, a multiple of all strides
 _HEAD = re.compile(r".*(?<!rpn_)(?<!semantic_)head(\.\d+)?")  # with a number in a cascade
-_OTHER_HEADS = ("RPNHead", "STDCHead")  # types of heads that predict other classes
 
 
-class CheckedModel:
-    """The model of a config on the meta device, where maps and gradients have shapes but no values.
+def build_model(cfg: Config) -> tuple[Any, list[Finding]]:
+    """Build the model of a config on the meta device, where maps have shapes but no values.
 
-    Attributes:
-        module: The model, or an empty module if it cannot be built.
-        failures: Why it cannot be built.
+    Returns:
+        The model and no finding, or an empty module and why the model cannot be built.
     """
+    init_default_scope(cfg.get("default_scope") or "mmengine")
+    try:
+        return MODELS.build(model_config(cfg)).to("meta"), []
+    except Exception as error:  # a wrong config makes the libraries raise nearly any exception
+        problem = f"the model cannot be built: {reason(error)}"
+        return nn.Module(), [fail("", problem, fix_of_model(cfg))]
 
-    def __init__(self, cfg: Config) -> None:
-        init_default_scope(cfg.get("default_scope") or "mmengine")
-        self.module: Any = nn.Module()
-        self.failures = []
-        try:
-            self.module = MODELS.build(model_config(cfg)).to("meta")
-        except Exception as error:  # a wrong config makes the libraries raise nearly any exception
-            problem = f"the model cannot be built: {reason(error)}"
-            self.failures = [fail("", problem, fix_of_model(cfg))]
 
-    @property
-    def heads(self) -> dict[str, Any]:
-        """The heads that predict the classes of the data set, by name."""
-        is_panoptic = hasattr(self.module, "panoptic_fusion_head")  # boxes are of things alone
-        return {
-            name: part
-            for name, part in self.module.named_modules()
-            if _HEAD.fullmatch(name)
-            and not type(part).__name__.endswith(_OTHER_HEADS)
-            and isinstance(getattr(part, "num_classes", None), int)
-            and not getattr(part, "class_agnostic", False)
-            and not (is_panoptic and name.startswith("roi_head."))
-        }
+def find_heads(model: Any) -> dict[str, Any]:
+    """Return the heads that predict the classes of the data set, by name."""
+    is_panoptic = hasattr(model, "panoptic_fusion_head")  # boxes are of things alone
+    return {
+        name: part
+        for name, part in model.named_modules()
+        if _HEAD.fullmatch(name)
+        and isinstance(getattr(part, "num_classes", None), int)
+        and not (is_panoptic and name.startswith("roi_head."))
+    }
 
 
 def check_feature_maps(model: Any) -> Findings:
