@@ -52,14 +52,6 @@ WRONG_OPTIONS = [
     ),
     (
         MASK_RCNN,
-        ["val_dataloader.dataset.metainfo.classes=(person,person)"],
-        [
-            ("D305", "class 1 is bicycle in the train data, person in the val data"),
-            ("D405", "val", "1 classes are named twice", "person"),
-        ],
-    ),
-    (
-        MASK_RCNN,
         ["model.backbone.out_indices=(3,7,11)"],
         [("", "neck.in_channels", [192] * 4, [192] * 3)],
     ),
