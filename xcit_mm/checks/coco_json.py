@@ -41,7 +41,7 @@ _MASKS = msgspec.json.Decoder(list[list[float]] | _Rle)
 
 def check_coco(dataset: ConfiguredData) -> Findings:
     """Check the json of a data set, the other jsons that score its split, and the photos."""
-    scored = dataset.split.scored_jsons
+    scored = [os.path.realpath(path) for path in dataset.split.scored_jsons]
     for path in dict.fromkeys([dataset.json_path, *scored]):
         coco = dataset.coco if path == dataset.json_path else read_coco(Path(path))
         yield from _check_categories(path, coco, dataset)

@@ -48,9 +48,7 @@ class ConfiguredData:
 
     @property
     def data_format(self) -> str:
-        """'COCO', 'maps', or '' for another format, photos alone or files on a server."""
-        if any("://" in path for path in self.paths):
-            return ""
+        """'COCO', 'maps', or '' for another format or photos alone."""
         if self._reads_as("mmdet.datasets", "CocoDataset"):
             return "COCO"
         has_labels = any("Annotation" in type_name(step) for step in self._pipeline)
@@ -100,7 +98,7 @@ class ConfiguredSplit:
     Attributes:
         heads: The heads of the model that predict its classes, by name.
         metrics: Configs of its evaluators.
-        scored_jsons: The local jsons of its evaluators.
+        scored_jsons: The jsons of its evaluators.
         is_of_tiles: Whether its images were cut out of a raster.
     """
 
@@ -108,8 +106,8 @@ class ConfiguredSplit:
         self.name = name
         self.heads = heads
         self.metrics = evaluators(cfg, name)
-        jsons = filter(None, (metric.get("ann_file") for metric in self.metrics))
-        self.scored_jsons = [os.path.realpath(path) for path in jsons if "://" not in path]
+        jsons = (metric.get("ann_file") for metric in self.metrics)
+        self.scored_jsons = [path for path in jsons if path]
         # A base may have been trained on a raster, and this run on photos.
         self.is_of_tiles = bool(cfg.get("raster")) and not (cfg.get("source") or {}).get("data")
         self._cfg = cfg
