@@ -58,11 +58,6 @@ BREAKS = {
         lambda: write_pixels(PHOTO, ".png", np.full((HEIGHT, WIDTH, 3), 999, np.uint16)),
         *("note", "D315", "train", PHOTO, "8 bits"),
     ),
-    "floats": (
-        SEMANTIC_FPN,
-        lambda: write_pixels(MAP, ".tif", np.full((HEIGHT, WIDTH), 200.7, np.float32)),
-        *("FAIL", "D506", "0 to 149", "decode_head", "ignore_index=255", "label 199 in 1 map", MAP),
-    ),
     "label of no class": (
         SEMANTIC_FPN,
         lambda: write_map(MAP, [1, 200]),

@@ -56,21 +56,14 @@ def _find_labels(dataset: ConfiguredData, paths: list[str]) -> _MapsOfLabels:
 
 def _read_values(file: BinaryIO) -> list[int]:
     """Return the values that the pixels of a map have."""
-    values = np.unique(np.asarray(Image.open(file)))
-    return values.astype(int).tolist()  # of floats, mmseg drops what follows the point
+    return np.unique(np.asarray(Image.open(file))).tolist()
 
 
 def _trained_label(value: int, built: Any) -> int:
-    """Return the label that mmseg makes from a value of a map.
-
-    65535 is ignored, as 255 is. Other values that 8 bits do not hold stay as they are, so that the
-    check of the heads names them.
-    """
-    if not 0 <= value <= IGNORED:
-        return IGNORED if value == 65535 else value
+    """Return the label that mmseg makes from a value of a map."""
     if built.reduce_zero_label:
         value = IGNORED if value in (0, IGNORED) else value - 1
-    return (built.label_map or {}).get(value, value) & IGNORED  # as 8 bits wrap
+    return (built.label_map or {}).get(value, value)
 
 
 def _check_head(name: str, head: Any, maps: _MapsOfLabels, dataset: ConfiguredData) -> Findings:
