@@ -12,7 +12,7 @@ from ..utils.ranks import rank_and_size
 from ..weights.lookup import find_config
 from .classes import check_classes
 from .data import check_data, check_overlap
-from .findings import Finding, Findings, collect, fail
+from .findings import Finding, Findings, fail
 from .inputs import check_batch, check_hook, check_pixels, check_sizes
 from .model import build_model, check_feature_maps, find_heads
 from .run_config import ConfiguredSplit
@@ -36,18 +36,15 @@ def diagnose(
         >>> [finding.text for finding in diagnose("nuts.py") if finding.level == "FAIL"]
         []
     """
-    fix = ""
     try:
-        path = find_config(config)
-        fix = "correct the config"
-        cfg = read_config(path, cfg_options)
+        cfg = read_config(find_config(config), cfg_options)
         names = ["train", "val", "test"]
         parts = ("dataloader", "evaluator")
         if all(cfg.get(f"test_{part}") == cfg.get(f"val_{part}") for part in parts):
             names.remove("test")
         yield from check_training(cfg, names, processes)
     except Exception as error:  # a config is a program
-        yield fail("", reason(error), "" if isinstance(error, OSError) else fix)
+        yield fail("", reason(error))
 
 
 def check_training(
@@ -78,7 +75,7 @@ def _check_run(cfg: Config, names: Sequence[str], start: Sequence[Findings]) -> 
     splits = {name: ConfiguredSplit(cfg, name, heads) for name in ("train", *names)}
     checked = [splits[name] for name in names]
     others = [split for split in checked if split.name != "train"]
-    yield from collect(
+    checks = [
         failures,
         check_classes(checked),
         *start,
@@ -86,4 +83,9 @@ def _check_run(cfg: Config, names: Sequence[str], start: Sequence[Findings]) -> 
         check_feature_maps(model),
         *(check_data(split) for split in checked),
         *(check_overlap(splits["train"], split) for split in others),
-    )
+    ]
+    for check in checks:
+        try:
+            yield from check
+        except Exception as error:  # a wrong config makes the libraries raise nearly any exception
+            yield fail("", reason(error))

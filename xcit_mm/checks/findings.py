@@ -1,9 +1,9 @@
 """Findings of the doctor. A failure prevents a run from starting."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from ..utils.errors import preview, reason
+from ..utils.errors import preview
 
 
 class Finding(NamedTuple):
@@ -50,12 +50,3 @@ def fail(code: str, text: str, fix: str = "") -> Finding:
 def listed(level: str, code: str, names: Collection, problem: str, fix: str) -> list[Finding]:
     """Return a finding about named files, classes or ids, or no finding if there are none."""
     return [Finding(level, code, f"{len(names)} {problem}: {preview(names)}", fix)] if names else []
-
-
-def collect(*checks: Findings) -> Iterator[Finding]:
-    """Iterate over the findings of checks. An exception becomes a failure."""
-    for check in checks:
-        try:
-            yield from check
-        except Exception as error:  # a wrong config makes the libraries raise nearly any exception
-            yield fail("", reason(error))

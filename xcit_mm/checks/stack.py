@@ -64,8 +64,6 @@ def describe_version(name: str) -> str:
     # Three numbers alone, so that 2.1.0a0 in NVIDIA's containers counts as 2.1.0.
     if digit_version(version)[:3] < digit_version(NEEDED[name])[:3]:
         raise ImportError(f"{name} {version} is installed, and xcit_mm needs >= {NEEDED[name]}")
-    if name == "torch" and digit_version(version)[:2] < (2, 6):
-        version += ": scripts of mmdet and mmseg run what a .pth contains, load what you trust"
     return f"{name} {version}"
 
 
