@@ -2,13 +2,12 @@
 
 from .coco import CocoFile
 from .dataset import IGNORED, Dataset, arguments_of, write_dataset
-from .reading import Source, dataset_of_objects, read_dataset
+from .reading import dataset_of_objects, read_dataset
 
 __all__ = [
     "IGNORED",
     "CocoFile",
     "Dataset",
-    "Source",
     "arguments_of",
     "dataset_of_objects",
     "read_dataset",

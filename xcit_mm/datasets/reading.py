@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..utils.errors import ArgumentError, preview
@@ -11,65 +10,55 @@ from .coco import CocoFile, read_coco
 from .dataset import PAGE, Dataset
 
 
-@dataclass(frozen=True)
-class Source:
-    """A user's files.
-
-    Attributes:
-        data: A COCO json, a data.yaml, or a folder with images and maps.
-        val: The COCO json for the validation, or None.
-        images: Folder of the images in a COCO json. Default: the folder of the json.
-        val_images: Folder of the images in `val`. Default: `images`.
-    """
-
-    data: Path
-    val: Path | None = None
-    images: Path | None = None
-    val_images: Path | None = None
-
-
-def read_dataset(source: Source, is_detector: bool, order: Sequence[str] = ()) -> Dataset:
-    """Read a data set.
+def read_dataset(
+    data: Path,
+    is_detector: bool,
+    order: Sequence[str] = (),
+    *,
+    val: Path | None = None,
+    images: Path | None = None,
+    val_images: Path | None = None,
+) -> Dataset:
+    """Read a data set for a fine-tuning.
 
     Its classes are the categories with objects in the training, or the lines of classes.txt.
 
     Args:
+        data: A COCO json, a data.yaml, or a folder with images and maps.
         is_detector: Whether to read objects, or else segmentation maps.
         order: Names of classes. If the objects have the same names, they get this order.
+        val: The COCO json for the validation.
+        images: Folder of the images in a COCO json. Default: the folder of the json.
+        val_images: Folder of the images in `val`. Default: `images`.
 
     Raises:
         OSError: If a file or folder is missing.
         ValueError: If a file does not match its format. The message names the file and the place.
         yaml.YAMLError: If a data.yaml is not YAML.
     """
-    data = source.data
-    for name in ("val", "images", "val_images"):
-        if getattr(source, name) and data.suffix != ".json":
+    for name, path in dict(val=val, images=images, val_images=val_images).items():
+        if path and data.suffix != ".json":
             raise ArgumentError(name, f"is only for a COCO json, but the data are {data}")
-    if source.val_images and not source.val:
+    if val_images and not val:
         raise ArgumentError("val_images", "it is for the images of a validation: give val too")
     if not is_detector:
         return maps.read(data)
-    val = None
-    if data.suffix in (".yaml", ".yml"):
-        train, val = yolo.read(data)
-    elif data.suffix == ".json":
-        train = _read_objects(data, source.images)
-        if source.val is not None:
-            val = _read_objects(source.val, source.val_images or source.images)
-    elif data.is_dir():
-        problem = f"{data} is a folder, and a detector takes a COCO json or a data.yaml"
-        meant = [*data.glob("*.y*ml"), *data.glob("train/_annotations.coco.json")]
-        fix = f"give {meant[0]}" if meant else f"see {PAGE}"
-        raise ArgumentError("data", f"{problem}: {fix}")
-    elif not data.exists():
+    if not data.exists():
         raise FileNotFoundError(f"no data at {data}: correct the path")
+    held_out = None
+    if data.suffix in (".yaml", ".yml"):
+        train, held_out = yolo.read(data)
+    elif data.suffix == ".json":
+        train = _read_objects(data, images)
+        if val:
+            held_out = _read_objects(val, val_images or images)
     else:
+        problem = f"a detector takes a COCO json or a data.yaml, not {data}: {PAGE} shows both"
         fix = "docs/recipes.md converts other formats; for a raster, give its labels too"
-        raise ValueError(f"{data} is neither a COCO json nor a data.yaml: {fix}")
+        raise ArgumentError("data", f"{problem}; {fix}")
     if not train.annotations:
         raise ValueError(f"{data}: no image for training has an object: see {PAGE}")
-    return dataset_of_objects(train, val, order, source.val or data)
+    return dataset_of_objects(train, held_out, order, val or data)
 
 
 def dataset_of_objects(

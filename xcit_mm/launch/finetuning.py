@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmengine.config import Config
 
-from ..datasets import Dataset, Source, read_dataset, write_dataset
+from ..datasets import Dataset, read_dataset, write_dataset
 from ..utils.atomic import restored_on_error
 from ..utils.config_parts import type_name
 from ..utils.configs import check_keys
@@ -218,14 +218,17 @@ def _use_photos(
     """Read photos, write their objects to a folder, and adapt the config of a model to them.
 
     Args:
-        files: The arguments of `Source`.
+        files: The arguments of `read_dataset` that are files.
 
     Returns:
         The photos, and the values of `write_config`.
     """
     paths = {name: os.path.abspath(file) for name, file in files.items() if file}
-    source = Source(**{name: Path(path) for name, path in paths.items()})
-    dataset = read_dataset(source, cfg.default_scope == "mmdet", configured_classes(cfg) or ())
+    dataset = read_dataset(
+        is_detector=cfg.default_scope == "mmdet",
+        order=configured_classes(cfg) or (),
+        **{name: Path(path) for name, path in paths.items()},
+    )
     values = adapt(cfg, dataset, boxes)
     adapt_to_photos(values, cfg, dataset)
     values["source"] = _SOURCE | paths | dict(folder=str(folder))

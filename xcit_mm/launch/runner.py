@@ -17,7 +17,7 @@ from mmengine.registry import HOOKS, RUNNERS
 from mmengine.runner import Runner
 
 from ..checks.findings import Finding
-from ..datasets import Source, read_dataset, write_dataset
+from ..datasets import read_dataset, write_dataset
 from ..prediction.masks import return_crops
 from ..training.console import ConsoleHook
 from ..utils.atomic import atomic_path
@@ -81,7 +81,8 @@ def write_data_anew(cfg: Config, splits: tuple[str, ...] = ("train", "val")) -> 
     if folder is None or not is_first():  # tiles are cut again by another fine-tuning
         return
     classes = configured_classes(cfg, "train") or ()
-    dataset = read_dataset(Source(**paths), cfg.default_scope == "mmdet", classes)
+    is_detector = cfg.default_scope == "mmdet"
+    dataset = read_dataset(is_detector=is_detector, order=classes, **paths)
     found = dict(classes=dataset.classes, validation=dataset.val is not None)
     known = dict(classes=classes, validation=cfg.held_out != cfg.training)
     if found != known:

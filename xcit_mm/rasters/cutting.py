@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import shapely
 
-from ..datasets import IGNORED, Dataset, Source, dataset_of_objects, read_dataset
+from ..datasets import IGNORED, Dataset, dataset_of_objects, read_dataset
 from ..models.windows import check_overlap, tiles_along
 from ..utils.atomic import atomic_path
 from ..utils.errors import ArgumentError, preview
@@ -124,7 +124,7 @@ def cut_raster(
     if is_detector:
         dataset = dataset_of_objects(objects["train"], objects.get("val"), model_classes)
     else:
-        dataset = read_dataset(Source(folder), is_detector)
+        dataset = read_dataset(folder, is_detector)
     return Tiles(dataset, settings, raster.pixel_size, statistics)
 
 
