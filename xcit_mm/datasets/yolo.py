@@ -74,8 +74,7 @@ def _find_first(named_in: Path, paths: list[Path]) -> Path:
     for path in paths:
         if path.exists():
             return path
-    fix = ": write / in place of Windows' \\" if "\\" in paths[0].as_posix() else ""
-    raise FileNotFoundError(f"{named_in}: {paths[0]} does not exist{fix}")
+    raise FileNotFoundError(f"{named_in}: {paths[0]} does not exist")
 
 
 def _label_places(photo: Path) -> tuple[Path, Path]:
