@@ -97,19 +97,13 @@ def write_coco(
 
     Annotations and classes are numbered from 1, as pycocotools needs them. Several tests of a model
     may write the same file at the same time.
-
-    Raises:
-        ValueError: If the name of an image is not UTF-8.
     """
     for number, annotation in enumerate(annotations, start=1):
         annotation.id = number
     categories = [Category(number, name) for number, name in enumerate(classes, start=1)]
     content = CocoFile(images, categories, annotations)
     with atomic_path(path, is_shared=True) as new:
-        try:
-            new.write_bytes(msgspec.json.encode(content))
-        except UnicodeEncodeError as error:
-            raise ValueError(f"{error.object!r} is not UTF-8: rename it") from None
+        new.write_bytes(msgspec.json.encode(content))
     return content
 
 
