@@ -67,13 +67,10 @@ class Dataset:
 
 def write_dataset(
     dataset: Dataset, folder: Path, splits: tuple[str, ...] = ("train", "val")
-) -> dict[str, dict[str, Any]]:
+) -> None:
     """Write the objects of splits of a data set to `train.json` and `val.json` in a folder.
 
     Segmentation maps stay where they are.
-
-    Returns:
-        The arguments with which mmdet or mmseg reads 'train' and, if there is one, 'val'.
     """
     for name in splits:
         split = getattr(dataset, name)
@@ -82,7 +79,6 @@ def write_dataset(
             write_coco(path, dataset.classes, split.images, split.annotations)
         else:
             path.unlink(missing_ok=True)  # from an earlier call
-    return arguments_of(dataset, folder)
 
 
 def arguments_of(dataset: Dataset, folder: Path) -> dict[str, dict[str, Any]]:
