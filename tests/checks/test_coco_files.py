@@ -64,15 +64,6 @@ def test_error_of_the_data_is_the_only_failure(name):
     assert_named(failures(MASK_RCNN), [tuple(expected)])
 
 
-def test_half_of_the_objects_are_not_most():
-    def thin(content: dict) -> None:
-        for annotation in content["annotations"][:40]:
-            annotation["bbox"][2] = 0.5
-
-    edit_json(TRAIN_JSON, thin)
-    assert failures(MASK_RCNN) == []
-
-
 def test_objects_that_do_not_train_are_notes():
     def change(content: dict) -> None:
         content["categories"].append(dict(id=500, name="unicorn"))
@@ -122,7 +113,8 @@ def test_ids_that_confuse_pycocotools_fail_the_validation_alone():
 def test_remote_and_panoptic_data_are_not_checked(option):
     found = findings(MASK_RCNN, f"val_{option}")
     assert [finding for finding in found if finding.text.endswith("is not checked")]
-    assert not any(finding.level == "FAIL" for finding in found)
+    failed = {finding.code for finding in found if finding.level == "FAIL"}
+    assert failed <= {"D305"}  # panoptic data have more classes
 
 
 def test_a_class_of_crowds_alone_is_a_failure_and_other_crowds_are_a_note():
