@@ -102,16 +102,14 @@ def test_a_json_alone_is_trained_without_validation_then_its_model_on_two(
     assert cfg.val_cfg.type == "ValLoop"
 
 
-@pytest.mark.parametrize("name", ["Ultralytics", "Roboflow YOLO", "Roboflow COCO"])
-def test_the_file_that_is_named_for_a_folder_can_be_given(name, trained, refused, start, folder):
-    """Nothing in the folder is read: the line ends with the file to give."""
-    write_export(name, folder / "my nuts")
+def test_a_folder_of_objects_is_refused_and_its_data_yaml_is_named_after_it(
+    trained, refused, start, folder
+):
+    write_export("Ultralytics", folder / "my nuts")
     message = refused("finetune", trained, "my nuts")
-    assert message.startswith("DATA: ")
-    cfg = start("finetune", trained, message.partition("give ")[2], "--skip-checks")
-    assert cfg.metainfo.classes == ("date", "fig")
-    is_yolo = "YOLO" in name or name == "Ultralytics"
-    assert not is_yolo or Path(cfg.filename).name == "my-nuts.py"
+    assert message.startswith("DATA: a detector takes a COCO json or a data.yaml")
+    cfg = start("finetune", trained, "my nuts/data.yaml", "--skip-checks")
+    assert Path(cfg.filename).name == "my-nuts.py"
 
 
 def test_corrected_labels_count_at_each_start_and_other_classes_are_refused(

@@ -43,8 +43,6 @@ def read_dataset(
         raise ArgumentError("val_images", "it is for the images of a validation: give val too")
     if not is_detector:
         return maps.read(data)
-    if not data.exists():
-        raise FileNotFoundError(f"no data at {data}: correct the path")
     held_out = None
     if data.suffix in (".yaml", ".yml"):
         train, held_out = yolo.read(data)
@@ -52,6 +50,8 @@ def read_dataset(
         train = _read_objects(data, images)
         if val:
             held_out = _read_objects(val, val_images or images)
+    elif not data.exists():
+        raise FileNotFoundError(f"no data at {data}: correct the path")
     else:
         problem = f"a detector takes a COCO json or a data.yaml, not {data}: {PAGE} shows both"
         fix = "docs/recipes.md converts other formats; for a raster, give its labels too"
