@@ -27,7 +27,6 @@ from ..utils.folders import (
     check_is_shared,
     check_output,
     clear_folder,
-    find_other_run,
     open_folder,
     scratch_folder,
 )
@@ -137,31 +136,27 @@ def predict_raster(
         if former is not None:
             check_same(out, former, settings)
             say(f"{out} exists: overwrite it to predict it again")
-            # A kill may have left its rows. Those of another call can still be resumed.
-            if not parts.exists() or find_other_run(parts, settings):
-                return out
+            return out
         with open_folder(parts, settings, overwrite) if is_first() else nullcontext():
             ranks.wait()
             check_is_shared(parts, ranks)
-            if former is None:
-                say(str(view))
-                _note_differences(predictor.cfg, source, view)
-                seen: Seen = InTiles(predictor, source, view)
-                if view.whole:
-                    seen = SeenWhole(predictor, source, view, taps, group)
-                rows = _predict_rows(seen, area, parts, ranks)
-                ranks.wait()
-                if is_first():
-                    made_from = settings | _origin(predictor, source, aoi)
-                    names = predictor.names
-                    if predictor.is_detector:
-                        objects.write_table(out, rows, source, area, names, made_from)
-                    else:
-                        maps.write_map(out, rows, source, names, predictor.palette, made_from)
-        if is_first():
-            clear_folder(parts)  # its run.json last: a kill must not leave rows of no run
-            for folder in (parts, taps):
-                shutil.rmtree(folder, ignore_errors=True)
+            say(str(view))
+            _note_differences(predictor.cfg, source, view)
+            seen: Seen = InTiles(predictor, source, view)
+            if view.whole:
+                seen = SeenWhole(predictor, source, view, taps, group)
+            rows = _predict_rows(seen, area, parts, ranks)
+            ranks.wait()
+            if is_first():
+                made_from = settings | _origin(predictor, source, aoi)
+                names = predictor.names
+                if predictor.is_detector:
+                    objects.write_table(out, rows, source, area, names, made_from)
+                else:
+                    maps.write_map(out, rows, source, names, predictor.palette, made_from)
+                clear_folder(parts)  # its run.json last: a kill must not leave rows of no run
+                for folder in (parts, taps):
+                    shutil.rmtree(folder, ignore_errors=True)
     return out
 
 
