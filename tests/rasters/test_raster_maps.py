@@ -58,15 +58,6 @@ def test_bands_of_the_training_are_read_and_no_place_is_made_up(out, tmp_path):
         assert file.crs is None and file.transform.is_identity
 
 
-def test_rows_of_tiles_that_share_a_pixel_of_an_enlarged_raster_stay_apart(out, tmp_path):
-    """Enlarged, tiles that overlap by all but one pixel have interiors of less than a pixel."""
-    raster = save(tmp_path / "a.tif", noise(3, 17, 12), **UTM)
-    predict_raster(PixelSegmentor(), raster, out, tile=10, overlap=9, scale=2.4)
-    at_once = tmp_path / "at-once.tif"
-    predict_raster(PixelSegmentor(), raster, at_once, tile=20, scale=2.4)
-    np.testing.assert_array_equal(read_map(out), read_map(at_once))
-
-
 PREDICT = """
 import resource, sys
 raster, out, *sys.path[:0] = sys.argv[1:]

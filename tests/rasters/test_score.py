@@ -66,8 +66,6 @@ def test_counts_and_layers_are_those_by_hand(tmp_path, draw):
     assert link.is_symlink()
     frame = geopandas.read_file(labels)
     assert score_raster(str(out), frame).equals(scores)
-    with pytest.raises(ValueError, match=r"^layer: oaks is for a file: a GeoDataFrame has no"):
-        score_raster(out, frame, layer="oaks")
 
 
 def test_average_precision_is_that_of_pycocotools(tmp_path, draw):

@@ -1,7 +1,6 @@
 """Segmentation maps of rasters: a file of each row of windows, and the GeoTIFF of all rows."""
 
 import json
-import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from .finished import MADE_FROM
 from .gdal import gdal, open_raster
 from .raster import Raster
 
-NODATA = np.uint8(255)
+NODATA = 255
 """Value of pixels without a class in a map's file."""
 _COMPRESSION = dict(compress="DEFLATE", BIGTIFF="IF_SAFER", SPARSE_OK=True)
 
@@ -50,12 +49,7 @@ def write_map(
     """
     from rasterio.shutil import copy
 
-    folder = rows[0].parent
-    # All rows, and overviews twice. GDAL itself reports little about a full disk.
-    needed = 3 * sum(row.stat().st_size for row in rows)
-    if shutil.disk_usage(folder).free < needed:
-        raise OSError(f"the disk of {folder} is full: the map needs {needed / 1e6:,.1f} MB")
-    colors = {int(NODATA): (0, 0, 0, 0)}
+    colors = {NODATA: (0, 0, 0, 0)}
     for number, (blue, green, red) in enumerate(make_palette(len(classes), palette).tolist()):
         colors[number] = (red, green, blue, 255)
     profile = dict(
@@ -65,12 +59,12 @@ def write_map(
         width=raster.width,
         count=1,
         dtype="uint8",
-        nodata=int(NODATA),
+        nodata=NODATA,
         crs=raster.crs,
         transform=raster.transform,
         photometric="palette",
     )
-    joined = folder / "joined.tif"
+    joined = rows[0].with_name("joined.tif")
     joined.unlink(missing_ok=True)  # GDAL would read what a full disk has left of it
     with gdal(path), atomic_path(path) as unfinished:
         with open_raster(joined, "w", **profile) as file:
@@ -98,5 +92,4 @@ def _read_rows(rows: Sequence[Path], width: int) -> Iterator[tuple[Any, np.ndarr
         content = zlib.decompress(path.read_bytes())
         top = int.from_bytes(content[:8], "little")
         labels = np.frombuffer(content, np.uint8, offset=8).reshape(-1, width)
-        if len(labels):  # seen enlarged, a row may be less than a pixel
-            yield Window(0, top, width, len(labels)), labels
+        yield Window(0, top, width, len(labels)), labels

@@ -34,18 +34,16 @@ def read_polygons(source: Polygons, crs: Any, layer: str | None = None) -> Any:
 
     Args:
         crs: The coordinate system, or None if neither the raster nor the polygons have one.
-        layer: Name of the layer of a file. Default: the only one that has shapes.
+        layer: Name of the layer of a file. Default: the only one that has shapes. A GeoDataFrame
+            has no layers.
 
     Raises:
-        ArgumentError: If a layer of a GeoDataFrame is asked for.
         ValueError: If the file has several layers or not this one, or the polygons or the raster
             have no coordinate system.
         RuntimeError: If GDAL cannot read the file.
     """
     if isinstance(source, str | Path):
         table = read_layer(source, layer)
-    elif layer is not None:
-        raise ArgumentError("layer", f"{layer} is for a file: a GeoDataFrame has no layers")
     else:
         table = source
     crs = crs_on_earth(crs)
@@ -158,8 +156,6 @@ def burn(shapes: Iterable[tuple[Any, int]], rows: Span, columns: Span) -> np.nda
     from rasterio.transform import Affine
 
     size = rows.stop - rows.start, columns.stop - columns.start
-    if 0 in size:  # a tile of an enlarged raster may be less than a pixel, and rasterio refuses it
-        return np.zeros(size, np.int32)
     shift = Affine.translation(columns.start, rows.start)
     return rasterize(shapes, size, transform=shift, dtype="int32")
 

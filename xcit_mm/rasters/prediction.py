@@ -220,7 +220,7 @@ def _predict_row(seen: Seen, places: Sequence[tuple[Window, Window]], area: Any)
         return objects.encode_objects(to_image(reported, seen.scale))
     height, width = seen.scale
     rows = pixels_in(places[0][0].inside, height)
-    labels = np.full((rows.stop - rows.start, seen.source.width), maps.NODATA)
+    labels = np.full((rows.stop - rows.start, seen.source.width), maps.NODATA, np.uint8)
     join_labels(labels, parts, rows, slice(0, seen.source.width), seen.scale, maps.NODATA)
     for _, column in places:
         columns = pixels_in(column.inside, width)
