@@ -3,12 +3,10 @@
 import errno
 import json
 import re
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from helpers.full_disk import room_for
 from helpers.runs import merged
 
 from xcit_mm.models.token_stores import TokensInFile
@@ -16,17 +14,6 @@ from xcit_mm.prediction import Item
 from xcit_mm.prediction.journal import Journal, read_journals
 
 WHOLE = ("--whole", "--scale", "1", "--window", "128")
-
-
-@contextmanager
-def room_for(size: int) -> Iterator[None]:
-    """Let no file grow beyond a size. The error is that of a full disk but for its text."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize(

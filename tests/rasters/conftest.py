@@ -34,14 +34,6 @@ def predict(tmp_path):
     return predict
 
 
-@pytest.fixture
-def few():
-    """A `Scene` of five objects."""
-    from helpers.perfect_detector import Scene
-
-    return Scene(100, 100).add_random(5, 8, 30)
-
-
 @pytest.fixture(params=["map.tif", "objects.gpkg"])
 def run(request, tmp_path):
     """A `RasterRun` of a segmentor, and one of a detector."""

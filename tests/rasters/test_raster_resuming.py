@@ -4,10 +4,8 @@ result of an undisturbed run.
 
 import multiprocessing
 import os
-import resource
 import shutil
 import signal
-import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import rasterio.shutil
+from helpers.full_disk import room_for
 from helpers.processes import arrange_death
+from helpers.ranks import run_ranks
 from helpers.raster_runs import ROWS, TILES, RasterRun
 
 
@@ -25,21 +25,18 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def exit_codes(*functions: Callable[[], object]) -> list[int | None]:
-    """Run functions at the same time in processes, and return their exit codes."""
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=function) for function in functions]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    return [process.exitcode for process in processes]
+def exit_code(function: Callable[[], object]) -> int | None:
+    """Run a function in a process of its own, and return its exit code."""
+    process = multiprocessing.get_context("fork").Process(target=function)
+    process.start()
+    process.join(60)
+    return process.exitcode
 
 
 class TestKills:
     def test_a_run_killed_several_times_equals_an_undisturbed_run(self, run):
         for tiles in (0, 3, 3, 3):
-            assert exit_codes(partial(run.die_after, tiles, kill)) == [-signal.SIGKILL]
+            assert exit_code(partial(run.die_after, tiles, kill)) == -signal.SIGKILL
             assert not run.out.exists()
         assert len(run.rows) > 2
         assert 0 < run.predict() < TILES
@@ -65,7 +62,7 @@ class TestKills:
             arrange_death(moment, count)
             run.predict()
 
-        assert exit_codes(predict) == [-signal.SIGKILL]
+        assert exit_code(predict) == -signal.SIGKILL
         run.predict()
         run.assert_equals_an_undisturbed_run()
 
@@ -78,19 +75,13 @@ class TestKills:
         run.assert_equals_an_undisturbed_run()
 
 
-class TestProcesses:
-    def test_ranks_share_the_rows_and_the_first_writes_the_result(self, run):
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
-            port = server.getsockname()[1]
+def predict_rank(rank: int, run: RasterRun) -> None:
+    assert 0 < run.predict() < TILES
 
-        def predict(rank: int) -> None:
-            os.environ |= dict(RANK=str(rank), WORLD_SIZE="2")
-            os.environ |= dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-            assert 0 < run.predict() < TILES
 
-        assert exit_codes(partial(predict, 0), partial(predict, 1)) == [0, 0]
-        run.assert_equals_an_undisturbed_run()
+def test_ranks_share_the_rows_and_the_first_writes_the_result(run, tmp_path):
+    assert run_ranks(2, predict_rank, run, log=tmp_path / "log") == [0, 0]
+    run.assert_equals_an_undisturbed_run()
 
 
 class TestFullDisk:
@@ -106,12 +97,8 @@ class TestFullDisk:
     )
     def test_a_file_that_cannot_be_written_is_one_line(self, name, size, message, tmp_path):
         run = RasterRun(tmp_path, name)
-
-        def predict() -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        with room_for(size):
             self.fail(run, message)
-
-        assert exit_codes(predict) == [0]
         run.predict()
         run.assert_equals_an_undisturbed_run()
 

@@ -1,6 +1,5 @@
-"""A raster at a URL, and two commands that write one result at once."""
+"""A raster at a URL."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -40,23 +39,3 @@ def test_a_raster_at_a_url_has_the_map_of_the_file(models, server, tmp_path):
     with pytest.raises(Exception, match=r"none\.tif") as error:
         predict_raster(config, missing, tmp_path / "none.tif", **options)
     assert "\n" not in str(error.value) and not (tmp_path / "none.tif").exists()
-
-
-def test_of_two_commands_at_once_one_writes_the_result(models, tmp_path):
-    raster = save(tmp_path / "a.tif", noise(3, 100, 100), **UTM)
-    config, checkpoint = models["seg"]
-    out = tmp_path / "map.tif"
-    command = [sys.executable, "-W", "ignore", "-m", "xcit_mm", "raster", config, raster]
-    command += ["--checkpoint", checkpoint, "--out", out, "--tile", 32, "--device", "cpu"]
-    env = os.environ | dict(OMP_NUM_THREADS="1")
-    runs = [
-        subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True, env=env)
-        for _ in range(2)
-    ]
-    errors = [run.communicate(timeout=300)[1] for run in runs]
-    codes = [run.returncode for run in runs]
-    assert 0 in codes and read_map(out).shape == (100, 100)
-    for code, error in zip(codes, errors, strict=True):
-        last = error.splitlines()[-1]
-        assert code == 0 or last.startswith("BlockingIOError: another process writes into")
-    assert not list(tmp_path.glob("map.tif.parts"))
