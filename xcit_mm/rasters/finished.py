@@ -1,12 +1,9 @@
 """What a finished result says of its making: a later call recognises it, and a user reads it."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..utils.errors import ArgumentError
-from ..utils.folders import find_change
 from .gdal import gdal, open_raster
 
 MADE_FROM = "MADE_FROM"
@@ -21,7 +18,7 @@ def read_made_from(out: Path) -> dict[str, Any]:
     Raises:
         OSError, RuntimeError: If GDAL cannot read the file.
     """
-    if out.suffix.lower() == ".gpkg":
+    if out.suffix == ".gpkg":
         import pyogrio
 
         if LAYER not in pyogrio.list_layers(out)[:, 0]:
@@ -31,13 +28,3 @@ def read_made_from(out: Path) -> dict[str, Any]:
         with gdal(out), open_raster(out) as file:
             metadata = file.tags()
     return json.loads(metadata.get(MADE_FROM, "{}"))
-
-
-def check_same(out: Path, made_from: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise ArgumentError with the first difference, if a result was made with other settings."""
-    change = find_change({name: made_from.get(name) for name in settings}, settings)
-    if not made_from:
-        change = "another program wrote it"
-    if change:
-        fix = "give another, or overwrite it"
-        raise ArgumentError("out", f"{out} is of another run: {change}: {fix}")

@@ -42,10 +42,7 @@ def read_polygons(source: Polygons, crs: Any, layer: str | None = None) -> Any:
             have no coordinate system.
         RuntimeError: If GDAL cannot read the file.
     """
-    if isinstance(source, str | Path):
-        table = read_layer(source, layer)
-    else:
-        table = source
+    table = read_layer(source, layer) if isinstance(source, str | Path) else source
     crs = crs_on_earth(crs)
     own_crs = crs_on_earth(table.crs)
     if (own_crs is None) != (crs is None):

@@ -27,13 +27,14 @@ from ..utils.folders import (
     check_is_shared,
     check_output,
     clear_folder,
+    find_change,
     open_folder,
     scratch_folder,
 )
 from ..utils.output import progress_bar, say
 from ..utils.ranks import Ranks, all_ranks, is_first
 from . import maps, objects
-from .finished import check_same, read_made_from
+from .finished import read_made_from
 from .polygons import Polygons, area_in_pixels, box_of, covers, name_of
 from .raster import Numbers, Raster
 from .settings import SCALING, resolve_settings
@@ -119,11 +120,17 @@ def predict_raster(
         raise ArgumentError("scratch", "it is for a raster that is seen whole, not in tiles")
     given = dict(bands=bands, bounds=bounds, nodata=nodata, tile=tile, overlap=overlap)
     reading = resolve_settings(predictor.cfg, given)
-    sizes = dict(tile=reading.pop("tile", None), overlap=reading.pop("overlap", None))
-    if whole:
-        sizes["tile"] = tile  # not that of the training
-    sizes |= dict(scale=scale, window=window)
-    view = choose_view(predictor.cfg, predictor.model, predictor.preprocess, whole, **sizes)
+    side = reading.pop("tile", None)
+    view = choose_view(
+        predictor.cfg,
+        predictor.model,
+        predictor.preprocess,
+        whole,
+        scale=scale,
+        tile=tile if whole else side,  # the tile of the training is none of a whole raster
+        overlap=reading.pop("overlap", None),
+        window=window,
+    )
     parts = out.with_name(f"{out.name}.parts")
     taps = parts if scratch is None else scratch_folder(scratch, out)
     group = all_ranks()
@@ -134,7 +141,10 @@ def predict_raster(
         settings = predictor.settings | view.settings | source.fingerprint()
         settings = as_json(settings | dict(area=checksum))
         if former is not None:
-            check_same(out, former, settings)
+            change = find_change({name: former.get(name) for name in settings}, settings)
+            if change:
+                fix = "give another, or overwrite it"
+                raise ArgumentError("out", f"{out} is of another run: {change}: {fix}")
             say(f"{out} exists: overwrite it to predict it again")
             return out
         with open_folder(parts, settings, overwrite) if is_first() else nullcontext():
@@ -176,7 +186,7 @@ def _check_result(out: Path, predictor: Predictor) -> None:
     if predictor.view is not None:
         raise ArgumentError("model", "a Predictor with tile or whole: give these to predict_raster")
     suffixes = [".gpkg"] if predictor.is_detector else [".tif", ".tiff"]
-    if out.suffix.lower() not in suffixes:
+    if out.suffix not in suffixes:
         raise ArgumentError("out", f"{out}: the result of this model is a {suffixes[0]}")
     classes = len(predictor.names)
     if not predictor.is_detector and classes > maps.NODATA:
@@ -194,9 +204,9 @@ def _predict_rows(seen: Seen, area: Any, folder: Path, ranks: Ranks) -> list[Pat
     shapely.prepare(seen_area)
     rows = {}
     for row in seen.spread(0):
-        wanted = [column for column in columns if seen_area.intersects(box_of(row, column))]
-        if wanted:
-            rows[folder / f"row-{row.inside.start:07}"] = [(row, column) for column in wanted]
+        places = [(row, column) for column in columns if seen_area.intersects(box_of(row, column))]
+        if places:
+            rows[folder / f"row-{row.inside.start:07}"] = places
     own = list(rows.items())[ranks.rank :: ranks.size]
     pending = {path: places for path, places in own if not path.exists()}
     # All processes see the image, though only one may have a row left.

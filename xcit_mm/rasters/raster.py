@@ -83,7 +83,6 @@ class Raster:
             scaling = [[self._file.scales[n - 1], self._file.offsets[n - 1]] for n in self.bands]
             self.scaling = scaling if any(pair != [1, 0] for pair in scaling) else None
             if nodata is not None:
-                nodata = np.asarray(nodata).item()  # a number of NumPy would keep its type
                 self._check_nodata(nodata)
             elif MaskFlags.all_valid in self._file.mask_flag_enums[0]:
                 fix = "if it has a collar, give the collar's value as nodata"
@@ -102,11 +101,10 @@ class Raster:
         """Raise ValueError if a file must be converted before it is one image with a place."""
         file = self._file
         path = shlex.quote(self.path)
-        points, _ = file.gcps
         alphas = sorted({*file.indexes}.difference(self._image_bands))
-        if file.transform.is_identity and (points or file.rpcs):
+        if file.transform.is_identity and (file.gcps[0] or file.rpcs):
             problem = "has control points and no affine place"
-            command = f"gdalwarp {'' if points else '-rpc '}-r bilinear {path}"
+            command = f"gdalwarp -r bilinear {path}"
         elif self._colors[0] == "palette":
             problem = "has a palette"
             command = f"gdal_translate -expand rgb {path}"
@@ -161,7 +159,7 @@ class Raster:
 
     def _declares(self, nodata: float) -> bool:
         """Return whether the file declares a value without data, as float32 may round it."""
-        declared = [value for value in self._file.nodatavals if value is not None]
+        declared = np.array(self._file.nodatavals, float)  # None becomes NaN
         return bool(np.isclose(declared, nodata, rtol=1e-7, atol=0).any())
 
     def _find_bounds(self, bounds: Numbers | None) -> np.ndarray | None:

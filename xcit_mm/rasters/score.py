@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from ..utils.errors import ArgumentError, preview
 from ..utils.output import say
 from .finished import LAYER
 from .gdal import gdal, open_raster
-from .labels import NO_CLASS, LabelFile, Labels, note_similar
+from .labels import NO_CLASS, LabelFile, Labels
 from .polygons import (
     Polygons,
     area_in_pixels,
@@ -77,7 +76,7 @@ def score_raster(
     """
     out = Path(out)
     source = LabelFile(labels, class_column, class_name, layer)
-    if out.suffix.lower() == ".gpkg":
+    if out.suffix == ".gpkg":
         return _score_objects(out, source, aoi, raster)
     return _score_map(out, source, aoi)
 
@@ -89,39 +88,25 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
         names = json.loads(file.tags().get("CLASSES", "[]"))
         polygons = source.read(file.crs)
         drawn = sorted({*polygons["class"]} - {NO_CLASS})
-        note_similar({*names, *drawn}, source.name)
-        unknown = [name for name in drawn if name not in names]
-        if unknown == drawn:
-            classes = f"[{preview(drawn)}] in {source.name}, [{preview(names)}] in {out}"
-            raise ArgumentError("labels", f"they and the map have no class in common: {classes}")
-        if unknown:
-            ignored = f"labels of {preview(unknown)} do not count"
-            say(f"{source.name}: {ignored}: the map has no such class")
-        _check_row_name("mean", names, source)
         labels = Labels(polygons, file, names)
         area = area_in_pixels(aoi, file)
         if not share_pixels(area, labels.objects).any():
             # Else the background alone would count, with a score of 1.
-            problem = f"none of {len(polygons)} labels is in the area of the map"
-            raise ArgumentError("labels", f"{source.name}: {problem}: compare both in a GIS")
+            problem = f"none of {len(polygons)} labels has a class of the map and lies in its area"
+            classes = f"[{preview(drawn)}] in {source.name}, [{preview(names)}] in {out}"
+            raise ArgumentError("labels", f"{problem}: their classes are {classes}")
+        unknown = [name for name in drawn if name not in names]
+        if unknown:
+            ignored = f"labels of {preview(unknown)} do not count"
+            say(f"{source.name}: {ignored}: the map has no such class")
         counts, total = _count_pixels(file, labels, area)
     both = np.diag(counts)
     pixels = pandas.Series(counts.sum(axis=1), names)
-    if not pixels.any():
-        problem = f"none of {total:,} pixels of the area is labelled"
-        raise ArgumentError("labels", f"{source.name}: {problem}")
     scores = pandas.DataFrame(dict(IoU=both / (counts.sum(axis=0) + pixels - both), pixels=pixels))
     scores.loc["mean"] = [scores["IoU"].mean(), pixels.sum()]
     counted = f"{pixels.sum():,} of {total:,} pixels in the area count"
     say(f"{out}: {counted}; they have a label and data")
     return scores.astype(dict(pixels=int))
-
-
-def _check_row_name(name: str, classes: Collection[str], source: LabelFile) -> None:
-    """Raise ArgumentError if a class has the name of the row of all classes."""
-    if name in classes:
-        problem = f"{source.name} has a class {name!r}, as the last row of the scores"
-        raise ArgumentError("labels", f"{problem}: give it another name")
 
 
 def _count_pixels(file: Any, labels: Labels, area: Any) -> tuple[np.ndarray, int]:
@@ -150,15 +135,13 @@ def _score_objects(
 ) -> Any:
     table = read_layer(out, LAYER)
     drawn = source.read(table.crs)
-    note_similar({*table["class"], *drawn["class"]}, source.name)
     has_class = drawn["class"] != NO_CLASS
     labels = drawn[has_class]
     objects = table.sort_values("score", ascending=False, kind="stable")
     area = None
     if raster is not None:
         with gdal(raster), open_raster(raster) as file:
-            area = to_map([area_in_pixels(aoi, file)], file)
-            area = (area.to_crs(table.crs) if table.crs else area).union_all()
+            area = to_map([area_in_pixels(aoi, file)], file).union_all()
     elif aoi is not None:
         area = read_polygons(aoi, table.crs).union_all()
     if area is not None:
@@ -168,7 +151,6 @@ def _score_objects(
     if labels.empty:
         problem = f"none of {len(drawn)} labels has a class, and its centre in the area"
         raise ArgumentError("labels", f"{source.name}: {problem}: compare both in a GIS")
-    _check_row_name("all", [*labels["class"], *objects["class"]], source)
     scores = _score_matches(out, objects, labels, _match(objects, labels))
     counts = f"{len(objects)} of {len(table)} objects and {len(labels)} of {len(drawn)} labels"
     say(f"{out}: {counts} count; they lie in the area and have a class")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from mmengine.config import Config
 
-from ..utils.errors import ArgumentError, preview
+from ..utils.errors import ArgumentError
 from ..utils.model_input import ModelInput
 
 READING = ("bands", "bounds", "nodata", "tile", "overlap")
@@ -30,7 +30,6 @@ def resolve_settings(
     Raises:
         ArgumentError: If an option does not match the model, or the tile of a training is not
             known.
-        ValueError: If the config has an unknown option.
     """
     model_input = ModelInput(cfg)
     settings = dict(cfg.get("raster") or {})
@@ -43,10 +42,6 @@ def resolve_settings(
     for name, value in command.items():
         if value is not None:
             settings[name] = np.asarray(value).tolist()
-    unknown = settings.keys() - {*READING}
-    if unknown:
-        problem = f"raster in the config has the unknown options {preview(unknown)}"
-        raise ValueError(f"{problem}: choose from {', '.join(READING)}")
     if trains and "tile" not in settings:
         fix = "give the size of the images that the model was trained on, in pixels"
         raise ArgumentError("tile", f"the config has no raster = dict(tile=...): {fix}")

@@ -92,19 +92,17 @@ def write_objects(folder: Path, split: str, labels: Labels, images: Images) -> C
         coco_images.append(CocoImage(number, f"{split}/{path.name}", side, side))
         origin = np.tile([tile.columns.start, tile.rows.start], 2)
         for label, part in labels.cut(tile.area):
-            has_class = labels.numbers[label] >= 0
+            class_number = int(labels.numbers[label])
+            has_class = class_number >= 0
             mask = covers(part, tile.rows, tile.columns)
             shown = (mask & is_counted).sum() / labels.shapes[label].area
-            is_shown = has_class and shown > MIN_SHOWN
+            is_crowd = not (has_class and shown > MIN_SHOWN)
             box = from_corners(part.bounds - origin)[0].round(2).tolist()
-            annotation = Annotation(0, number, 0, box, part.area, not is_shown)
-            if labels.have_masks:
-                annotation.segmentation = msgspec.Raw(msgspec.json.encode(encode_mask(mask)))
-            classes = [int(labels.numbers[label])] if has_class else range(len(labels.names))
-            annotations += [
-                msgspec.structs.replace(annotation, category_id=class_number + 1)
-                for class_number in classes
-            ]
+            segmentation = encode_mask(mask) if labels.have_masks else []
+            encoded = msgspec.Raw(msgspec.json.encode(segmentation))
+            for category in [class_number] if has_class else range(len(labels.names)):
+                entry = Annotation(0, number, category + 1, box, part.area, is_crowd, encoded)
+                annotations.append(entry)
     if all(annotation.iscrowd for annotation in annotations):
         problem = f"no tile of {split} shows a third of a label"
         raise ArgumentError("tile", f"{problem}: give a larger one, or other labels")
