@@ -75,6 +75,7 @@ class Raster:
             self.height, self.width = self._file.shape  # in pixels as they are read
             self._colors = [color.name for color in self._file.colorinterp]
             self._image_bands = [n for n, color in enumerate(self._colors, 1) if color != "alpha"]
+            self._alpha = self._colors.index("alpha") + 1 if "alpha" in self._colors else None
             self._check_file()
             self.transform = self._file.transform
             self.crs = crs_on_earth(self._file.crs)
@@ -101,7 +102,6 @@ class Raster:
         """Raise ValueError if a file must be converted before it is one image with a place."""
         file = self._file
         path = shlex.quote(self.path)
-        alphas = sorted({*file.indexes}.difference(self._image_bands))
         if file.transform.is_identity and (file.gcps[0] or file.rpcs):
             problem = "has control points and no affine place"
             command = f"gdalwarp -r bilinear {path}"
@@ -111,9 +111,9 @@ class Raster:
         elif file.dtypes[0].startswith("complex"):
             problem = "has complex numbers"
             command = f"gdal_calc.py -A {path} --calc 'abs(A)' --type Float32 --outfile"
-        elif not all(map(self._is_mask, alphas)):
-            problem = f"has too many values for a mask in band {alphas[0]}, marked as alpha"
-            command = f"gdal_translate -colorinterp_{alphas[0]} undefined {path}"
+        elif self._alpha and not self._is_mask(self._alpha):
+            problem = f"has too many values for a mask in band {self._alpha}, marked as alpha"
+            command = f"gdal_translate -colorinterp_{self._alpha} undefined {path}"
         else:
             return
         raise ValueError(f"{self.path} {problem}: convert it by `{command} OUT.tif`")
@@ -327,6 +327,6 @@ class Raster:
         `dataset_mask` of rasterio takes the fourth of four bands for alpha, whatever it is, and
         GDAL prefers nodata to alpha.
         """
-        if "alpha" in self._colors and self._file.nodata is not None:
-            return self._file.read(self._colors.index("alpha") + 1, **window)
+        if self._alpha and self._file.nodata is not None:
+            return self._file.read(self._alpha, **window)
         return np.any([self._file.read_masks(n, **window) for n in self._image_bands], axis=0)
