@@ -177,12 +177,10 @@ def test_training_file_gives_the_average_on_request(name, average):
         (SAVED, dict(patch_size=8), "32x12x4/p16, the config asks for 32x12x4/p8"),
         (without("blocks.8", "blocks.9", "blocks.1"), {}, "the file is 32x8x4/p16"),
         ({"encoder.layer1.weight": torch.ones(1)}, {}, "such as encoder.layer1.weight"),
-        ({key: value.long() for key, value in SAVED.items()}, {}, "with type torch.int64, not"),
         (SAVED | {NORM: torch.full((32,), torch.nan)}, {}, f"{NORM} with values .* not finite"),
         (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "unknown blocks.3.extra"),
         (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} with shape \(33,\), not \(32,\)"),
         (SAVED | {"fpn1.0.bias": torch.ones(32)}, {}, "it has no fpn1.0.weight"),
-        ([1, 2, 3], {}, "a list"),
     ],
 )
 def test_mismatch_raises_and_changes_nothing(saved, options, named, tmp_path):
@@ -203,7 +201,7 @@ OTHER_CLASSES = r"conv_seg.weight with shape \(7, 8, 1, 1\), not \(5, 8, 1, 1\).
         ("decode_head.convs.0.conv.weight", {}, "has no decode_head.convs.0.conv.weight"),
         ("backbone.fpn", {}, "has no fpn1.0.weight"),
         ("none", {"decode_head.x": torch.ones(1)}, "unknown decode_head.x"),
-        ("none", {"backbone.cls_token": torch.ones(1)}, "unknown cls_token"),
+        ("none", {"backbone.x": torch.ones(1)}, "unknown x"),
         ("none", {CLASSIFIER: torch.ones(7, 8, 1, 1)}, OTHER_CLASSES),
         ("", SAVED, "a classifier: .* init_cfg"),
     ],

@@ -20,8 +20,6 @@ from .layouts import (
 from .lookup import load_checkpoint
 from .stem import with_stem_for_bands
 
-_MASK_HEAD_PREFIX = "roi_head.mask_head."  # of mmdet
-
 
 def load_pretrained(
     backbone: Any,
@@ -48,11 +46,8 @@ def load_pretrained(
     Raises:
         FileNotFoundError: If the file does not exist.
         ConnectionError: If it cannot be downloaded.
-        ValueError: If it does not fit the backbone, which is left as it was, or if the backbone is
-            on the meta device, where torch drops weights without an error.
+        ValueError: If it does not fit the backbone, which is left as it was.
     """
-    if any(parameter.is_meta for parameter in backbone.parameters()):
-        raise ValueError("the backbone is on the meta device: build it on one that holds weights")
     loaded = load_checkpoint(checkpoint)
     try:
         weights = parse_checkpoint(loaded, use_ema, prefix)
@@ -124,17 +119,15 @@ def match_trunk(
     if in_file not in (in_config, describe(expected)):
         raise ValueError(f"the file is {in_file}, the config asks for {in_config}")
     trunk = with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
-    if hasattr(backbone, "cls_token"):
-        if "cls_token" not in trunk:
-            fix = "take a file trained on ImageNet or by DINO"
-            raise ValueError(f"it is a {weights.task} without class attention: {fix}")
-        body = check_coverage(without(expected, "head."), without(trunk, "head."))
-        head = {key: tensor for key, tensor in expected.items() if key not in body}
-        own = {key: tensor for key, tensor in trunk.items() if key in head}  # not DINO's head
-        return body | _match_heads(head, own, strict_heads)
+    is_classifier = hasattr(backbone, "cls_token")
+    unused = ("head.",) if is_classifier else CLASSIFIER_PREFIXES
     weights = replace(weights, trunk=trunk)
-    unused = () if weights.task in ("detector", "segmentor") else CLASSIFIER_PREFIXES
-    return match_backbone(backbone, weights, backbone.arch.depth, unused)
+    state = match_backbone(backbone, weights, backbone.arch.depth, unused)
+    if is_classifier:
+        head = {key: tensor for key, tensor in expected.items() if key not in state}
+        own = {key: tensor for key, tensor in trunk.items() if key in head}  # not DINO's head
+        state |= _match_heads(head, own, strict_heads)
+    return state
 
 
 def match_backbone(
@@ -146,12 +139,11 @@ def match_backbone(
 
     Args:
         depth: Number of blocks that the file may have.
-        unused: More prefixes of tensors that are left out.
+        unused: More prefixes of tensors that are left out, and that the backbone need not get.
         prefix: What precedes the names of the backbone's trunk, but not those of its pyramid.
     """
-    expected = backbone.state_dict()
-    if not weights.needs_pyramid:
-        expected = without(expected, PYRAMID_PREFIXES)
+    left_out = unused if weights.needs_pyramid else (*unused, *PYRAMID_PREFIXES)
+    expected = without(backbone.state_dict(), left_out)
     after_taps = range(backbone.out_indices[-1] + 1, depth)
     lacking = [level for level in PYRAMID_PREFIXES if not hasattr(backbone, level[:-1])]
     unused = (*unused, *lacking, *(f"blocks.{index}." for index in after_taps))
@@ -159,7 +151,8 @@ def match_backbone(
         key if key.startswith(PYRAMID_PREFIXES) else prefix + key: tensor
         for key, tensor in without(weights.trunk, unused).items()
     }
-    return check_coverage(expected, state)
+    check_coverage(expected, state)
+    return state
 
 
 def _match_heads(
@@ -167,32 +160,28 @@ def _match_heads(
 ) -> dict[str, Tensor]:
     """Return the tensors that fill the heads: all, or those of equal shapes if not `strict`."""
     if not strict:
-        # A Faster R-CNN may start from the file of a Mask R-CNN.
-        if not any(key.startswith(_MASK_HEAD_PREFIX) for key in expected):
-            heads = without(heads, _MASK_HEAD_PREFIX)
-        others = [
-            key
+        heads = {
+            key: heads[key]
             for key, tensor in expected.items()
-            if key not in heads or heads[key].shape != tensor.shape
-        ]
+            if key in heads and heads[key].shape == tensor.shape
+        }
+        others = [key for key in expected if key not in heads]
         if others:
             line = "the file has no layers of these shapes, so they keep their initial values"
             log_line(f"{line}: {', '.join(others)}")
-        heads = {key: tensor for key, tensor in heads.items() if key not in others}
-        return check_coverage({key: expected[key] for key in expected if key in heads}, heads)
+        expected = {key: expected[key] for key in heads}
     try:
-        return check_coverage(expected, heads)
+        check_coverage(expected, heads)
     except ValueError as error:
         hint = f"other classes? take the config that it was trained with; {KEEP_HINT}"
         raise ValueError(f"{error} ({hint})") from None
+    return heads
 
 
-def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return `state` if it fills a model.
+def check_coverage(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Raise ValueError if tensors do not fill a model.
 
-    Raises:
-        ValueError: If it has other names or shapes than the expected, integers in place of floating
-            point numbers or the other way round, or values that are not finite.
+    They have other names or shapes than the expected, or values that are not finite.
     """
     missing = [key for key in expected if key not in state]
     if missing:
@@ -200,15 +189,9 @@ def check_coverage(expected: Mapping[str, Tensor], state: dict[str, Tensor]) -> 
     unknown = [key for key in state if key not in expected]
     if unknown:
         raise ValueError(f"it holds the unknown {preview(unknown)}")
-    for key, target in expected.items():
-        tensor = state[key]
-        problem = ""
-        if tensor.shape != target.shape:
-            problem = f"with shape {tuple(tensor.shape)}, not {tuple(target.shape)}"
-        elif tensor.is_floating_point() != target.is_floating_point():
-            problem = f"with type {tensor.dtype}, not {target.dtype}"
-        elif not tensor.float().isfinite().all():  # float8 has no isfinite
-            problem = "with values that are not finite"
-        if problem:
-            raise ValueError(f"it holds {key} {problem}")
-    return state
+    for key, tensor in state.items():
+        shape = tuple(expected[key].shape)
+        if tensor.shape != shape:
+            raise ValueError(f"it holds {key} with shape {tuple(tensor.shape)}, not {shape}")
+        if not tensor.isfinite().all():
+            raise ValueError(f"it holds {key} with values that are not finite")
