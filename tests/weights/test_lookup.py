@@ -70,7 +70,6 @@ def test_what_a_name_stands_for_is_reported(capsys):
     [
         ("maskrcnn_xcit_smal_12_p16", "try maskrcnn_xcit_small_12_p16"),
         ("xyz", "`xcit-mm weights list`"),
-        ("", "the name of a model is empty"),
         ("config.py", "checkpoint: config.py has no checkpoint: give one"),
         ("xcit://none.pth", "xcit://none.pth is neither a config"),
         ("https://host/file.pth", "file.pth is a file without a config"),
@@ -79,11 +78,6 @@ def test_what_a_name_stands_for_is_reported(capsys):
 def test_a_wrong_name_is_rejected_with_similar_names(model, named):
     with pytest.raises(ValueError, match=named):
         find_model(model)
-
-
-def test_a_folder_in_place_of_a_checkpoint_is_named():
-    with pytest.raises(ValueError, match="checkpoint: / is a folder"):
-        find_model(NAME, "/")
 
 
 def test_a_checkpoint_alone_finds_the_config_beside_it(work_dir):

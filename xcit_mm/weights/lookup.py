@@ -3,7 +3,6 @@
 import functools
 import os
 from difflib import get_close_matches
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +42,10 @@ def lookup(name: str | Path) -> Model:
     Raises:
         ValueError: If the name is unknown, with similar names, or a checkpoint in a folder cannot
             be read.
-        ModuleNotFoundError: If the client of the Hub is not installed.
+        ModuleNotFoundError: If huggingface_hub, the extra `hub`, is not installed.
         ConnectionError: If the Hub has no such model or cannot be reached.
     """
     name = os.path.expanduser(name)
-    if not name:
-        raise ValueError("the name of a model is empty: give one, or a path")
     if name.endswith(".py"):
         return Model(name, None, f"{name} {_NO_CHECKPOINT}")
     if name.startswith(HUB_PREFIX):
@@ -92,8 +89,6 @@ def _shipped_models() -> dict[str, Model]:
 
 def _download_from_hub(name: str) -> Path:
     """Return the local folder of `hf://OWNER/NAME`, after a download if necessary."""
-    if find_spec("huggingface_hub") is None:
-        raise ModuleNotFoundError(f"{name} needs huggingface_hub: pip install xcit_mm[hub]")
     from huggingface_hub import snapshot_download
 
     repository = name.removeprefix(HUB_PREFIX)
@@ -132,19 +127,14 @@ def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple
             checkpoint. The path of a config requires it.
 
     Raises:
-        ArgumentError: If the model has no checkpoint, or `checkpoint` is a folder.
+        ArgumentError: If the model has no checkpoint.
         ValueError, FileNotFoundError: As `find_config`.
     """
     name = str(model)
-    if checkpoint and name.endswith(CHECKPOINT_SUFFIXES):
-        problem = f"{name} is a checkpoint, not a config (*.py): the config comes first"
-        raise ArgumentError("model", problem)
     config, found = _look_up_with_config(name)
     weights = os.path.expanduser(checkpoint or found.checkpoint or "")
     if not weights:
         raise ArgumentError("checkpoint", found.problem)
-    if os.path.isdir(weights):
-        raise ArgumentError("checkpoint", f"{weights} is a folder: give a file")
     if config != name:
         say(f"{name}: {config} with {weights}")
     return config, weights

@@ -67,8 +67,6 @@ def local_path(name: str) -> Path:
     name = published_name(name)
     if name in PUBLISHED:
         return folder / f"{name}.pth"
-    if not name.startswith(REMOTE_PREFIXES):
-        raise ValueError(f"{name!r} is not a published name: run xcit-mm weights list")
     file = Path(urlparse(name).path)  # another server may have a file with this name
     return folder / f"{file.stem}-{sha256(name.encode()).hexdigest()[:8]}{file.suffix}"
 
@@ -82,7 +80,6 @@ def ensure_downloaded(name: str) -> Path:
         name: A URL, or a published name, the authors' or timm's, with or without `xcit://`.
 
     Raises:
-        ValueError: If the name is not published.
         ConnectionError: If the file cannot be downloaded, or only a part of it.
     """
     path = local_path(name)
