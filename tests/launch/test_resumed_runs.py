@@ -73,7 +73,7 @@ def test_a_run_of_other_classes_is_not_resumed(shapes, refusal):
     meta = dict(epoch=0, iter=2, dataset_meta=dict(classes=ROAD))
     write_state(Path("state.pth"), meta=meta)
     error = refusal("train", CONFIG, "--resume", "state.pth", *cfg_options(SEG, shapes, 4))
-    assert re.search("classes .*: road instead of background", error)
+    assert re.search("other classes .*: class 0 is road, not background", error)
 
 
 def test_resume_in_a_config_means_the_option(shapes, start):

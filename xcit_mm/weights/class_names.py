@@ -1,12 +1,12 @@
 """The names of the classes in a checkpoint and in a config, and whether they are the same."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from mmengine.config import Config
 
 from ..utils.config_data import data_sets, metainfo
-from ..utils.errors import preview
 from .reader import meta_of
 
 KEEP_HINT = "to fine-tune: strict_heads=False in StrictLoadHook, or in init_cfg of a classifier"
@@ -49,16 +49,11 @@ def check_same_classes(
 
     The same classes in another order are an error too. Unknown classes, None, are accepted.
     """
-    if learned is None or classes is None or tuple(learned) == tuple(classes):
+    if learned is None or classes is None:
         return
-    if sorted(learned) == sorted(classes):
-        number = next(i for i, name in enumerate(learned) if name != classes[i])
-        problem = "the config's classes in another order: "
-        problem += f"{number} is {learned[number]}, not {classes[number]}"
-    else:
-        only_learned = preview([name for name in learned if name not in classes])
-        only_configured = preview([name for name in classes if name not in learned])
-        problem = "other classes than the config: "
-        problem += f"{only_learned or 'no others'} instead of {only_configured or 'no others'}"
-    fix = "take the config that it was trained with, or a checkpoint of this config"
-    raise ValueError(f"{checkpoint} has learned {problem}; {fix}; {KEEP_HINT}")
+    for number, (name, other) in enumerate(zip_longest(learned, classes)):
+        if name != other:
+            problem = f"{checkpoint} has learned other classes than the config, or another order"
+            place = f"class {number} is {name}, not {other}"
+            fix = "take the config that it was trained with, or a checkpoint of this config"
+            raise ValueError(f"{problem}: {place}; {fix}; {KEEP_HINT}")
