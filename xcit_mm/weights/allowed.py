@@ -4,7 +4,7 @@ None of them opens a file, imports a module or calls a function that the file ch
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import PurePosixPath, PureWindowsPath
 from pickle import UnpicklingError
 from typing import Any
@@ -28,19 +28,8 @@ def _get_function(owner: Any, name: str) -> Callable:
     return getattr(owner, name)
 
 
-class _ConfigValues(dict):
-    """The values of an mmengine `Config`. The original class opens files."""
-
-    def __setstate__(self, state: tuple) -> None:
-        self.update(state[0])
-
-
 def _make_dict(factory: object = None) -> dict:
     return {}
-
-
-def _make_list(items: Iterable = (), length: int | None = None) -> list:
-    return list(items)
 
 
 # Functions that rebuild arrays and scalars of numpy.
@@ -63,10 +52,7 @@ CHECKPOINT_TYPES: list[Any] = [
 
 SUBSTITUTES: list[Any] = [
     (argparse.Namespace, "argparse.Namespace"),
-    (_ConfigValues, "mmengine.config.config.Config"),
-    # torch fills only plain dicts and plain lists.
-    (_make_dict, "collections.defaultdict"),
-    (_make_list, "collections.deque"),
+    (_make_dict, "collections.defaultdict"),  # torch fills only plain dicts
     *(
         (type_, f"builtins.{type_.__name__}")
         for type_ in (bool, dict, float, int, list, str, tuple)

@@ -78,7 +78,7 @@ def _explain(error: Exception) -> str:
         fix = "save its weights alone with the program that wrote it"
         return f"it names {named[1]}, which might run code: {fix}"
     message = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
-    sentence = re.split(r"\n|(?<=\.) ", message, maxsplit=1)[0][:300]
-    cause = f"{type(error).__name__}: {sentence}"
+    first_line = message.partition("\n")[0][:300]
+    cause = f"{type(error).__name__}: {first_line}"
     problem = "it is empty, a web page, damaged, or holds more than weights and plain values"
     return f"{problem} ({cause}): download it again, or save its weights alone"
