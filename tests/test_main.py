@@ -80,15 +80,6 @@ def test_negative_numbers_are_values(command):
     assert "none is neither a config" in str(end)
 
 
-def test_a_reader_that_leaves_early_ends_a_command_quietly(monkeypatch, capsys):
-    reader, writer = os.pipe()
-    os.close(reader)
-    with open(writer, "w") as stdout:
-        monkeypatch.setattr("sys.stdout", stdout)
-        assert main(["weights", "list"]) == 141
-    assert capsys.readouterr().err == ""
-
-
 def test_a_name_that_is_not_utf8_is_printed_with_escapes(tmp_path, monkeypatch):
     with open(tmp_path / "printed", "w", encoding="utf-8") as stdout:
         monkeypatch.setattr("sys.stdout", stdout)

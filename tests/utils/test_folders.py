@@ -43,14 +43,6 @@ def test_a_folder_that_a_kill_left_half_cleared_is_still_of_its_run(tmp_path, mo
         assert {path.name for path in tmp_path.iterdir()} == {folders.LOCK, folders.SETTINGS}
 
 
-def test_an_error_leaves_no_new_folders(tmp_path):
-    path = tmp_path / "new" / "inner" / "config.py"
-    with pytest.raises(ValueError), restored_on_error([path, path.parent / "data" / "train.json"]):
-        (path.parent / "data").mkdir(parents=True)
-        raise ValueError
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_link_to_a_folder_on_another_disk_is_replaced(tmp_path):
     link = tmp_path / "tiles"
     (tmp_path / "disk").mkdir()

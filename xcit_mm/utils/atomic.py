@@ -11,14 +11,6 @@ from typing import IO
 _UNFINISHED = ".unfinished-"
 
 
-def unfinished_path(path: Path) -> Path:
-    """Return the path at which a file or folder is written, before it gets its name.
-
-    It keeps the suffix, by which some libraries choose the format.
-    """
-    return path.with_name(f"{_UNFINISHED}{path.name}")
-
-
 def remove_unfinished(folder: Path) -> None:
     """Remove from a folder what killed processes have left unfinished."""
     for path in folder.glob(f"{_UNFINISHED}*"):
@@ -37,6 +29,8 @@ def finish(unfinished: Path, path: Path) -> None:
 def atomic_path(path: Path, is_shared: bool = False) -> Iterator[Path]:
     """Yield a path for a file or folder to write, which gets its name when the block ends.
 
+    It has the same suffix, by which some libraries choose the format.
+
     If the block raises, what was written is removed, and a former file stays. What a kill leaves is
     removed by the next call for the same path. The error of a full disk names the path.
 
@@ -45,9 +39,8 @@ def atomic_path(path: Path, is_shared: bool = False) -> Iterator[Path]:
             leaves then stays, under a hidden name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = unfinished_path(path)
-    if is_shared:
-        unfinished = unfinished.with_name(f".{uuid.uuid4().hex[:8]}-{path.name}")
+    prefix = f".{uuid.uuid4().hex[:8]}-" if is_shared else _UNFINISHED
+    unfinished = path.with_name(f"{prefix}{path.name}")
     remove(unfinished)
     try:
         with named_in_errors(path):

@@ -22,12 +22,9 @@ _LOGGER = logging.getLogger("xcit_mm")
 
 
 def say(line: str) -> None:
-    """Write a line to stderr, above a progress bar. Only the first process of a run writes.
-
-    Bytes of a path that are not UTF-8 are written as escapes.
-    """
+    """Write a line to stderr, above a progress bar. Only the first process of a run writes."""
     if _is_heard() and is_first():
-        tqdm.write(line.encode(errors="backslashreplace").decode(), file=sys.stderr)
+        tqdm.write(line, file=sys.stderr)
 
 
 def log_line(line: str) -> None:
