@@ -19,10 +19,7 @@ def learned_classes(checkpoint: Any) -> tuple[str, ...] | None:
     """
     meta = meta_of(checkpoint)
     dataset_meta = meta.get("dataset_meta") or {}
-    # mmcv 1 and the first checkpoints of mmdet 3, such as RTMDet's, have capital letters.
-    return as_names(
-        dataset_meta.get("classes") or dataset_meta.get("CLASSES") or meta.get("CLASSES")
-    )
+    return as_names(dataset_meta.get("classes") or meta.get("CLASSES"))  # the latter by mmcv 1
 
 
 def configured_classes(cfg: Config, split: str = "test") -> tuple[str, ...] | None:

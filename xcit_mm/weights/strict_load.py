@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from ..utils.compat import is_resuming, is_training_run, running_dataset
 from ..utils.errors import preview
 from ..utils.output import log_line
-from .class_names import as_names, check_same_classes, configured_classes, learned_classes
+from .class_names import as_names, check_same_classes, learned_classes
 from .matching import match_model
 
 
@@ -19,14 +19,14 @@ class StrictLoadHook(Hook):
     """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
 
     It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
-    the model with its shape. What else it holds is an error too, except for blocks after the last
-    tap and levels of the pyramid that the model does not have. Its classes must be those of the
-    data, in their order.
+    the model with its shape. What else it holds is an error too, except for class attention, blocks
+    after the last tap and levels of the pyramid that the model does not have. Its classes must be
+    those of the data, in their order.
 
     Args:
         strict_heads: False lets a training that starts from `load_from` have other classes. Layers
             of the heads that the file does not have, or has in other shapes, keep their initial
-            values, and a line lists them.
+            values, and a line lists them. Layers that only the file has are left out.
         fill_stem: Whether `stem_for_bands` makes a stem for the model's `in_channels` when a
             training starts from a file for RGB.
         prefix: What precedes the model's names in the file of `load_from`, such as 'teacher.'.
@@ -48,7 +48,7 @@ class StrictLoadHook(Hook):
         """
         learned = learned_classes(checkpoint)
         metainfo = getattr(running_dataset(runner), "metainfo", {})
-        classes = as_names(metainfo.get("classes")) or configured_classes(runner.cfg)
+        classes = as_names(metainfo.get("classes"))
         starts = is_training_run(runner) and not is_resuming(runner)
         if not starts or self.options["strict_heads"]:
             check_same_classes("the checkpoint", learned, classes)
