@@ -79,9 +79,7 @@ def find_dropped(file: BinaryIO, keeps_bands: bool = False) -> str:
     try:
         tags = ImageFileDirectory_v2(header[: _HEADER_LENGTHS[header[:4]]])
         pages: list[dict[int, Any]] = []
-        positions = {0}  # 0 ends the list, and a broken file may lead back
-        while tags.next not in positions and len(pages) < 2:
-            positions.add(tags.next)
+        while tags.next and len(pages) < 2:
             file.seek(tags.next)
             tags.load(file)
             if not tags.get(ExifTags.Base.NewSubfileType, 0) & _NO_PAGE:
