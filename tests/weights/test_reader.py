@@ -97,7 +97,6 @@ ATTACKS = {
     "new object of a type of torch": b"ctorch._C\n_TensorBase\n)\x81.",
     "name with dots": b"cargparse\nNamespace.__init__\n)R.",
     "name of a module that runs": b"cthis\ns\n.",
-    "encoding that is imported": b"c_codecs\nencode\nX\x01\0\0\0aX\x09\0\0\0bz2_codec\x86R.",
     "pickle in a pickle": b"ctorch.storage\n_load_from_bytes\nU\x02..\x85R.",
     "function of a subclass": b"ctorch._tensor\n_rebuild_from_type_v2\n)R.",
     "memo that is empty": b"h\x05.",
@@ -119,11 +118,10 @@ def test_a_written_pickle_runs_and_imports_nothing(pickled, reader, monkeypatch)
     monkeypatch.setitem(copyreg._inverted_registry, 240, ("posix", "system"))
     for content in (archive(pickled), old_file(pickled)):
         Path("file.pth").write_bytes(content)
-        for name in ("this", "encodings.bz2_codec"):
-            sys.modules.pop(name, None)
+        sys.modules.pop("this", None)
         with pytest.raises((pickle.UnpicklingError, AssertionError, LookupError, TypeError)):
             load_file(Path("file.pth"), "cpu", content.startswith(b"PK"))
-        assert not {"this", "encodings.bz2_codec"} & set(sys.modules)
+        assert "this" not in sys.modules
         assert os.listdir() == ["file.pth"]
     assert HistoryBuffer([1], [1]).min() == 1
 

@@ -1,10 +1,11 @@
 """`pickle` for `torch.load` before 2.6: it builds tensors, plain values and the types of `allowed`.
 
 There, `weights_only=True` refuses the types of `allowed` and runs TorchScript archives
-(CVE-2025-32434). This unpickler imports nothing. It calls only functions on its own list, which a
-file finds by their names.
+(CVE-2025-32434). This unpickler imports nothing but encodings. It calls only functions on its own
+list, which a file finds by their names.
 """
 
+import codecs
 import pickle
 import sys
 import tarfile
@@ -17,20 +18,9 @@ import torch
 from ..utils.compat import TENSOR_FUNCTIONS, PythonUnpickler, is_torchscript, python3_name
 from .allowed import CHECKPOINT_TYPES, SUBSTITUTES
 
-
-def _encode(text: str, encoding: str) -> bytes:
-    """Return bytes, which protocol 2 writes as text.
-
-    Python would import the module of another encoding.
-    """
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it has bytes in the encoding {encoding}")
-    return text.encode("latin1")
-
-
 # Functions, types and data types by their names in a file.
 _NAMES: dict[str, Any] = {
-    "_codecs.encode": _encode,
+    "_codecs.encode": codecs.encode,  # of bytes, which protocol 2 writes as text
     **{str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)},
 }
 for _entry in (
