@@ -57,7 +57,7 @@ def backbone(
             or the backbone of another package, the file has no complete XCiT, the weights do not
             fit the options, or an option has an invalid value.
         TypeError: If an option is not an argument.
-        FileNotFoundError, ConnectionError: If config or weights cannot be found or downloaded.
+        OSError: If config or weights cannot be found or downloaded.
     """
     found = lookup(name)
     checkpoint = found.checkpoint or ""
@@ -86,8 +86,7 @@ def load_model(cfg: Config, checkpoint: str | Path) -> nn.Module:
         checkpoint: As in `load_checkpoint`.
 
     Raises:
-        FileNotFoundError, ConnectionError: If the checkpoint does not exist or cannot be
-            downloaded.
+        OSError: If the checkpoint does not exist or cannot be downloaded.
         ValueError: If the model cannot be built, the checkpoint does not have all of its weights,
             or it was trained on other classes than the config's test data have.
     """

@@ -10,7 +10,7 @@ from mmengine.fileio import load
 from mmengine.runner import CheckpointLoader
 
 from ..utils.configs import shipped_folder
-from ..utils.errors import ArgumentError, reason
+from ..utils.errors import ArgumentError
 from ..utils.output import say
 from .published import (
     PUBLISHED,
@@ -19,7 +19,7 @@ from .published import (
     ensure_downloaded,
     published_name,
 )
-from .reader import check_checkpoint, load_from_file
+from .reader import load_from_file
 from .work_dirs import CHECKPOINT_SUFFIXES, Model, find_in
 
 HUB_PREFIX = "hf://"
@@ -43,7 +43,7 @@ def lookup(name: str | Path) -> Model:
         ValueError: If the name is unknown, with similar names, or a checkpoint in a folder cannot
             be read.
         ModuleNotFoundError: If huggingface_hub, the extra `hub`, is not installed.
-        ConnectionError: If the Hub has no such model or cannot be reached.
+        OSError: If the Hub has no such model or cannot be reached.
     """
     name = os.path.expanduser(name)
     if name.endswith(".py"):
@@ -62,8 +62,8 @@ def lookup(name: str | Path) -> Model:
         return Model(None, f"xcit://{known_name}", f"{name} is a trunk without heads: {fix}")
     is_path = name.endswith(CHECKPOINT_SUFFIXES) or Path(name).is_file()
     if name.startswith(("http://", "https://")) or (is_path and "://" not in name):
-        problem = f"{name} is a file without a config: give a config, and this as its checkpoint"
-        return Model(None, name, problem)
+        fix = "give its work folder, or a config and this as its checkpoint"
+        return Model(None, name, f"{name} is a file without a config: {fix}")
     similar = ", ".join(get_close_matches(known_name.lower(), {**models, **PUBLISHED}))
     problem = f"{name} is neither a config (*.py), a model's name, a work folder nor a file"
     raise ValueError(f"{problem}: try {similar or 'the names of `xcit-mm weights list`'}")
@@ -92,28 +92,30 @@ def _download_from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     repository = name.removeprefix(HUB_PREFIX)
-    try:
-        # Repositories of timm have the same weights as model.safetensors and pytorch_model.bin.
-        folder = Path(snapshot_download(repository, ignore_patterns="*.bin"))
-        if not any(path.name.endswith(CHECKPOINT_SUFFIXES) for path in folder.iterdir()):
-            folder = Path(snapshot_download(repository))
+    # Repositories of timm have the same weights as model.safetensors and pytorch_model.bin.
+    folder = Path(snapshot_download(repository, ignore_patterns="*.bin"))
+    if any(path.name.endswith(CHECKPOINT_SUFFIXES) for path in folder.iterdir()):
         return folder
-    except Exception as error:  # the Hub's client and its libraries raise many types
-        problem = f"cannot download {name} ({reason(error)[:300]})"
-        raise ConnectionError(f"{problem}: check the name and the connection") from error
+    return Path(snapshot_download(repository))
 
 
 def find_config(model: str | Path) -> str:
     """Return the path of a model's config.
 
     Args:
-        model: As in `lookup`. A checkpoint with a usual suffix stands for the config in its folder.
+        model: As in `lookup`.
 
     Raises:
         ValueError: If the model is unknown, has no config, or is on the Hugging Face Hub.
-        FileNotFoundError: If a checkpoint is missing.
     """
-    return _look_up_with_config(str(model))[0]
+    name = str(model)
+    if name.startswith(HUB_PREFIX):
+        command = f"hf download {name.removeprefix(HUB_PREFIX)} --local-dir FOLDER"
+        raise ValueError(f"the config of {name} may run code: `{command}`, read it, give FOLDER")
+    found = lookup(name)
+    if found.config is None:
+        raise ValueError(found.problem)
+    return found.config
 
 
 def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple[str, str]:
@@ -128,30 +130,16 @@ def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple
 
     Raises:
         ArgumentError: If the model has no checkpoint.
-        ValueError, FileNotFoundError: As `find_config`.
+        ValueError: As `find_config`.
     """
-    name = str(model)
-    config, found = _look_up_with_config(name)
+    config = find_config(model)
+    found = lookup(model)
     weights = os.path.expanduser(checkpoint or found.checkpoint or "")
     if not weights:
         raise ArgumentError("checkpoint", found.problem)
-    if config != name:
-        say(f"{name}: {config} with {weights}")
+    if config != str(model):
+        say(f"{model}: {config} with {weights}")
     return config, weights
-
-
-def _look_up_with_config(name: str) -> tuple[str, Model]:
-    """Return the config of a model, which it must have, and the model."""
-    if name.startswith(HUB_PREFIX):
-        command = f"hf download {name.removeprefix(HUB_PREFIX)} --local-dir FOLDER"
-        raise ValueError(f"the config of {name} may run code: `{command}`, read it, give FOLDER")
-    found = lookup(name)
-    if found.config is None and name.endswith(CHECKPOINT_SUFFIXES) and "://" not in name:
-        check_checkpoint(name)
-        found = found._replace(config=find_in(Path(name).expanduser().parent).config)
-    if found.config is None:
-        raise ValueError(found.problem)
-    return found.config, found
 
 
 # mmengine logs a loader by its function's name less "load_from_".
@@ -171,7 +159,7 @@ def load_checkpoint(name: str | Path, map_location: Any = "cpu") -> Any:
 
     Raises:
         FileNotFoundError: If there is no such file, or if a folder has no checkpoint or several.
-        ConnectionError: If the file cannot be downloaded.
+        OSError: If the file cannot be downloaded.
         ModuleNotFoundError: If the client of the Hub is not installed.
         ValueError: If the name is unknown, or the file cannot be read.
     """

@@ -44,8 +44,7 @@ def load_pretrained(
             for RGB.
 
     Raises:
-        FileNotFoundError: If the file does not exist.
-        ConnectionError: If it cannot be downloaded.
+        OSError: If the file does not exist or cannot be downloaded.
         ValueError: If it does not fit the backbone, which is left as it was.
     """
     loaded = load_checkpoint(checkpoint)
