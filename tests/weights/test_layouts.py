@@ -141,11 +141,6 @@ def test_a_bare_model_is_taken_beside_its_teacher():
     assert same(parse_checkpoint(content, prefix="teacher").trunk, doubled(SAVED))
 
 
-def test_a_detector_whose_pyramid_has_no_tensors_is_a_detector():
-    state = under("backbone.", SAVED) | {"bbox_head.x": torch.ones(1)}
-    assert parse_checkpoint(state).task == "detector"
-
-
 @pytest.mark.skipif(TORCH < (2, 3), reason="compile switches off hooks of later optimizers")
 def test_a_segmentor_starts_from_a_compiled_teacher_by_a_prefix():
     source = segmentor()
