@@ -41,7 +41,7 @@ def test_file_is_downloaded_once_under_its_name_also_by_that_of_timm(folder, sou
 
 def test_a_published_name_is_that_of_the_file_at_its_address():
     for name, file in PUBLISHED.items():
-        assert file.url.endswith(f"/{name}.pth") and f"_p{file.patch_size}" in name
+        assert file.url.endswith(f"/{name}.pth") and f"p{file.patch_size}" in name
 
 
 @pytest.mark.peers
