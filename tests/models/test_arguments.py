@@ -15,8 +15,6 @@ TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
         (dict(arch="s13"), "'s13'.*n12, t12"),
         (dict(arch=dict(TINY, embed_dim=30)), "num_heads=4.*embed_dim=30"),
         (dict(arch=dict(TINY, depth=2)), "depth 2"),
-        (dict(arch=dict(TINY, eta=float("nan"))), "eta=nan"),
-        (dict(arch=dict(TINY, eta=float("inf"))), "eta=inf"),
         (dict(patch_size=7), "patch_size=7.*16, 8"),
         (dict(out_indices=(3, 5, 7, 12)), r"12\).*0 to 11"),
         (dict(strides=(4, 64)), "64.*4, 8, 16, 32"),
