@@ -57,7 +57,7 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
 @pytest.mark.parametrize(
     "arguments, hint",
     [
-        (["rastr"], "did you mean raster?"),
+        (["rastr"], "is not a command: choose from predict, raster, "),
         (["predict", "m", "a.jpg", "--batchsize", 2], "arguments: --batchsize"),
         (["predict", "photos", "--model", "m"], "arguments: --model"),
         (["predict", "m", "a.jpg", "--draw-score", 7], "7 is not a score from 0 to 1"),

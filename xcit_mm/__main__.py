@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 
 from xcit_mm.version import __version__
@@ -51,9 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ModuleNotFoundError as error:
             sys.exit(f"xcit-mm {command}: {error}: install the extra for it, see docs/install.md")
         return module.main(arguments)
-    similar = get_close_matches(command, COMMANDS, n=1)
-    hint = f"did you mean {similar[0]}?" if similar else f"choose from {', '.join(COMMANDS)}"
-    print(f"{command!r} is not a command: {hint}", file=sys.stderr)
+    print(f"{command!r} is not a command: choose from {', '.join(COMMANDS)}", file=sys.stderr)
     return 2
 
 

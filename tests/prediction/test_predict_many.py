@@ -324,15 +324,6 @@ def test_a_predictor_has_its_own_checkpoint_and_device(name, predictors, photos,
         predict_many(predictors["seg"], photos, out, **{name: "cpu"})
 
 
-def test_inputs_before_the_model_are_one_line_with_the_order(models, photos, refusal, out):
-    line = refusal("predict", photos, models["seg"][0], "--out", out)
-    assert line.endswith(f"the model comes first: xcit-mm predict {models['seg'][0]} {photos}")
-    for name in ("predict", "raster"):
-        line = refusal(name, photos / "00.png", "maskrcnn_xcit_tiny_12_p16", "--out", out)
-        assert line.startswith(f"MODEL: the model comes first: xcit-mm {name} maskrcnn")
-    assert not out.exists()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -191,8 +191,6 @@ def test_the_command_predicts_and_scores(name, model, columns, models, call, tmp
     options = ("--tile", 96, "--labels", labels)
     with pytest.raises(SystemExit, match="no column class, but species"):
         call(*command, *options)
-    with pytest.raises(SystemExit, match="--layer: name is only for labels: give labels too"):
-        call(*command, "--layer", "name")
     assert not out.exists()
     code, printed, errors = call(*command, *options, "--class-column", "species")
     path, head, *_ = printed.splitlines()

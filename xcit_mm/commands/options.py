@@ -1,15 +1,13 @@
 """Options that several commands share."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import DictAction
 
 from ..models.precision import DTYPES
-from ..utils.errors import ArgumentError
-from ..weights.lookup import find_config
 
 
 class KeyValues(DictAction):
@@ -42,9 +40,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "model": dict(
         metavar="MODEL", help="a published model's name, the work folder of a training, or a config"
     ),
-    "following": dict(nargs="?", metavar="CHECKPOINT", help="as --checkpoint"),
     "--checkpoint": dict(
         metavar="FILE", help="path, URL or xcit://NAME (default: the model's own)"
+    ),
+    # In place of `--checkpoint`, whose default stays without it.
+    "checkpoint": dict(
+        nargs="?", default=argparse.SUPPRESS, metavar="CHECKPOINT", help="as --checkpoint"
     ),
     "--verbose": dict(action="store_true", help="print the traceback of an error"),
     # A training, and a test.
@@ -133,27 +134,3 @@ def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Remove the values of some options from all options of a command, and return them."""
     keys = [_OPTIONS.get(name, {}).get("dest", name[2:].replace("-", "_")) for name in names]
     return {key: options.pop(key) for key in keys}
-
-
-def choose_checkpoint(option: str | None, following: str | None) -> str | None:
-    """Return the checkpoint from `--checkpoint`, or the one that follows the model."""
-    if option and following:
-        raise ArgumentError("checkpoint", f"{following} is given too: leave one of them out")
-    return option or following
-
-
-def check_order(command: str, model: str, others: Sequence[str]) -> None:
-    """Raise ArgumentError if the model does not come first, before a model is loaded in vain."""
-    if _is_model(model):  # looking for a model in a folder of many images would take long
-        return
-    for other in filter(_is_model, others):
-        fix = f"xcit-mm {command} {other} {model}"
-        raise ArgumentError("model", f"the model comes first: {fix}")
-
-
-def _is_model(name: str) -> bool:
-    try:
-        find_config(name)
-    except (ValueError, OSError):
-        return False
-    return True

@@ -7,7 +7,7 @@ from typing import Any
 from ..prediction import Predictor, find_items, predict_many
 from ..utils.cli import CommandParser
 from ..utils.output import say
-from .options import PREDICTOR, TILES, VIEW, WHOLE, add_options, check_order, score, take
+from .options import PREDICTOR, TILES, VIEW, WHOLE, add_options, score, take
 
 CALLS = """
 xcit-mm predict maskrcnn_xcit_tiny_12_p16 photos
@@ -47,7 +47,6 @@ def predict(
     model: str, checkpoint: str | None, inputs: list[str], root: str | None, **options: Any
 ) -> int:
     """Predict, print what failed, and return the exit code, 3 after failures."""
-    check_order("predict", model, inputs)
     listing = find_items(inputs, root)  # an error comes before the model is loaded
     own = take(options, (*PREDICTOR, *LARGE))
     report = predict_many(Predictor.from_pretrained(model, checkpoint, **own), listing, **options)
