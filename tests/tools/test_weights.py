@@ -17,18 +17,14 @@ def weights(call, monkeypatch, tmp_path) -> Callable[..., str]:
     return lambda *arguments: call("weights", *arguments)[1]
 
 
-def test_inspect_shows_layout_task_and_architecture(weights):
-    torch.save(dict(model=SAVED, epoch=3), "file.pth")
-    printed = weights("inspect", "file.pth")
-    facts = ("prefix      none", "official", "classifier", "32x12x4/p16", "bands       3")
-    assert [fact for fact in facts if fact not in printed] == []
-
-
-def test_inspect_lists_the_prefixes_of_several_models(weights, tmp_path):
-    state = {f"{name}.{key}": SAVED[key] for name in ("student", "teacher") for key in SAVED}
+@pytest.mark.parametrize("prefixes", [[""], ["student.", "teacher."]])
+def test_inspect_shows_layout_and_architecture_of_each_model(prefixes, weights, tmp_path):
+    state = {f"{prefix}{key}": SAVED[key] for prefix in prefixes for key in SAVED}
     torch.save(dict(state_dict=state), tmp_path / "file.pth")
     printed = weights("inspect", "file.pth")
-    assert re.findall("prefix +(.*)", printed) == ["student.", "teacher."]
+    assert re.findall("prefix +(.*)", printed) == [prefix or "none" for prefix in prefixes]
+    facts = ("official", "classifier", "32x12x4/p16", "bands       3")
+    assert [fact for fact in facts if fact not in printed] == []
 
 
 def test_list_has_a_heading_and_begins_with_detectors_and_segmentors(
