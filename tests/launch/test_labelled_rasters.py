@@ -130,29 +130,28 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in paths}
 
 
-def test_a_wrong_option_ends_before_tiles_are_cut(trained, scene, refused, folder, monkeypatch):
-    """Tiles of a large raster take minutes."""
-    monkeypatch.setattr(cutting, "cut_raster", lambda *_, **options: pytest.fail("cuts tiles"))
-    options = "finetune", trained, *labelled(scene), "--cfg-options"
-    assert "a config has no setting max_iter" in refused(*options, "max_iter=9")
-    assert not list(folder.glob("scene-tiles"))
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["{labels}", "--tile", 160, "--class-column", "kind"], "has no column kind, but class"),
-        (["{labels}"], "--tile: the config has no raster = dict(tile=...)"),
-        (["gone.gpkg", "--tile", 160], "gone.gpkg: No such file"),
-        (["{labels}", "--val", "val.json"], "--val: it is for a COCO json, and the data are a"),
+        (["--cfg-options", "max_iter=9"], "a config has no setting max_iter"),
+        ([], "--tile: the config has no raster = dict(tile=...)"),
+        (["--val", "val.json"], "--val: it is for a COCO json, and the data are a"),
+        (["--whole"], "--whole: MaskRCNN trains on crops: give an EncoderDecoder"),
     ],
 )
-def test_labels_that_do_not_fit_are_one_line_before_work(
-    options, message, trained, scene, refused, folder
+def test_options_that_do_not_fit_end_before_tiles_are_cut(
+    options, message, trained, scene, refused, monkeypatch
 ):
-    options = [str(option).format(labels=scene.labels) for option in options]
-    command = ["finetune", trained, scene.raster, "--labels", *options]
-    assert message in refused(*command)
+    """Tiles of a large raster take minutes."""
+    monkeypatch.setattr(cutting, "cut_raster", lambda *_, **options: pytest.fail("cuts tiles"))
+    assert message in refused("finetune", trained, scene.raster, "--labels", scene.labels, *options)
+
+
+def test_labels_that_do_not_fit_leave_no_files(trained, scene, refused, folder):
+    command = ["finetune", trained, scene.raster, "--tile", 160, "--labels"]
+    assert "gone.gpkg: No such file" in refused(*command, "gone.gpkg")
+    message = refused(*command, scene.labels, "--class-column", "kind")
+    assert "has no column kind, but class" in message
     assert not list(folder.glob("*-tiles")) and not (folder / "scene.py").exists()
 
 
@@ -205,21 +204,6 @@ def test_images_of_other_bands_in_a_folder_start_a_fine_tuning(maps, start):
         path.unlink()
     config = CONFIGS / "demo" / "fpn_xcit-n12-p16_shapes-4band.py"
     assert start("finetune", config, maps, "--skip-checks").large.scale == 1
-
-
-@pytest.mark.parametrize(
-    "model, options, message",
-    [
-        ("trained", [], "--whole: MaskRCNN trains on crops: give an EncoderDecoder"),
-        ("trained_segmentor", ["--tile", 99], "--tile: a raster that is trained whole has no til"),
-    ],
-)
-def test_whole_images_of_other_models_are_one_line(
-    model, options, message, scene, refused, folder, request
-):
-    options = [scene.raster, "--labels", scene.labels, "--whole", *options]
-    assert message in refused("finetune", request.getfixturevalue(model), *options)
-    assert not list(folder.glob("*-tiles"))
 
 
 def test_pools_over_the_image_cannot_train_whole(scene, refused, folder):

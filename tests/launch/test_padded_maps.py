@@ -90,10 +90,12 @@ def test_a_finetuning_pads_whatever_its_base_does(maps, models, start):
     for test_cfg, divisor in ((dict(size=(96, 96)), 32), (dict(size_divisor=48), 96)):
         base = read_config(models["seg"][0])
         base.model.data_preprocessor.test_cfg = test_cfg
+        base.data_preprocessor = base.model.pop("data_preprocessor")  # mmseg takes it there too
         base.dump("base.py")
         cfg = start("finetune", "base.py", maps, "--config", f"{divisor}.py", "--skip-checks")
         padding = cfg.model.data_preprocessor.test_cfg
         assert (padding.get("size"), padding.size_divisor) == (None, divisor)
+        assert cfg.model.data_preprocessor.mean == base.data_preprocessor.mean
 
 
 def test_every_shipped_segmentor_pads():

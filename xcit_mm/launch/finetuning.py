@@ -2,14 +2,11 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mmengine.config import Config
-
-from ..datasets import Dataset, read_dataset, write_dataset
+from ..datasets import read_dataset, write_dataset
 from ..utils.atomic import restored_on_error
 from ..utils.config_parts import type_name
 from ..utils.configs import check_keys
@@ -18,22 +15,12 @@ from ..utils.folders import check_output, lock_folder
 from ..utils.output import say
 from ..utils.ranks import rank_and_size
 from ..weights.class_names import configured_classes
-from .finetuning_config import (
-    adapt,
-    adapt_to_photos,
-    adapt_to_tiles,
-    adapt_to_whole,
-    read_model,
-    write_config,
-)
+from .finetuning_config import adapt, read_model, write_config
 from .runner import read_run
 from .training import check_is_new, prepare, run
 
-if TYPE_CHECKING:
-    from ..rasters.cutting import Tiles
-
 _TILE = 512
-"""Side in pixels of the tiles in which a raster is predicted if it is not predicted whole."""
+"""Side in pixels of the tiles in which a raster that was trained whole is predicted in tiles."""
 _SOURCE = dict.fromkeys(("data", "val", "images", "val_images", "folder", "raster"))
 """All keys of `source` in a config. mmengine keeps those of the base that a config leaves out."""
 
@@ -93,6 +80,7 @@ def finetune(
         whole: Whether a segmentor trains on whole images of any size, without crops: on the raster
             as one image, or on each image of a folder. Validations need more memory.
         tile: Side of the tiles that are cut from a raster, in pixels. Default: as in the config.
+            What is trained whole may be predicted in tiles of this side. Default: 512.
         overlap: Pixels that tiles share. Default: a quarter of the tile.
         bands: Numbers of the raster's bands, from 1. Default: those that the file names red, green
             and blue, or all but alpha.
@@ -129,47 +117,33 @@ def finetune(
     reading = dict(tile=tile, overlap=overlap, bands=bands, bounds=bounds, nodata=nodata)
     columns = dict(class_column=class_column, class_name=class_name, layer=layer)
     photos = dict(val=val, images=images, val_images=val_images)
+    path = Path(config or f"{_name_of(data)}.py")
+    cfg = read_model(model, checkpoint)
+    name = type_name(cfg.model)
+    if whole and name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):
+        raise ArgumentError("whole", f"{name} trains on crops: give an EncoderDecoder")
+    is_detector = cfg.default_scope == "mmdet"
+    classes = configured_classes(cfg) or ()
     if labels is None:
         given = reading | columns | dict(aoi=aoi, hold_out=None if hold_out else False)
         _refuse(given, "it is for a labelled raster: give its labels too")
-    else:
-        _refuse(photos, "it is for a COCO json, and the data are a labelled raster")
-    path = _choose_config(Path(data), config)
-    cfg = read_model(model, checkpoint)
-    name = type_name(cfg.model)
-    if boxes and cfg.default_scope == "mmseg":
-        raise ArgumentError("boxes", f"{name} finds no boxes: leave it out")
-    if whole:
-        _refuse(dict(tile=tile, overlap=overlap), "a raster that is trained whole has no tiles")
-        reading["tile"] = _TILE
-        if name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):
-            raise ArgumentError("whole", f"{name} trains on crops: give an EncoderDecoder")
-    stem = path.resolve().with_suffix("")
-    if labels is None:
-        folder = Path(f"{stem}-coco")
+        folder = path.resolve().with_name(f"{path.stem}-coco")
         written = [path, folder / "train.json", folder / "val.json"]
-        use_data = partial(_use_photos, cfg, dict(photos, data=data), folder)
+        files = photos | dict(data=data)
+        source = {name: os.path.abspath(file) for name, file in files.items() if file}
     else:
         from ..rasters.cutting import check_folder, cut_raster  # they need the extra `raster`
         from ..rasters.labels import LabelFile
         from ..rasters.settings import resolve_settings
 
-        folder = Path(f"{stem}-tiles")
+        _refuse(photos, "it is for a COCO json, and the data are a labelled raster")
+        folder = path.resolve().with_name(f"{path.stem}-tiles")
         written = [path, folder]
         check_folder(folder)
-        cut = partial(
-            cut_raster,
-            data,
-            LabelFile(labels, **columns),
-            folder,
-            resolve_settings(cfg, reading, trains=True),
-            is_detector=cfg.default_scope == "mmdet",
-            aoi=aoi,
-            hold_out=hold_out,
-            whole=whole,
-            model_classes=configured_classes(cfg) or (),
-        )
-        use_data = partial(_use_raster, cfg, data, cut)
+        if whole and tile is None:
+            reading["tile"] = _TILE
+        settings = resolve_settings(cfg, reading, trains=True)
+        source = dict(raster=str(data))
     for output in written:
         check_output(output, [cfg.filename, data], "config")
         if output.exists() and not overwrite:
@@ -180,9 +154,27 @@ def finetune(
     with lock_folder(work):
         check_is_new(work)
         with restored_on_error(written):
-            dataset, values = use_data(boxes)
-            if whole:
-                adapt_to_whole(values)
+            tiles = None
+            if labels is None:
+                paths = {name: Path(file) for name, file in source.items()}
+                dataset = read_dataset(is_detector=is_detector, order=classes, **paths)
+                write_dataset(dataset, folder)
+                source["folder"] = str(folder)
+            else:
+                tiles = cut_raster(
+                    data,
+                    LabelFile(labels, **columns),
+                    folder,
+                    settings,
+                    is_detector=is_detector,
+                    aoi=aoi,
+                    hold_out=hold_out,
+                    whole=whole,
+                    model_classes=classes,
+                )
+                dataset = tiles.dataset
+            values = adapt(cfg, dataset, tiles, boxes, whole)
+            values["source"] = _SOURCE | source
             values["work_dir"] = chosen and str(chosen)  # where the run resumes
             write_config(path, cfg, dataset, folder, values)
             say(f"{path.stem}: {dataset.describe()}")
@@ -200,52 +192,11 @@ def _refuse(options: Mapping[str, Any], problem: str) -> None:
             raise ArgumentError(name, problem)
 
 
-def _choose_config(data: Path, config: str | Path | None) -> Path:
-    """Return the path of the config to write, or raise ArgumentError if it is no Python file."""
-    name = data.stem
-    if data.suffix in (".yaml", ".yml"):
-        name = Path(os.path.abspath(data)).parent.name
-    stem = re.sub(r"\W+", "-", name).strip("-") or "data"
-    path = Path(config or f"{stem}.py")
-    if path.suffix != ".py":
-        raise ArgumentError("config", f"{path}: give a name that ends in .py")
-    return path
+def _name_of(data: str | Path) -> str:
+    """Return the name of the data for files, that of its folder for a data.yaml.
 
-
-def _use_photos(
-    cfg: Config, files: dict[str, Any], folder: Path, boxes: bool
-) -> tuple[Dataset, dict[str, Any]]:
-    """Read photos, write their objects to a folder, and adapt the config of a model to them.
-
-    Args:
-        files: The arguments of `read_dataset` that are files.
-
-    Returns:
-        The photos, and the values of `write_config`.
+    mmengine takes no dots in the name of a config.
     """
-    paths = {name: os.path.abspath(file) for name, file in files.items() if file}
-    dataset = read_dataset(
-        is_detector=cfg.default_scope == "mmdet",
-        order=configured_classes(cfg) or (),
-        **{name: Path(path) for name, path in paths.items()},
-    )
-    values = adapt(cfg, dataset, boxes)
-    adapt_to_photos(values, cfg, dataset)
-    values["source"] = _SOURCE | paths | dict(folder=str(folder))
-    write_dataset(dataset, folder)
-    return dataset, values
-
-
-def _use_raster(
-    cfg: Config, raster: str | Path, cut: Callable[[], "Tiles"], boxes: bool
-) -> tuple[Dataset, dict[str, Any]]:
-    """Cut a labelled raster into tiles, and adapt the config of a model to them.
-
-    Returns:
-        The tiles, and the values of `write_config`.
-    """
-    tiles = cut()
-    values = adapt(cfg, tiles.dataset, boxes)
-    adapt_to_tiles(values, cfg, tiles)
-    values["source"] = _SOURCE | dict(raster=str(raster))
-    return tiles.dataset, values
+    path = Path(os.path.abspath(data))
+    name = path.parent.name if path.suffix in (".yaml", ".yml") else path.stem
+    return re.sub(r"\W+", "-", name).strip("-")

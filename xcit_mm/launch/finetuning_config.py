@@ -58,8 +58,6 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
     if cfg.get("default_scope") not in ("mmdet", "mmseg"):
         raise ArgumentError("model", f"{model} is a {type_name(cfg.model)}: {_TAKEN}")
     for name in _LOADERS:
-        if not cfg.get(name):
-            raise ArgumentError("model", f"its config has no {name}: add it")
         data = cfg[name].dataset
         if "dataset" in data or "datasets" in data:
             raise ArgumentError("model", f"its {type_name(data)} wraps data sets: remove it")
@@ -67,15 +65,19 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
     return cfg
 
 
-def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
-    """Adapt the config of a model to the classes and labels of a data set.
+def adapt(
+    cfg: Config, dataset: Dataset, tiles: "Tiles | None", boxes: bool, whole: bool
+) -> dict[str, Any]:
+    """Adapt the config of a model to the classes, labels and images of a data set.
 
     Args:
+        tiles: The tiles of a raster that are the data set. None for photos.
         boxes: Whether to train boxes only, with a model that could predict masks.
+        whole: Whether the model sees images whole, at their own size.
 
     Returns:
-        The new values of `model`, `train_pipeline` and `test_pipeline`, for a detector the
-        `metric`, and the `batch_size`.
+        The new values of `model`, `train_pipeline`, `test_pipeline` and `large`, for a detector the
+        `metric`, for tiles `raster`, and the `batch_size`.
 
     Raises:
         ValueError: If the model cannot be fine-tuned on the labels.
@@ -98,7 +100,19 @@ def adapt(cfg: Config, dataset: Dataset, boxes: bool) -> dict[str, Any]:
             part["ignore_index"] = IGNORED
     if cfg.load_from:  # it replaces the backbone's own weights
         model["backbone"]["init_cfg"] = None
-    return dict(train_pipeline=train, test_pipeline=test, model=model, metric=metric, batch_size=2)
+    values = dict(
+        train_pipeline=train,
+        test_pipeline=test,
+        model=model,
+        metric=metric,
+        batch_size=2,
+        large=_view(cfg, dataset, tiles),
+    )
+    if tiles is not None:
+        _adapt_to_tiles(values, cfg, tiles)
+    if whole:
+        _adapt_to_whole(values)
+    return values
 
 
 def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:
@@ -116,11 +130,9 @@ def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:
     if not boxes and any(annotation.has_mask for annotation in objects):
         return True  # a check of the run names objects without masks
     if not roi_head:
-        fix = "leave boxes out" if boxes else "give data with masks"
-        raise ValueError(f"{model['type']} needs masks: {fix}, or give another model")
+        problem = f"{model['type']} finds objects by their masks"
+        raise ValueError(f"{problem}: give data with masks, or another model")
     roi_head.update(mask_roi_extractor=None, mask_head=None)
-    if model["type"] == "MaskRCNN":
-        model["type"] = "FasterRCNN"
     return False
 
 
@@ -133,9 +145,7 @@ def _load_objects(pipelines: list[Any], has_masks: bool) -> None:
         elif name == "RandomCrop":
             step["allow_negative_crop"] = True
         elif name == "FilterAnnotations":  # mmdet's keep_empty=True drops photos without objects
-            by_mask = has_masks and step.get("by_mask", False)
-            by_box = step.get("by_box", True) or not by_mask  # mmdet refuses a filter by nothing
-            step.update(by_mask=by_mask, by_box=by_box, keep_empty=False)
+            step.update(by_mask=has_masks and step.get("by_mask", False), keep_empty=False)
 
 
 def _pad_to_cells(model: dict[str, Any]) -> None:
@@ -145,8 +155,6 @@ def _pad_to_cells(model: dict[str, Any]) -> None:
     or a divisor, so a size is removed. A MaskFormerHead must not pad, since mmseg misplaces its
     padded maps. In the training, padded labels are ignored.
     """
-    if "data_preprocessor" not in model:
-        raise ValueError("the model has no data_preprocessor: give it a SegDataPreProcessor")
     preprocessor = model["data_preprocessor"]
     preprocessor["seg_pad_val"] = IGNORED
     if "MaskFormerHead" not in map(type_name, iter_parts(model["decode_head"])):
@@ -168,39 +176,35 @@ def _set_classes(heads: list[Any], classes: int) -> None:
         raise ValueError(f"the model has no head with num_classes: {_TAKEN}")
 
 
-def adapt_to_photos(values: dict[str, Any], cfg: Config, dataset: Dataset) -> None:
-    """Add the size at which the model sees photos to the values from `adapt`.
+def _view(cfg: Config, dataset: Dataset, tiles: "Tiles | None") -> dict[str, Any]:
+    """Return how the model sees large images: the scale, and the size of a raster's pixels.
 
-    It is that of the photo with the median area. With segmentation maps, twenty photos are read.
+    The scale is the factor by which the test pipeline resizes a tile, or the photo with the median
+    area. If the pipeline stretches images, it is None. With segmentation maps, twenty photos are
+    read.
     """
     preprocess = Preprocessing(cfg)
-    if isinstance(dataset.train, CocoFile):
+    if tiles is not None:
+        sizes = [(tiles.settings["tile"], tiles.settings["tile"])]
+    elif isinstance(dataset.train, CocoFile):
         sizes = [(image.height, image.width) for image in dataset.train.images]
     else:
         step = math.ceil(len(dataset.train.images) / 20)
         sizes = [preprocess.read(path).shape[:2] for path in dataset.train.paths[::step]]
-    height, width = sorted(sizes, key=math.prod)[len(sizes) // 2]
-    values["large"] = dict(scale=_scale_of(preprocess, height, width), pixel_size=None)
+    median = sorted(sizes, key=math.prod)[len(sizes) // 2]
+    scale = None
+    with suppress(ValueError):  # the pipeline stretches images
+        scale = round(trained_scale(preprocess, median), 3)
+    return dict(scale=scale, pixel_size=tiles.pixel_size if tiles else None)
 
 
-def _scale_of(preprocess: Preprocessing, height: int, width: int) -> float | None:
-    """Return the factor by which a test pipeline resizes an image, or None if it stretches it."""
-    with suppress(ValueError):
-        return round(trained_scale(preprocess, (height, width)), 3)
-    return None
-
-
-def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
+def _adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
     """Adapt the values from `adapt` to tiles of a raster.
 
     The model takes the bands of the tiles. If a tile shows only a small part of an object, this
     part counts neither as an object nor as background.
     """
-    tile = tiles.settings["tile"]
     values["raster"] = tiles.settings
-    values["large"] = dict(
-        scale=_scale_of(Preprocessing(cfg), tile, tile), pixel_size=tiles.pixel_size
-    )
     model = values["model"]
     for assigner in iter_parts(model.get("train_cfg")):
         if "ignore_iof_thr" in assigner:  # a part of an object is iscrowd, see `write_objects`
@@ -225,13 +229,10 @@ def adapt_to_tiles(values: dict[str, Any], cfg: Config, tiles: "Tiles") -> None:
         values[name] = steps
 
 
-def adapt_to_whole(values: dict[str, Any]) -> None:
+def _adapt_to_whole(values: dict[str, Any]) -> None:
     """Adapt the values from `adapt` to images that the model sees whole, at their own size.
 
     A batch is one image, since images have different sizes.
-
-    Raises:
-        ArgumentError: If a step of a pipeline holds others that resize or crop.
     """
     model = values["model"]
     model["type"] = "xcit_mm.WholeImageEncoderDecoder"
@@ -239,10 +240,7 @@ def adapt_to_whole(values: dict[str, Any]) -> None:
     model["data_preprocessor"].update(size=None, size_divisor=MIN_SIZE)
     model["test_cfg"] = dict(mode="whole")
     for name in ("train_pipeline", "test_pipeline"):
-        steps = [step for step in values[name] if type_name(step) not in _SIZING]
-        if any(type_name(part) in _SIZING for part in iter_parts(steps)):
-            raise ArgumentError("model", f"a step in its {name} holds others that resize or crop")
-        values[name] = steps
+        values[name] = [step for step in values[name] if type_name(step) not in _SIZING]
     values["large"]["scale"] = 1.0
     values["batch_size"] = 1
 
@@ -258,8 +256,7 @@ def write_config(
     Args:
         cfg: The model's own config, with its checkpoint as `load_from`.
         folder: Where the objects of the data set are.
-        values: What `adapt` returns, `large`, the user's files as `source`, and for a labelled
-            raster `raster`.
+        values: What `adapt` returns, the user's files as `source`, and the `work_dir`.
     """
     optim_wrapper = cfg.get("optim_wrapper") or {}
     optimizer = optim_wrapper.get("optimizer") or {}
