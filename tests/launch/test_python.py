@@ -71,23 +71,19 @@ def test_a_detector_is_finetuned_tested_and_used_in_silence(
     assert_drawn(folder)
 
 
-def test_a_segmentor_ends_with_drawings_and_is_complete(trained_segmentor, maps, capfd):
+def test_a_segmentor_that_is_trained_whole_ends_with_drawings(trained_segmentor, maps, capfd):
+    """Which are predicted whole: in memory, a raster that was trained in bands would not fit."""
     options = QUICK | {"load_from": None, "model.decode_head.channels": 24}
-    folder = finetune(trained_segmentor, maps, config="streets.py", cfg_options=options)
-    shown, weights = capfd.readouterr().err.splitlines()[-2:]
+    arguments = dict(config="streets.py", whole=True, cfg_options=options)
+    folder = finetune(trained_segmentor, maps, **arguments)
+    printed = capfd.readouterr().err
+    assert "seen at scale 1, in windows of 1024 pixels" in printed
+    shown, weights = printed.splitlines()[-2:]
     assert shown == "labels beside predictions: work_dirs/streets/predictions"
     assert weights.startswith("weights: work_dirs/streets/best_")
     assert_drawn(folder)
     assert train("streets.py", resume=True, cfg_options=QUICK) == folder
     assert "the run is complete" in capfd.readouterr().err
-
-
-def test_what_was_trained_whole_is_drawn_whole(trained_segmentor, maps, capfd):
-    """In memory, a raster that was trained in bands would not fit."""
-    options = QUICK | {"load_from": None}
-    folder = finetune(trained_segmentor, maps, whole=True, cfg_options=options)
-    assert "seen at scale 1, in windows of 1024 pixels" in capfd.readouterr().err
-    assert_drawn(folder)
 
 
 def assert_drawn(folder: Path) -> None:
@@ -106,15 +102,10 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(trained, arguments):
     assert sorted(Path().rglob("[!.]*.*")) == before
 
 
-@pytest.mark.parametrize("launcher, processes", [("slurm", 1), ("pytorch", 1), ("none", 2)])
-def test_a_launcher_that_does_not_fit_is_named(launcher, processes, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", str(processes))
-    with pytest.raises(ArgumentError, match=f"^launcher: '{launcher}': torchrun needs 'pytorch'"):
-        train("maskrcnn_xcit_small_12_p16", launcher=launcher)
-
-
-def test_a_fine_tuning_in_several_processes_is_refused_before_work(arguments, monkeypatch):
+def test_several_processes_that_would_write_the_same_files_are_refused(arguments, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ArgumentError, match=r"^launcher: several processes need 'pytorch'"):
+        train("maskrcnn_xcit_small_12_p16")
     with pytest.raises(ValueError, match=r"^finetune takes one process"):
         finetune("maskrcnn_xcit_small_12_p16", **arguments)
     assert not Path("work_dirs").exists()

@@ -82,23 +82,16 @@ def test_resume_in_a_config_means_the_option(shapes, start):
     assert (cfg.resume, cfg.load_from) == (True, str(path))
 
 
-def test_a_copy_of_a_work_folder_is_resumed_in_the_copy(shapes, start):
-    path = write_state(Path("copy/iter_2.pth"))
+@pytest.mark.parametrize("name", ["copy", "~/copy"])
+def test_a_copy_of_a_work_folder_is_resumed_in_the_copy(name, shapes, start, folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    path = write_state(folder / "copy" / "iter_2.pth")
     (path.parent / "last_checkpoint").write_text("work_dirs/first/iter_2.pth")
     cfg = read_config(CONFIG)
     cfg.work_dir = "work_dirs/first"
     cfg.dump("copy/own.py")
-    cfg = start("train", "copy", "--resume", *cfg_options(SEG, shapes, 4))
-    assert (cfg.work_dir, cfg.load_from) == ("copy", str(path))
-
-
-def test_a_work_folder_in_the_home_folder_is_resumed_there(shapes, start, folder, monkeypatch):
-    monkeypatch.setenv("HOME", str(folder))
-    path = write_state(folder / "runs" / "iter_2.pth")
-    (path.parent / "last_checkpoint").write_text(str(path))
-    read_config(CONFIG).dump(path.with_name("own.py"))
-    cfg = start("train", "~/runs", "--resume", *cfg_options(SEG, shapes, 4))
-    assert (cfg.work_dir, cfg.load_from) == (str(path.parent), str(path))
+    cfg = start("train", name, "--resume", *cfg_options(SEG, shapes, 4))
+    assert Path(cfg.work_dir).resolve() == path.parent and Path(cfg.load_from).resolve() == path
 
 
 def test_a_folder_to_resume_from_is_refused(shapes, refused):

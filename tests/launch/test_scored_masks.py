@@ -47,12 +47,10 @@ def test_masks_are_scored_without_tensors_of_the_photos_size(
     assert theirs["coco/segm_mAP"] == pytest.approx(ours["coco/segm_mAP"], abs=1e-3)
 
 
-def test_masks_that_a_hook_draws_stay_masks(scored, models, shapes, call):
-    config, weights = models["det"]
-    drawing = "dict(type='DetVisualizationHook', draw=True, test_out_dir='drawn')"
-    Path("drawing.py").write_text(f"_base_ = {config!r}\ncustom_hooks = [{drawing}]\n")
+def test_masks_that_are_drawn_stay_masks(scored, models, shapes, call):
     options = (*cfg_options(DET, shapes, 1), "test_evaluator.metric=segm")
-    assert call("test", "drawing.py", weights, "--work-dir", "ours", *options)[0] == 0
+    drawing = "default_hooks.visualization.draw=True"
+    assert call("test", *models["det"], "--work-dir", "ours", *options, drawing)[0] == 0
     assert scored and all(isinstance(masks, torch.Tensor) for masks in scored)
 
 

@@ -1,10 +1,7 @@
 """`train` and `test` up to the point where mmengine's Runner is built, on a tiny data set."""
 
-import logging
-import os
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers.demo_runs import DEMO, SCORES, cfg_options
@@ -16,7 +13,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from xcit_mm import read_config
-from xcit_mm.launch.runner import QuietRunner, build_runner, print_into_log
+from xcit_mm.launch.runner import QuietRunner, build_runner
 from xcit_mm.launch.training import change_training
 
 SEG, DET = SCORES
@@ -80,16 +77,6 @@ def test_curves_of_a_second_run_in_a_notebook_are_in_its_own_folder():
         assert [*Path(work).glob("*/vis_data/scalars.json")]
 
 
-def test_an_error_that_names_bytes_of_a_path_is_in_the_log(tmp_path):
-    """Which are not UTF-8, as in old file names."""
-    handler = logging.FileHandler(tmp_path / "run.log", encoding="utf-8")
-    runner = SimpleNamespace(logger=SimpleNamespace(handlers=[handler]))
-    path = os.fsdecode(b"caf\xe9.jpg")
-    with pytest.raises(ValueError, match="cannot be read"), print_into_log(runner):
-        raise ValueError(f"{path} cannot be read")
-    assert "caf\\udce9.jpg cannot be read" in (tmp_path / "run.log").read_text()
-
-
 def test_a_correct_run_starts_with_the_given_options(shapes, models, start):
     _, weights = models["seg"]
     options = (*cfg_options(SEG, shapes, 5), f"load_from={weights}")
@@ -111,10 +98,6 @@ def test_mixed_precision_on_a_cpu_is_bfloat16(flag, shapes, start):
 def test_testing_that_would_fail_does_not_start(shapes, models, refused):
     _, weights = models["seg"]
     options = cfg_options(SEG, shapes, 1)
-    missing = refused("test", CONFIG, "none.pth", *options)
-    both = refused("test", CONFIG, "none.pth", "--checkpoint", weights, *options)
-    assert both == "--checkpoint: none.pth is given too: leave one of them out"
-    assert "no checkpoint at none.pth" in missing
     other_backbone = (*options, "model.backbone.arch=t12")
     assert "neck.in_channels is [" in refused("test", CONFIG, weights, *other_backbone)
 

@@ -9,7 +9,6 @@ from typing import Any
 from ..checks.doctor import check_test
 from ..utils.compat import load_files_by
 from ..weights.lookup import find_model, load_checkpoint
-from ..weights.reader import check_checkpoint
 from .runner import build_runner, print_into_log, read_run, stop_at_failure, write_data_anew
 
 
@@ -49,16 +48,12 @@ def evaluate(
         True
     """
     _, weights = find_model(model, checkpoint)
-    if "://" not in weights:
-        check_checkpoint(weights)
     cfg = read_run(model, work_dir, cfg_options, launcher)
     write_data_anew(cfg, ("val",))  # a run that resumes keeps its data
     if not skip_checks:
         stop_at_failure(check_test(copy.deepcopy(cfg)))
     cfg.load_from = weights
     cfg.resume = False
-    for name in ("train_dataloader", "train_cfg", "optim_wrapper", "param_scheduler"):
-        cfg[name] = None
     runner = build_runner(cfg)
     with print_into_log(runner), load_files_by(load_checkpoint):
         scores = runner.test()
