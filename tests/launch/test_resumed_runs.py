@@ -15,6 +15,7 @@ from xcit_mm.__main__ import main
 
 SEG, _ = SCORES
 CONFIG = DEMO / f"{SEG}.py"
+URL = "https://example.com/run.pth"
 
 
 def write_state(path: Path, **changes: object) -> Path:
@@ -26,32 +27,23 @@ def write_state(path: Path, **changes: object) -> Path:
     return path
 
 
-URL = "https://example.com/run.pth"
-
-
-@pytest.mark.parametrize("checkpoint", ["the last", "a path", "a URL"])
-def test_a_run_resumes_from_a_checkpoint(checkpoint, shapes, start):
-    work = Path("work, of today")  # with a space, which mmengine's --cfg-options cannot have
-    if checkpoint == "the last":
-        path = str(write_state(work / "iter_2.pth"))
-        flags = ["--resume"]
-    elif checkpoint == "a path":
-        path = str(write_state(Path("else, where.pth")))
-        flags = [f"--resume={path}"]
-    else:
-        path = URL
-        write_state(Path("downloads") / f"run-{sha256(URL.encode()).hexdigest()[:8]}.pth")
-        flags = ["--resume", URL]
+@pytest.mark.parametrize(
+    "checkpoint, file, flags",
+    [
+        ("work, of today/iter_2.pth", "work, of today/iter_2.pth", ["--resume"]),
+        ("else, where.pth", "else, where.pth", ["--resume=else, where.pth"]),
+        (URL, f"downloads/run-{sha256(URL.encode()).hexdigest()[:8]}.pth", ["--resume", URL]),
+    ],
+)
+def test_a_run_resumes_from_a_checkpoint(checkpoint, file, flags, shapes, start):
+    work = "work, of today"  # with spaces, which mmengine's --cfg-options cannot have
+    write_state(Path(file))
     # The file of `load_from` is not needed.
     options = (*cfg_options(SEG, shapes, 4), "load_from=none.pth")
     rate = "optim_wrapper.optimizer.lr=0.5"
     cfg = start("train", CONFIG, "--work-dir", work, *flags, *options, rate)
-    assert (cfg.resume, cfg.load_from, cfg.work_dir) == (True, path, str(work))
+    assert (cfg.resume, cfg.load_from, cfg.work_dir) == (True, checkpoint, work)
     assert (cfg.train_cfg.max_iters, cfg.optim_wrapper.optimizer.lr) == (4, 0.5)
-
-
-COMPLETE = dict(runtime_info=dict(max_iters=3))
-ROAD = ("road", "circle", "square", "triangle", "star")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +62,8 @@ def test_a_file_without_the_state_of_a_run_resumes_nothing(changes, shapes, refu
 
 
 def test_a_run_of_other_classes_is_not_resumed(shapes, refusal):
-    meta = dict(epoch=0, iter=2, dataset_meta=dict(classes=ROAD))
+    classes = ("road", "circle", "square", "triangle", "star")
+    meta = dict(epoch=0, iter=2, dataset_meta=dict(classes=classes))
     write_state(Path("state.pth"), meta=meta)
     error = refusal("train", CONFIG, "--resume", "state.pth", *cfg_options(SEG, shapes, 4))
     assert re.search("other classes .*: class 0 is road, not background", error)
@@ -118,8 +111,8 @@ def test_a_run_without_a_checkpoint_starts_from_the_weights_of_its_config(shapes
 
 @pytest.mark.parametrize("length", [3, 4])  # that of the run, or a longer one
 def test_a_complete_run_says_so_and_changes_nothing(length, shapes, capsys):
-    meta = dict(epoch=0, iter=3)
-    state = write_state(Path("work/iter_3.pth"), meta=meta, message_hub=COMPLETE)
+    progress = dict(meta=dict(iter=3), message_hub=dict(runtime_info=dict(max_iters=3)))
+    state = write_state(Path("work/iter_3.pth"), **progress)
     before = {path: path.stat().st_mtime_ns for path in Path("work").rglob("[!.]*")}
     options = cfg_options(SEG, shapes, length)
     assert main(["train", str(CONFIG), "--work-dir", "work", "--resume", *options]) == 0
