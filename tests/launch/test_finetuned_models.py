@@ -120,12 +120,3 @@ def test_a_model_that_cannot_be_taken_is_named(changes, message, trained, own_da
     cfg.merge_from_dict(changes)
     cfg.dump(trained / "mine.py")
     assert message in refused("finetune", trained, *own_data, "--boxes")
-
-
-def test_weights_of_classes_in_a_users_config_stay(trained_segmentor, maps, start):
-    weights = [1.0] * 5 + [9.0]
-    cfg = Config.fromfile(trained_segmentor / "mine.py")
-    cfg.model.decode_head.update(num_classes=6, loss_decode=dict(class_weight=weights))
-    cfg.dump(trained_segmentor / "mine.py")
-    cfg = start("finetune", trained_segmentor, maps, "--skip-checks")
-    assert cfg.model.decode_head.loss_decode.class_weight == weights

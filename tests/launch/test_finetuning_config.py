@@ -195,18 +195,15 @@ def test_arguments_that_do_not_fit_are_one_line(
     assert not [*folder.glob("my-data*"), *folder.glob("instances*")]
 
 
-def test_files_of_the_user_beside_the_objects_stay(trained, own_data, start, refused, folder):
-    own = folder / "my-data-coco" / "photo.jpg"
-    own.parent.mkdir()
-    own.write_text("mine")
+def test_files_of_the_user_beside_the_objects_stay(trained, own_data, refused, folder):
+    objects = folder / "my-data-coco"
+    objects.mkdir()
+    (objects / "photo.jpg").touch()
     wrong = ("--cfg-options", "model.roi_head.bbox_head.num_classes=7")
     assert "num_classes is 7" in refused("finetune", trained, *own_data, *wrong)
-    assert [path.name for path in own.parent.iterdir()] == ["photo.jpg"]
-    start("finetune", trained, *own_data)
-    assert own.read_text() == "mine"
-    (folder / "my-data.py").unlink()
-    train = own.with_name("train.json")
+    assert [path.name for path in objects.iterdir()] == ["photo.jpg"]
+    train = objects / "train.json"
     train.write_text("corrected by hand")
-    again = ("finetune", trained, *own_data, "--work-dir", "again")
-    assert f"{train} exists: overwrite it, give another config" in refused(*again)
+    message = refused("finetune", trained, *own_data)
+    assert f"{train} exists: overwrite it, give another config" in message
     assert train.read_text() == "corrected by hand"

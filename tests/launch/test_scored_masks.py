@@ -43,7 +43,8 @@ def test_masks_are_scored_without_tensors_of_the_photos_size(
     assert call("test", *options, "--work-dir", "ours")[0] == 0
     encoded = [mask for masks in scored for mask in masks]
     assert len(encoded) > 5 and not any(isinstance(mask, torch.Tensor) for mask in encoded)
-    theirs, ours = (json.loads(read_scores(folder)) for folder in ("theirs", "ours"))
+    files = [next(Path(folder).glob("*/2*.json")) for folder in ("theirs", "ours")]
+    theirs, ours = (json.loads(file.read_text()) for file in files)
     assert theirs["coco/segm_mAP"] == pytest.approx(ours["coco/segm_mAP"], abs=1e-3)
 
 
@@ -60,8 +61,3 @@ def test_masks_are_encoded_inside_of_a_wrapper_too(models):
     wrapper = nn.ModuleDict(dict(module=model))
     return_crops(wrapper, encodes=True)
     assert "predict_by_feat" in vars(model.roi_head.mask_head)
-
-
-def read_scores(folder: str) -> str:
-    (path,) = Path(folder).glob("*/2*.json")
-    return path.read_text()
