@@ -31,6 +31,15 @@ def test_version_names_the_package(command):
     assert command("--version")[1] == f"xcit_mm {__version__}\n"
 
 
+def test_a_reader_that_leaves_early_ends_a_command_quietly(monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        assert main(["weights", "list"]) == 141
+    assert capsys.readouterr().err == ""
+
+
 def test_a_command_without_its_libraries_ends_in_one_line(command, monkeypatch):
     """As beside an installed mmdet, where no extra is installed."""
     monkeypatch.setitem(sys.modules, "xcit_mm.commands.predict", None)

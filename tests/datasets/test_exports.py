@@ -55,7 +55,7 @@ def test_an_export_is_read_as_it_is(name, tmp_path):
     splits = ["train", "val"] if dataset.val else ["train"]
     written = write_and_list(dataset, tmp_path / "written")
     assert written == {split: OBJECTS[split] for split in splits}
-    assert "3 photos, 1 without objects, 3 objects, 2 classes" in dataset.describe()
+    assert "3 images, 1 without objects, 3 objects, 2 classes" in dataset.describe()
     has_masks = "COCO" in name or "Segmentation" in name
     assert {part.has_mask for part in dataset.train.annotations} == {has_masks}
     first = dataset.train.images[0]

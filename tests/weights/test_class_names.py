@@ -11,6 +11,7 @@ from helpers.weight_files import load_in_runner, same
 from mmengine.runner import BaseLoop
 
 from xcit_mm.prediction import Predictor
+from xcit_mm.utils.config_data import metainfo
 from xcit_mm.weights import StrictLoadHook
 from xcit_mm.weights.class_names import learned_classes
 
@@ -79,3 +80,10 @@ def test_a_test_on_other_classes_is_refused():
     checkpoint = dict(state_dict={}, meta=dict(dataset_meta=dict(classes=LABELS)))
     with pytest.raises(ValueError, match="class 0 is background, not road"):
         StrictLoadHook().after_load_checkpoint(test, checkpoint)
+
+
+def test_names_in_a_file_are_those_of_a_data_set(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("\n".join(LABELS))
+    dataset = dict(type="mmseg.BaseSegDataset", metainfo=dict(classes=str(path)))
+    assert metainfo(dataset)["classes"] == list(LABELS)

@@ -173,6 +173,7 @@ def test_training_file_gives_the_average_on_request(name, average):
         (without("blocks.8", "blocks.9", "blocks.1"), {}, "the file is 32x8x4/p16"),
         ({"encoder.layer1.weight": torch.ones(1)}, {}, "such as encoder.layer1.weight"),
         (SAVED | {NORM: torch.full((32,), torch.nan)}, {}, f"{NORM} with values .* not finite"),
+        (SAVED | {NORM: torch.ones(32).char()}, {}, f"{NORM} with torch.int8, not torch.float32"),
         (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "unknown blocks.3.extra"),
         (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} with shape \(33,\), not \(32,\)"),
         (SAVED | {"fpn1.0.bias": torch.ones(32)}, {}, "it has no fpn1.0.weight"),

@@ -52,13 +52,13 @@ class Dataset:
 
     def describe(self) -> str:
         """Return one line that says what is trained on, held out and left out."""
-        parts = [counted(len(self.train.images), "photo")]
+        parts = [counted(len(self.train.images), "image")]
         if isinstance(self.train, CocoFile):
             labelled = {annotation.image_id for annotation in self.train.annotations}
             parts.append(f"{len(self.train.images) - len(labelled):,} without objects")
             parts.append(counted(len(self.train.annotations), "object"))
         parts.append(counted(len(self.classes), "class"))
-        held_out = counted(len(self.val.images), "photo") if self.val else "nothing"
+        held_out = counted(len(self.val.images), "image") if self.val else "nothing"
         parts.append(f"held out {held_out}")
         if self.left_out:
             parts.append(f"left out {counted(self.left_out, 'object')} of other classes")

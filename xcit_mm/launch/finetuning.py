@@ -118,6 +118,8 @@ def finetune(
     columns = dict(class_column=class_column, class_name=class_name, layer=layer)
     photos = dict(val=val, images=images, val_images=val_images)
     path = Path(config or f"{_name_of(data)}.py")
+    if path.suffix != ".py":
+        raise ArgumentError("config", f"{path}: give a name that ends in .py")
     cfg = read_model(model, checkpoint)
     name = type_name(cfg.model)
     if whole and name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):

@@ -30,6 +30,8 @@ from ..utils.ranks import is_first, rank_and_size
 from ..weights.class_names import configured_classes
 from ..weights.lookup import find_config
 
+# mmengine's warning on each frozen parameter.
+_IS_FROZEN = "is skipped since its requires_grad=False"
 # Starts of mmengine's warnings on what its own hooks and metrics do.
 _NOT_SHOWN = ('"FileClient" will be', '"HardDiskBackend" is', "The prefix is not set in metric")
 
@@ -138,7 +140,8 @@ class QuietRunner(Runner):
 
     def build_logger(self, *args: Any, **options: Any) -> MMLogger:
         def is_shown(record: logging.LogRecord) -> bool:
-            if record.getMessage().startswith(_NOT_SHOWN):
+            message = record.getMessage()
+            if message.startswith(_NOT_SHOWN) or message.endswith(_IS_FROZEN):
                 return False
             return record.levelno >= logging.WARNING or hasattr(record, "on_screen")
 

@@ -99,6 +99,8 @@ class Backbone(BaseModule):
 
     def frozen_modules(self) -> list[nn.Module]:
         """Return the modules that training does not change."""
+        if self.frozen_stages < -1:
+            raise ValueError(f"frozen_stages={self.frozen_stages}: give -1 to train all")
         return [module for stage in self.stages()[: self.frozen_stages + 1] for module in stage]
 
     @contextmanager

@@ -24,6 +24,25 @@ def check_font(path: str) -> None:
         raise OSError(f"{path}: {error}: give a TrueType or OpenType file") from None
 
 
+def as_photo(image: np.ndarray) -> np.ndarray:
+    """Return an image of any bands and type as a photo: (H, W, 3), BGR, uint8.
+
+    The first three bands are shown as red, green and blue, or else the first one as gray. Values of
+    other types than uint8 are stretched: their 2nd percentile becomes 0, the 98th 255.
+
+    Args:
+        image: (H, W, bands), or (H, W). With three bands of uint8 it is BGR, as OpenCV reads it.
+    """
+    bands = image.reshape(*image.shape[:2], -1)
+    if bands.dtype == np.uint8 and bands.shape[2] == 3:
+        return image
+    shown = bands[..., 2::-1] if bands.shape[2] >= 3 else bands[..., [0, 0, 0]]
+    if shown.dtype != np.uint8:
+        low, high = np.quantile(shown, (0.02, 0.98))
+        shown = np.interp(shown, (low, max(high, low + 1e-6)), (0, 255)).astype(np.uint8)
+    return np.ascontiguousarray(shown)
+
+
 def draw_instances(
     image: np.ndarray, instances: sv.Detections, names: Sequence[str], colors: np.ndarray, font: str
 ) -> np.ndarray:

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cv2
 import numpy as np
 import supervision as sv
 
 from ..datasets.coco import encode_mask, from_corners
 from ..utils.palettes import Palette, make_palette
-from .drawing import FONT, check_font, draw_instances, draw_segmentation_map
+from .drawing import FONT, as_photo, check_font, draw_instances, draw_segmentation_map
 
 
 def label_type(names: Sequence[str]) -> type[np.unsignedinteger]:
@@ -84,20 +83,16 @@ class Prediction:
     def draw(self, min_score: float = 0.3, font: str | None = None) -> np.ndarray:
         """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with a map's legend.
 
+        Of other bands than those of a photo, the first three are shown as red, green and blue.
+
         Args:
             min_score: Least score of the objects that are drawn.
             font: Path of the font of the names. Default: DejaVu Sans, which has European letters.
 
         Raises:
-            ValueError: If the image has other bands than BGR or gray of 8 bits.
             OSError: If the font cannot be read.
         """
-        image = self.image
-        if image.dtype != np.uint8 or image.shape[2:] not in ((), (3,)):
-            given = f"image of {image.dtype}, {image.shape}"
-            raise ValueError(f"{given}: only (H, W, 3), BGR, or (H, W) of uint8 is drawn")
-        if image.ndim == 2:
-            image = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
+        image = as_photo(self.image)
         colors = make_palette(len(self.names), self.palette)
         font = font or FONT
         check_font(font)

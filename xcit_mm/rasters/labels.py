@@ -49,10 +49,12 @@ class LabelFile(NamedTuple):
         """Read the polygons as a GeoDataFrame, with a column `class`, in a coordinate system.
 
         Raises:
-            ArgumentError: If there is no column of classes.
+            ArgumentError: If there is no polygon, or no column of classes.
             RuntimeError: If GDAL cannot read the file.
         """
         polygons = read_polygons(self.polygons, crs, self.layer)
+        if polygons.empty:
+            raise ArgumentError("labels", f"{self.name} has no polygons on the map of the raster")
         classes: Any = self.class_name
         if classes is None:
             column = self.class_column or "class"

@@ -1,6 +1,7 @@
 """A command in a terminal: its parser, its exit code, and one line after an error."""
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -69,8 +70,12 @@ def cli_main(
     former = signal.signal(signal.SIGTERM, terminate)
     try:
         result = work()
+        stdout.flush()
         return result if isinstance(result, int) else 0
     except Exception as error:  # a command calls every library
+        if isinstance(error, BrokenPipeError) and not _is_stdout_read():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left
+            return 141  # as after SIGPIPE
         if verbose:
             raise
         if isinstance(error, ArgumentError) and parser is not None:
@@ -82,3 +87,12 @@ def cli_main(
         return 143 if isinstance(stop, Terminated) else 130
     finally:
         signal.signal(signal.SIGTERM, former)
+
+
+def _is_stdout_read() -> bool:
+    """Print an empty line, and return whether a reader takes it: `head` may have ended."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        return False
+    return True

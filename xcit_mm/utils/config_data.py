@@ -1,9 +1,11 @@
 """Data sets of a config: where they are, and the names of their classes."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.fileio import list_from_file
 from mmengine.registry import DATASETS
 
 from .config_parts import part_class, type_name
@@ -41,7 +43,12 @@ def dataset_class(dataset: dict) -> type[Any]:
 
 def metainfo(dataset: dict) -> dict[str, Any]:
     """Return classes, palette and other metainfo of a data set, as its class and config say."""
-    return {**dataset_class(dataset).METAINFO, **(dataset.get("metainfo") or {})}
+    info = dict(dataset_class(dataset).METAINFO)
+    for key, value in (dataset.get("metainfo") or {}).items():
+        # In mmengine too, a string may be the path of a file with one item per line.
+        is_file = isinstance(value, str) and Path(value).is_file()
+        info[key] = list_from_file(value) if is_file else value
+    return info
 
 
 def tested_dataset(cfg: Config) -> dict:

@@ -124,6 +124,8 @@ def list_prefixes(checkpoint: Any, use_ema: bool = False) -> list[str]:
 
 def _unwrap(checkpoint: Any, use_ema: bool) -> dict[str, Tensor]:
     """Return the tensors in a file, without the prefixes that torch's wrappers add to names."""
+    if not isinstance(checkpoint, Mapping):
+        raise ValueError(f"it holds a {type(checkpoint).__name__}, not a dict of weights")
     entries = ["model_ema", "state_dict_ema"] if use_ema else ["state_dict", "model", "teacher"]
     source = next((entry for entry in entries if isinstance(checkpoint.get(entry), Mapping)), "")
     if use_ema and not source:

@@ -180,7 +180,8 @@ def _match_heads(
 def check_coverage(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
     """Raise ValueError if tensors do not fill a model.
 
-    They have other names or shapes than the expected, or values that are not finite.
+    They have other names or shapes than the expected, integers in place of floating point numbers
+    or the other way round, or values that are not finite.
     """
     missing = [key for key in expected if key not in state]
     if missing:
@@ -192,5 +193,7 @@ def check_coverage(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) 
         shape = tuple(expected[key].shape)
         if tensor.shape != shape:
             raise ValueError(f"it holds {key} with shape {tuple(tensor.shape)}, not {shape}")
+        if tensor.is_floating_point() != expected[key].is_floating_point():
+            raise ValueError(f"it holds {key} with {tensor.dtype}, not {expected[key].dtype}")
         if not tensor.isfinite().all():
             raise ValueError(f"it holds {key} with values that are not finite")
