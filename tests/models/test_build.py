@@ -43,7 +43,7 @@ def test_weights_determine_class_and_options_of_the_backbone(network, options, t
 @pytest.mark.parametrize(
     "tensors, message",
     [
-        ({"blocks.300.norm1.weight": torch.ones(16)}, r"it lacks blocks\.|it has no|it holds"),
+        ({"blocks.300.norm1.weight": torch.ones(16)}, r"it has no blocks\."),
         ({STEM: None}, r"it has no patch_embed\.proj\.0\.0\.weight"),
     ],
 )
@@ -54,7 +54,7 @@ def test_a_damaged_file_is_named(tensors, message, tmp_path):
     torch.save(state, tmp_path / "file.pth")
     with pytest.raises(ValueError, match=message) as error:
         xcit_mm.backbone(tmp_path / "file.pth")
-    assert "file.pth: " in str(error.value) and "\n" not in str(error.value)
+    assert "file.pth" in str(error.value) and "\n" not in str(error.value)
 
 
 def small() -> Config:

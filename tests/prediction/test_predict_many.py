@@ -305,6 +305,17 @@ def test_a_font_that_cannot_be_read_ends_the_call_before_it_makes_a_folder(predi
     assert not out.exists()
 
 
+def test_a_photo_whose_results_have_too_long_a_name_fails_alone(predictors, photos, tmp_path, out):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a" * 251, "b"):
+        shutil.copy(photos / "00.png", folder / f"{name}.png")
+    for overwrite in (False, True, True):
+        report = predict_many(predictors["seg"], folder, out, overwrite=overwrite)
+        assert report.predicted == 1 and "File name too long" in report.failures[0]
+        assert [path.name for path in (out / "labels").iterdir()] == ["b.png.png"]
+
+
 def test_a_model_by_its_name_and_paths_as_text_predict_in_silence(
     models, photos, tmp_path, out, capsys, monkeypatch
 ):

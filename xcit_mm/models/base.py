@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..utils.compat import BatchNorm
 from ..utils.config_parts import part_class
 from ..weights.layouts import Weights, describe
-from ..weights.matching import load_pretrained, match_trunk
+from ..weights.matching import load_pretrained
 
 MIN_SIZE = 32  # pixels; the map of stride 32 then has one cell
 
@@ -165,7 +165,7 @@ class Backbone(BaseModule):
         Raises:
             ValueError: If the checkpoint does not fill the backbone.
         """
-        return match_trunk(self, weights, strict_heads, fill_stem)
+        raise NotImplementedError
 
     def describe_weights(self, weights: Weights) -> str:
         """Return what weights that fill the backbone are, for a log."""

@@ -8,6 +8,8 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..archs import resolve_arch
+from ..weights.layouts import Weights
+from ..weights.matching import match_heads
 from .xcit import MLP, Trunk, init_linear
 
 CLASS_ATTENTION_BLOCKS = 2
@@ -115,6 +117,7 @@ class XCiTClassifier(Trunk):
 
     # Class attention sees all tokens.
     can_leave_out_pixels = False
+    unused_prefixes = ("head.",)
 
     def __init__(
         self,
@@ -150,6 +153,19 @@ class XCiTClassifier(Trunk):
         cls, _ = self.forward_features(x)
         out = self.head(cls)
         return (out,) if self.as_tuple else out
+
+    def match_weights(
+        self, weights: Weights, strict_heads: bool = True, fill_stem: bool = False
+    ) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint that fill the classifier.
+
+        With `strict_heads=False`, a head for another number of classes is left out.
+        """
+        state = super().match_weights(weights, strict_heads, fill_stem)
+        head = {key: tensor for key, tensor in self.state_dict().items() if key not in state}
+        # Not all of DINO's head.
+        in_file = {key: weights.trunk[key] for key in head if key in weights.trunk}
+        return state | match_heads(head, in_file, strict_heads)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Compute CLS token (B, C) and map (B, C, h, w) after the final norm.

@@ -14,6 +14,7 @@ default all have.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..archs import PATCH_SIZES, default_out_indices, resolve_arch
+from ..weights.layouts import CLASSIFIER_PREFIXES, Weights, describe
+from ..weights.matching import match_backbone
+from ..weights.stem import with_stem_for_bands
 from . import covariance
 from .base import MIN_SIZE, Backbone, cells_with_data, keep_valid, mask_option, to_increasing
 from .matmul import FastLinear, upsample
@@ -288,6 +292,9 @@ class Trunk(Backbone):
     """
 
     can_leave_out_pixels = True
+    unused_prefixes: tuple[str, ...] = (
+        CLASSIFIER_PREFIXES  # of tensors in files that the network does not have
+    )
 
     def __init__(
         self,
@@ -410,6 +417,27 @@ class Trunk(Backbone):
             if index == indices[-1]:
                 break
         return maps
+
+    def match_weights(
+        self, weights: Weights, strict_heads: bool = True, fill_stem: bool = False
+    ) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint that fill the network.
+
+        A file with a level of the pyramid must fill the pyramid.
+
+        Raises:
+            ValueError: If they do not fit. The message names an option that helps a training to
+                start.
+        """
+        expected = self.state_dict()
+        in_file = describe(weights.trunk)
+        in_config = describe(expected, self.arch.depth)
+        # A backbone ends with its last tap, so it may save fewer blocks than its architecture has.
+        if in_file not in (in_config, describe(expected)):
+            raise ValueError(f"the file is {in_file}, the config asks for {in_config}")
+        trunk = with_stem_for_bands(weights.trunk, self.in_channels, fill_stem)
+        weights = replace(weights, trunk=trunk)
+        return match_backbone(self, weights, self.arch.depth, self.unused_prefixes)
 
     def stages(self) -> list[list[nn.Module]]:
         """Return the modules of the stem and the positional encoding, then those of each block."""

@@ -95,7 +95,12 @@ class Engine:
         for readable, failures in loader:
             results = self._predict_batch(readable) | failures
             for item, result in results.items():
-                self._record(item, result)
+                try:
+                    self._record(item, result)
+                except OSError as error:
+                    if error.errno != errno.ENAMETOOLONG:  # of the files of this image
+                        raise
+                    self._record(item, reason(error))
                 yield item
 
     def _start(self, items: Sequence[Item]) -> Iterator[int]:

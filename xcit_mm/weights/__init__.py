@@ -2,7 +2,7 @@
 
 from .layouts import Weights, parse_checkpoint
 from .lookup import load_checkpoint
-from .matching import load_pretrained, match_model, match_trunk
+from .matching import load_pretrained, match_model
 from .published import PUBLISHED, PublishedFile, ensure_downloaded
 from .reader import load_from_file
 from .strict_load import StrictLoadHook
@@ -17,6 +17,5 @@ __all__ = [
     "load_from_file",
     "load_pretrained",
     "match_model",
-    "match_trunk",
     "parse_checkpoint",
 ]

@@ -1,7 +1,6 @@
 """Match a checkpoint to a model: it fills the whole model, or an error says why not."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,15 +9,12 @@ from ..utils.errors import preview
 from ..utils.output import log_line
 from .class_names import KEEP_HINT
 from .layouts import (
-    CLASSIFIER_PREFIXES,
     PYRAMID_PREFIXES,
     Weights,
-    describe,
     parse_checkpoint,
     without,
 )
 from .lookup import load_checkpoint
-from .stem import with_stem_for_bands
 
 
 def load_pretrained(
@@ -93,40 +89,11 @@ def match_model(
         if expected_heads and not heads:
             raise ValueError(f"it is a {weights.task}: give it to the backbone's init_cfg instead")
         trunk = backbone.match_weights(weights, strict_heads, fill_stem)
-        heads = _match_heads(expected_heads, heads, strict_heads)
+        heads = match_heads(expected_heads, heads, strict_heads)
     except ValueError as error:
         raise ValueError(f"the checkpoint does not fit the model: {error}") from None
     # mmengine requires all tensors. Layers that the file does not fill keep their initial values.
     return initial | {f"backbone.{key}": tensor for key, tensor in trunk.items()} | heads
-
-
-def match_trunk(
-    backbone: Any, weights: Weights, strict_heads: bool = True, fill_stem: bool = False
-) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint that fill a backbone or a classifier.
-
-    A file with a level of the pyramid must fill the pyramid. The options are those of
-    `load_pretrained`.
-
-    Raises:
-        ValueError: If they do not fit. The message names an option that helps a training to start.
-    """
-    expected = backbone.state_dict()
-    in_file = describe(weights.trunk)
-    in_config = describe(expected, backbone.arch.depth)
-    # A backbone ends with its last tap, so it may save fewer blocks than its architecture has.
-    if in_file not in (in_config, describe(expected)):
-        raise ValueError(f"the file is {in_file}, the config asks for {in_config}")
-    trunk = with_stem_for_bands(weights.trunk, backbone.in_channels, fill_stem)
-    is_classifier = hasattr(backbone, "cls_token")
-    unused = ("head.",) if is_classifier else CLASSIFIER_PREFIXES
-    weights = replace(weights, trunk=trunk)
-    state = match_backbone(backbone, weights, backbone.arch.depth, unused)
-    if is_classifier:
-        head = {key: tensor for key, tensor in expected.items() if key not in state}
-        own = {key: tensor for key, tensor in trunk.items() if key in head}  # not DINO's head
-        state |= _match_heads(head, own, strict_heads)
-    return state
 
 
 def match_backbone(
@@ -154,7 +121,7 @@ def match_backbone(
     return state
 
 
-def _match_heads(
+def match_heads(
     expected: dict[str, Tensor], heads: dict[str, Tensor], strict: bool
 ) -> dict[str, Tensor]:
     """Return the tensors that fill the heads: all, or those of equal shapes if not `strict`."""
