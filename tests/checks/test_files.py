@@ -115,6 +115,9 @@ def test_labels_drawn_over_stored_photos_are_named_and_the_fix_works(
     assert failures(config, *[f"{step}.{option}" for step in loading]) == []
     turn_labels()
     assert failures(config) == []
+    for path in photos.glob("*.jpg"):
+        Image.open(path).resize((WIDTH // 2, HEIGHT // 2)).save(path, exif=exif)
+    assert failures(config, *[f"{step}.{option}" for step in loading])[0].code == code
 
 
 def test_labels_from_0_with_reduce_zero_label_lack_the_last_class():

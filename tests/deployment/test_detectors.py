@@ -109,3 +109,10 @@ def test_unsupported_part_is_named(part, unsupported):
     cfg.merge_from_dict({f"{part}.type": unsupported})
     with pytest.raises(ValueError, match=f"^{part}.type='{unsupported}' cannot be exported"):
         check_types(cfg.model)
+
+
+def test_an_unsupported_option_of_suppression_is_named():
+    cfg = small_models.cascade_mask_rcnn()
+    cfg.model.test_cfg.rcnn.nms.class_agnostic = True
+    with pytest.raises(ValueError, match=r"^model\.test_cfg\.rcnn\.nms\.class_agnostic cannot be"):
+        check_types(cfg.model)

@@ -11,6 +11,7 @@ from helpers.exports import shapes_options, write_export
 from mmengine.registry import PARAM_SCHEDULERS
 
 from xcit_mm import read_config
+from xcit_mm.launch.finetuning_config import _set_classes
 from xcit_mm.weights.lookup import find_model
 
 CLASSES = ("circle", "square", "triangle", "star")
@@ -207,3 +208,24 @@ def test_files_of_the_user_beside_the_objects_stay(trained, own_data, refused, f
     message = refused("finetune", trained, *own_data)
     assert f"{train} exists: overwrite it, give another config" in message
     assert train.read_text() == "corrected by hand"
+
+
+@pytest.mark.parametrize(
+    "classes, weights, expected",
+    [
+        (3, [1.0, 5.0], None),
+        (3, [1.0, 1.0], None),
+        (2, [1.0, 5.0], [1.0, 5.0]),
+        (3, [1.0, 1.0, 0.1], [1.0, 1.0, 1.0, 0.1]),  # the last is for no object
+    ],
+)
+def test_weights_of_another_number_of_classes_go(classes, weights, expected):
+    loss = dict(type="CrossEntropyLoss", class_weight=weights)
+    head = dict(type="FPNHead", num_classes=2, loss_decode=loss)
+    _set_classes([head], classes)
+    assert head["num_classes"] == classes and loss["class_weight"] == expected
+
+
+def test_a_head_of_one_class_and_background_is_refused():
+    with pytest.raises(ValueError, match=r"^model: its head tells one class from the background"):
+        _set_classes([dict(type="FPNHead", num_classes=2, out_channels=1)], 4)

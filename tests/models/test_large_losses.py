@@ -249,7 +249,7 @@ def test_two_processes_have_the_gradients_of_one_with_both_images(tmp_path):
         ),
         (
             dict(auxiliary=AUXILIARY | dict(num_convs=3, dilation=6, in_index=3)),
-            "FCNHead sees more than a window and 128 pixels around it: take FPNHead",
+            "FCNHead sees more than a window and 128 pixels around it: take FPN and FPNHead",
         ),
         (
             dict(auxiliary=AUXILIARY | dict(num_convs=2, concat_input=True, in_index=3)),

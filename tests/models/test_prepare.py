@@ -90,6 +90,16 @@ def test_a_bias_of_other_strides_gives_the_same_by_onednn(monkeypatch):
         assert_close([mlp(x)], [expected])
 
 
+def test_forward_mode_derivatives_are_not_taken_by_onednn(monkeypatch):
+    """Which has none, so they would be zeros."""
+    monkeypatch.setattr(matmul, "has_slow_mkl", lambda: True)
+    layer = matmul.FastLinear(4, 3)
+    x, direction = torch.randn(2, 5, 4)
+    with torch.no_grad():
+        _, derivative = torch.func.jvp(layer, (x,), (direction,))
+    assert_close([derivative], [direction @ layer.weight.detach().T])
+
+
 def test_a_transposed_convolution_of_groups_gives_the_same():
     layers = nn.Sequential(nn.ConvTranspose2d(4, 4, 2, groups=2), nn.BatchNorm2d(4))
     x = torch.randn(2, 4, 5, 5)

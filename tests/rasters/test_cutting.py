@@ -226,3 +226,14 @@ def test_labels_that_cannot_be_trained_are_one_line(box, name, is_detector, mess
     with pytest.raises(ValueError, match=f"^{message}"):
         cut(raster, labels, is_detector)
     assert not (tmp_path / "tiles").exists()
+
+
+@pytest.mark.parametrize("is_detector", [True, False])
+def test_labels_where_a_raster_has_no_data_are_one_line(is_detector, tmp_path):
+    pixels = noise(3, 200, 500)
+    pixels[:, :, 350:] = 0
+    raster = save(tmp_path / "a.tif", pixels, nodata=0, **UTM)
+    boxes = [shapely.box(x, 50, x + 20, 70) for x in range(10, 460, 30)]
+    labels = write_shapes(tmp_path / "l.gpkg", boxes, **{"class": ["tree"] * len(boxes)})
+    with pytest.raises(ValueError, match=r"^labels: the raster has no data where the .* of val"):
+        cut(raster, labels, is_detector, hold_out=True)

@@ -92,7 +92,7 @@ UNREADABLE = {
     "pages.tif": (pages(), "it has several pages, and only the first would be read"),
     "offset.tif": (b"II+\0\x08\0\0\0" + b"\xff" * 8, "broken or not an image"),
     "huge.png": (huge(), "it has more than 2.30 pixels, .* `xcit-mm raster` reads it by rows"),
-    "renamed.jpg": (b"\0\0\0\x18ftypheic" + b"\0" * 99, "HEIC or AVIF: .*docs/recipes"),
+    "renamed.jpg": (b"\0\0\0\x18ftypheic" + b"\0" * 99, "HEIC, AVIF or a video: .*docs/recipes"),
 }
 
 
@@ -105,6 +105,16 @@ def test_an_image_is_read_as_it_looks(name, tmp_path):
     assert np.abs(image.astype(int) - PIXELS).mean() <= tolerance
     (header,) = read_headers([tmp_path / name])
     assert (header.height, header.width) == PIXELS.shape[:2]
+
+
+@pytest.mark.parametrize("count, dtype", [(4, np.uint16), (5, np.uint8), (2, np.float32)])
+def test_the_size_of_a_tiff_of_other_bands_is_read(count, dtype, tmp_path):
+    """Pillow opens none of these."""
+    raster_files = pytest.importorskip("helpers.raster_files")
+    path = raster_files.save(tmp_path / "bands.tif", np.ones((count, 20, 30), dtype))
+    (header,) = read_headers([path])
+    assert header[:4] == (30, 20, count, dtype != np.uint8)
+    assert header.dropped.startswith(f"{count} bands, which are not those of a photo")
 
 
 def test_a_header_is_read_up_to_the_size_that_opencv_reads(tmp_path):

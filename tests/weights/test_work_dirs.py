@@ -67,3 +67,12 @@ def test_of_several_configs_in_a_folder_none_is_chosen(work_dir):
     (work_dir / "other.py").touch()
     with pytest.raises(ValueError, match=r"has the configs mine\.py, other\.py and .* give"):
         find_model(work_dir)
+
+
+def test_another_checkpoint_takes_the_place_of_a_damaged_one(work_dir):
+    last = work_dir / "iter_2.pth"
+    last.write_bytes(last.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"cannot read .*iter_2\.pth as a checkpoint"):
+        find_model(work_dir)
+    found = find_model(work_dir, work_dir / "iter_1.pth")
+    assert found == (str(work_dir / "mine.py"), str(work_dir / "iter_1.pth"))

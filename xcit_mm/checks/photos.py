@@ -10,9 +10,8 @@ from ..utils.images import reads_all_bands
 from .findings import Findings, listed
 
 _TURN = (
-    "give photos and labels one size; labels that were drawn over photos as stored need "
-    "color_type='color_ignore_orientation' in each LoadImageFromFile, which turns photos as EXIF "
-    "says"
+    "give photos and labels one size; mmcv turns photos as EXIF says: if the labels were drawn "
+    "over photos as stored, set color_type='color_ignore_orientation' in each LoadImageFromFile"
 )
 
 
@@ -24,9 +23,12 @@ def check_photos(
     Headers of photos are read only if mmcv loads the photos, since other steps may change them.
 
     Args:
-        code: D511 for sizes of maps, D315 for sizes in a json.
+        code: Of a wrong size: D511 for maps, D315 for a json.
         step: The step of the pipeline that loads the photos.
         labels: Width and height of the labels of each photo.
+
+    Raises:
+        ValueError: If mmcv would drop bands or pages of a TIFF.
     """
     missing = [path for path in labels if not os.path.isfile(path)]
     problem = f"of {len(labels)} images are missing"
@@ -44,7 +46,10 @@ def check_photos(
         if header.dropped:
             raise ValueError(f"{path} has {header.dropped}")
         width, height = labels[path]
-        if header[:2] != (width, height) and not color_type.endswith("ignore_orientation"):
+        sizes = [(width, height)]
+        if color_type.endswith("ignore_orientation"):  # the header has the size after the turn
+            sizes.append((height, width))
+        if header[:2] not in sizes:
             loaded = f"{header.width} x {header.height} loaded"
             wrong.append(f"{path} ({width} x {height} in its labels, {loaded})")
         if header.is_deep:

@@ -123,8 +123,8 @@ def from_corners(boxes: Any) -> np.ndarray:
 
 
 def encode_mask(mask: np.ndarray) -> dict[str, Any]:
-    """Encode a mask (H, W), bool or uint8, as the RLE of COCO jsons: `size` and `counts`."""
-    from pycocotools import mask as rle  # only training needs it
+    """Encode a mask (H, W), bool or uint8 of 0 and 1, as the RLE of COCO: `size` and `counts`."""
+    from pycocotools import mask as rle  # only masks need it
 
     code: Any = rle.encode(np.asfortranarray(mask, np.uint8))
     return dict(size=code["size"], counts=code["counts"].decode())

@@ -70,7 +70,7 @@ def write_dataset(
 ) -> None:
     """Write the objects of splits of a data set to `train.json` and `val.json` in a folder.
 
-    Segmentation maps stay where they are.
+    Segmentation maps stay where they are. The json of a split without objects is removed.
     """
     for name in splits:
         split = getattr(dataset, name)

@@ -1,6 +1,6 @@
 """Facts from the headers of image files, which are read without decoding the images."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -9,9 +9,10 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from PIL import ExifTags, Image
 
 from ..utils.errors import reason
-from ..utils.images import find_dropped
+from ..utils.images import find_dropped, tiff_pages
 from ..utils.output import progress_bar
 
+_ON_A_SIDE = (5, 6, 7, 8)  # orientations of EXIF
 _SIZE = (ExifTags.Base.ImageWidth, ExifTags.Base.ImageLength)
 _Fact = TypeVar("_Fact")
 
@@ -66,20 +67,30 @@ def _large_images() -> Iterator[None]:
 
 
 def _read_header(file: BinaryIO) -> Header:
-    """Read what Pillow says of a file. It shows 16 bits of PPM and JPEG 2000 as 8."""
-    dropped = find_dropped(file)
+    """Read the header of a file. Pillow, which reads all but TIFF, shows 16 bits of PPM as 8."""
+    pages = tiff_pages(file)
+    if pages:
+        return _header_of_tiff(pages)
     file.seek(0)
     image = Image.open(file)
     width, height = image.size
-    if image.format == "TIFF":  # newer versions of Pillow have already turned the size
-        tags: Any = image
-        width, height = (tags.tag_v2[tag] for tag in _SIZE)
     # Pillow decodes a whole PNG to look for EXIF behind the pixels.
     has_exif = image.format != "PNG" or "exif" in image.info
     image.info.pop("xmp", None)  # Pillow takes an orientation from there too, OpenCV does not
     exif = image.getexif() if has_exif else {}
-    if exif.get(ExifTags.Base.Orientation) in (5, 6, 7, 8):  # on a side
+    if exif.get(ExifTags.Base.Orientation) in _ON_A_SIDE:
         width, height = height, width
     # Pillow opens colors of 16 bits as 8, which shows only in the decoder's arguments.
     is_deep = image.mode[0] in "IF" or ";16" in str(image.tile)
-    return Header(width, height, len(image.getbands()), is_deep, dropped)
+    return Header(width, height, len(image.getbands()), is_deep, "")
+
+
+def _header_of_tiff(pages: Sequence[Mapping[int, Any]]) -> Header:
+    """Return the header of the first page. Pillow opens few of the TIFFs that GDAL reads."""
+    tags = pages[0]
+    width, height = (tags[tag] for tag in _SIZE)
+    if tags.get(ExifTags.Base.Orientation) in _ON_A_SIDE:
+        width, height = height, width
+    channels = tags.get(ExifTags.Base.SamplesPerPixel, 1)
+    is_deep = max(tags.get(ExifTags.Base.BitsPerSample, (1,))) > 8
+    return Header(width, height, channels, is_deep, find_dropped(pages))

@@ -71,8 +71,12 @@ def _bin_weights(length: int, count: int, like: Tensor) -> Tensor:
 
 
 def make_exportable(model: nn.Module) -> nn.Module:
-    """Return a copy that is prepared for inference and has one graph for all sizes."""
+    """Return a copy that is prepared for inference and has one graph for all sizes.
+
+    It shares the weights.
+    """
     model = copy_sharing_weights(model).eval()
+    # The detector or segmentor in an exportable, whose parts have known names.
     prepare_for_inference(getattr(model, "model", model))
     modules: list[Any] = list(model.modules())
     for module in modules:

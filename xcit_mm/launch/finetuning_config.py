@@ -163,15 +163,26 @@ def _pad_to_cells(model: dict[str, Any]) -> None:
 
 
 def _set_classes(heads: list[Any], classes: int) -> None:
-    """Set the number of classes in all heads, or raise ValueError if no head has one."""
+    """Set the number of classes in all heads. Weights of another number of classes go.
+
+    Raises:
+        ValueError: If no head has such a number, or a head tells one class from the background.
+    """
     old = 0
-    for part in iter_parts(heads):  # a head comes before its losses
+    for part in iter_parts(heads):
         for key in {"num_classes", "num_things_classes"} & part.keys():
             old = part[key]
             part[key] = classes
+        if "num_stuff_classes" in part:
+            part["num_stuff_classes"] = 0
+        if part.get("out_channels") == 1 and "num_classes" in part:
+            problem = "its head tells one class from the background (out_channels=1)"
+            raise ArgumentError("model", f"{problem}: give another model")
         weights = part.get("class_weight")
-        if isinstance(weights, list) and weights[:-1] == [1.0] * old:
-            part["class_weight"] = [1.0] * classes + weights[-1:]  # the last is for no object
+        if isinstance(weights, list) and old != classes:
+            # The last weight of mmdet's and mmseg's mask classifiers is that of no object.
+            has_no_object = {*weights[:-1]} == {1.0} and weights[-1] < 1
+            part["class_weight"] = [1.0] * classes + weights[-1:] if has_no_object else None
     if not old:
         raise ValueError(f"the model has no head with num_classes: {_TAKEN}")
 

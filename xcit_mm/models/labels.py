@@ -41,7 +41,8 @@ def predict_labels(
 
     Args:
         model: One of `has_plain_labels`.
-        samples: Data samples of mmseg, which say how images were resized and padded.
+        samples: Data samples of mmseg, which say how images were resized and padded. None is
+            flipped.
         valid: Which pixels count in pools over the image, (B, 1, H, W). Default: all.
 
     Returns:

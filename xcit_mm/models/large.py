@@ -165,12 +165,15 @@ def split_rows(rows: slice, width: int, tokens: int) -> Iterator[slice]:
 def embed_rows(
     trunk: Any, pixels: Tensor, rows: slice, grid: tuple[int, int], valid: Tensor | None = None
 ) -> Tensor:
-    """Compute tokens (1, N, C) of rows, by stem and positional encoding, in the type of weights.
+    """Compute tokens (B, N, C) of rows by stem and positional encoding.
+
+    They have the type of the weights, also under autocast.
 
     Args:
-        pixels: (1, in_channels, H, W) of these rows, and of one row of patches above if there is.
+        pixels: (B, in_channels, H, W) of these rows and, unless they are the first, of the row of
+            patches above.
         grid: Height and width of the image in tokens.
-        valid: Which of the pixels have data, (1, 1, H, W), or None if all have.
+        valid: Which of the pixels have data, (B, 1, H, W), or None if all have.
     """
     x = trunk.patch_embed(pixels, valid=valid)
     x = x[:, :, min(rows.start, 1) :].flatten(2).transpose(1, 2).to(trunk.blocks[0].gamma1)

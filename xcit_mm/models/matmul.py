@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.forward_ad import unpack_dual
 
 from ..utils.compat import autocast_dtype, has_hooks, is_compiling, is_exporting, onednn_linear
 
@@ -57,6 +58,8 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
     if torch.is_grad_enabled() or is_traced() or not x.is_cpu or x.numel() == 0:
         return False
     if not x.dtype == weight.dtype == product_dtype(x) == torch.float32:
+        return False
+    if unpack_dual(x).tangent is not None:  # of forward-mode derivatives
         return False
     # A quantized weight is a tensor of another class.
     return type(weight) in (Tensor, nn.Parameter) and has_slow_mkl()

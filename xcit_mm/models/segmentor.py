@@ -22,7 +22,7 @@ from .xcit import STRIDES, Trunk, XCiT
 
 TOLERANCE = 1e-4
 """Share of the largest value by which a part may differ in windows, before a training on a CPU."""
-_OTHERWISE = "take FPNHead, or train EncoderDecoder"
+_OTHERWISE = "take FPN and FPNHead with BatchNorm, without align_corners, or train EncoderDecoder"
 
 
 @LAZY_MODELS.register_module()
@@ -76,7 +76,7 @@ class WholeImageEncoderDecoder(EncoderDecoder):
 
 
 def check_loss(head: Any) -> None:
-    """Raise ValueError unless the losses of a head are means over pixels that windows give."""
+    """Raise ValueError unless each loss of a head is a mean over pixels, which windows add up."""
     kind = type(head)
     name = kind.__name__
     methods = kind.loss, kind.loss_by_feat

@@ -141,6 +141,7 @@ class XCA(nn.Module):
 
     Args:
         dim: Number of channels C of a token.
+        num_heads: Number of heads, a divisor of `dim`.
         attn_drop: Dropout probability of the attention matrix A.
         proj_drop: Dropout probability after the output projection.
         implementation: 'plain', 'covariance' or 'auto': the order of the multiplications, see
@@ -160,7 +161,8 @@ class XCA(nn.Module):
     ) -> None:
         super().__init__()
         if implementation not in covariance.IMPLEMENTATIONS:
-            raise ValueError(f"attn_{implementation=}: choose one of {covariance.IMPLEMENTATIONS}")
+            choices = covariance.IMPLEMENTATIONS
+            raise ValueError(f"attn_implementation={implementation!r}: choose one of {choices}")
         self.num_heads = num_heads
         self.implementation = implementation
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
@@ -393,13 +395,18 @@ class Trunk(Backbone):
         if indices is None:
             indices = depth
         if isinstance(indices, int):
+            if not 1 <= indices <= depth:
+                raise ValueError(f"{indices=}: give a number of last blocks from 1 to {depth}")
             indices = range(depth - indices, depth)
         taps = to_increasing("indices", indices, range(depth))
         maps = self._maps_after(taps, x)
         return maps if output_fmt == "NCHW" else [m.flatten(2).transpose(1, 2) for m in maps]
 
     def _maps_after(self, indices: Sequence[int], x: Tensor) -> list[Tensor]:
-        """Compute the maps after blocks, up to the last of these."""
+        """Compute the maps (B, C, h, w) after blocks, with zeros where no data are.
+
+        Blocks after the last of `indices` do not run.
+        """
         valid = self.valid_cells(x, self.patch_size)
         x = self.patch_embed(x, **mask_option(self.valid_cells(x, 1)))
         batch, channels, height, width = x.shape
@@ -407,7 +414,7 @@ class Trunk(Backbone):
         x = self.pos_drop(x.flatten(2).transpose(1, 2) + code)
         maps = []
         for index, block in enumerate(self.blocks):
-            if self.with_cp and torch.is_grad_enabled():
+            if self.with_cp and torch.is_grad_enabled():  # there are masks only without gradients
                 x = checkpoint(block, x, height, width, use_reentrant=False)
             else:
                 x = block(x, height, width, **mask_option(valid))

@@ -36,7 +36,7 @@ def _weights(start: Tensor, length: Tensor, bins: int, size: int, ratio: int) ->
     The operations are mmcv's in mmcv's order, so they round as mmcv's do.
 
     Args:
-        start: First cells of the RoIs, (n,), as fractions.
+        start: Where the RoIs begin on the axis, in cells, not rounded, (n,).
         length: Their lengths in cells, (n,).
         bins: Number of bins along the axis.
         size: Number of cells along the axis.
@@ -123,11 +123,11 @@ def roi_align(maps: Tensor, rois: Tensor, sampling: Sampling) -> Tensor:
         sampling: Bins and their samples.
 
     Returns:
-        (n, C, rows, columns) in the type of `maps`. An empty RoI gives zeros.
+        (n, C, rows, columns) in the type of `maps`.
 
     Raises:
         ValueError: If a RoI is not finite, belongs to no image of the batch, is much larger than an
-            image or, where `sampling.aligned` is true, ends before it begins.
+            image where `sampling.ratio` is 0, or ends before it begins where `sampling.aligned`.
     """
     channels = maps.shape[1]
     dtype = torch.promote_types(maps.dtype, torch.float32)  # half is too coarse for positions

@@ -39,6 +39,9 @@ def write_images(
 
     They are PNGs, or GeoTIFFs with a place if the raster is read as stored. Pixels outside of the
     area are 0, unless an image `shows_all`.
+
+    Raises:
+        ArgumentError: If no tile has data.
     """
     from rasterio.io import MemoryFile
     from rasterio.windows import Window, transform
@@ -69,6 +72,9 @@ def write_images(
         else:
             _write_png(path, image)
         yield tile, path, is_counted
+    if not any(folder.iterdir()):
+        problem = f"the raster has no data where the labels of {folder.name} are"
+        raise ArgumentError("labels", f"{problem}: give others, or hold none out")
 
 
 def _write_png(path: Path, image: np.ndarray) -> None:

@@ -1,5 +1,6 @@
 """Reading of images from files."""
 
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,8 +43,10 @@ def read_image(
     if not encoded:
         raise ValueError("the file is empty")
     if encoded[4:8] == b"ftyp":
-        raise ValueError("it is HEIC or AVIF: convert it to JPEG, as docs/recipes.md shows")
-    problem = find_dropped(BytesIO(encoded), reads_all_bands(color_type, imdecode_backend))
+        raise ValueError("it is HEIC, AVIF or a video: convert it as docs/recipes.md shows")
+    problem = find_dropped(
+        tiff_pages(BytesIO(encoded)), reads_all_bands(color_type, imdecode_backend)
+    )
     if problem:
         raise ValueError(f"it has {problem}")
     try:
@@ -52,7 +55,9 @@ def read_image(
         if "CV_IO_MAX_IMAGE" not in str(error):
             raise
         fix = "`xcit-mm raster` reads it by rows"
-        raise ValueError(f"it has more than 2^30 pixels, which OpenCV refuses: {fix}") from None
+        raise ValueError(
+            f"it has more than 2^30 pixels, or 2^20 a side, which OpenCV refuses: {fix}"
+        ) from None
     if image is None:
         raise ValueError("the file is broken or not an image that OpenCV decodes")
     return np.ascontiguousarray(image)  # Pillow's channels are reversed by a stride
@@ -63,29 +68,37 @@ def reads_all_bands(color_type: str, imdecode_backend: str | None) -> bool:
     return color_type == "unchanged" or imdecode_backend == "tifffile"
 
 
-def find_dropped(file: BinaryIO, keeps_bands: bool = False) -> str:
-    """Describe what OpenCV would drop from a TIFF or take for alpha, and what to do.
+def tiff_pages(file: BinaryIO) -> list[dict[int, Any]]:
+    """Read the tags of the first two pages of a TIFF: [] for other files, and for a broken one.
 
-    Args:
-        keeps_bands: Whether the bands are read as they are.
-
-    Returns:
-        Text such as '4 bands, ...' or 'several pages, ...', or '' for a photo. A broken file
-        gives '' too, since the decoder reports it.
+    Images of less resolution and masks are no pages.
     """
     header = file.read(16)
     if header[:4] not in _HEADER_LENGTHS:
-        return ""
+        return []
+    pages: list[dict[int, Any]] = []
     try:
         tags = ImageFileDirectory_v2(header[: _HEADER_LENGTHS[header[:4]]])
-        pages: list[dict[int, Any]] = []
         while tags.next and len(pages) < 2:
             file.seek(tags.next)
             tags.load(file)
             if not tags.get(ExifTags.Base.NewSubfileType, 0) & _NO_PAGE:
                 pages.append(dict(tags))
     except Exception:  # a broken file makes Pillow raise nearly anything
-        return ""
+        return []
+    return pages
+
+
+def find_dropped(pages: Sequence[Mapping[int, Any]], keeps_bands: bool = False) -> str:
+    """Describe what OpenCV would drop from a TIFF or take for alpha, and what to do.
+
+    Args:
+        pages: What `tiff_pages` returns.
+        keeps_bands: Whether the bands are read as they are.
+
+    Returns:
+        Text such as '4 bands, ...' or 'several pages, ...', or '' for a photo.
+    """
     if len(pages) > 1:
         return "several pages, and only the first would be read: split it, for example by tiffsplit"
     for page in pages:

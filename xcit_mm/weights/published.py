@@ -80,7 +80,7 @@ def ensure_downloaded(name: str) -> Path:
         name: A URL, or a published name, the authors' or timm's, with or without `xcit://`.
 
     Raises:
-        ConnectionError: If the file cannot be downloaded, or only a part of it.
+        ConnectionError: If the file cannot be downloaded, or what was downloaded cannot be read.
     """
     path = local_path(name)
     ranks = Ranks(dist.group.WORLD if dist.is_available() and dist.is_initialized() else None)
@@ -107,4 +107,4 @@ def _download(name: str, path: Path) -> None:
         fix = f"download it elsewhere and put it at {path}"
         if file and file.timm_name:
             fix = f"take hf://timm/{file.timm_name}, which has the same weights, or {fix}"
-        raise ConnectionError(f"cannot download {url} ({error}): {fix}") from error
+        raise ConnectionError(f"cannot download or read {url} ({error}): {fix}") from error

@@ -36,15 +36,15 @@ def find_in(folder: Path) -> Model:
     In the folder of a training, the last checkpoint names the best one. Without a best one the last
     is taken. A named checkpoint may be missing from the disk. Another folder is a model if it has
     one checkpoint.
-
-    Raises:
-        ValueError: If the last checkpoint cannot be read.
     """
     # Hidden files do not count: a kill may have left them unfinished.
     configs = sorted(map(str, folder.glob("[!.]*.py")))
-    last = last_checkpoint(folder)
-    checkpoints = [_best_checkpoint(last)] if last else _list_checkpoints(folder)
     config = configs[0] if len(configs) == 1 else None
+    last = last_checkpoint(folder)
+    try:
+        checkpoints = [_best_checkpoint(last)] if last else _list_checkpoints(folder)
+    except ValueError as error:  # another checkpoint may be given in its place
+        return Model(config, None, str(error))
     checkpoint = checkpoints[0] if len(checkpoints) == 1 else None
     if config and checkpoint:
         return Model(config, checkpoint)
