@@ -60,7 +60,7 @@ def test_every_published_detector_trains_on_own_classes_and_empty_photos(
 
     edit_json(data / "annotations" / "instances_training.json", empty_first)
     printed, cfg = finetune(tiny(CONFIGS / f"{leaf}.py", shapes), shapes_options(data))
-    assert re.search("8 photos, [12] without objects, ", printed)
+    assert re.search("8 images, [12] without objects, ", printed)
     assert cfg.test_evaluator.metric[1:] == ([] if "retinanet" in leaf else ["segm"])
 
 
@@ -111,7 +111,7 @@ def test_adamw_does_not_get_the_rate_of_sgd(optimizer, rate, shapes, folder, sta
         ),
         (
             dict(model=dict(roi_head=None, panoptic_head=dict(type="A"))),
-            "finds objects by their masks: give data with masks",
+            "needs masks: leave boxes out",
         ),
     ],
 )

@@ -229,3 +229,8 @@ def test_weights_of_another_number_of_classes_go(classes, weights, expected):
 def test_a_head_of_one_class_and_background_is_refused():
     with pytest.raises(ValueError, match=r"^model: its head tells one class from the background"):
         _set_classes([dict(type="FPNHead", num_classes=2, out_channels=1)], 4)
+
+
+def test_boxes_of_a_segmentor_are_refused(trained_segmentor, maps, refused):
+    message = refused("finetune", trained_segmentor, maps, "--boxes")
+    assert message == "--boxes: EncoderDecoder finds no boxes: leave it out"

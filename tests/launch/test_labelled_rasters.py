@@ -202,5 +202,7 @@ def test_images_of_other_bands_in_a_folder_start_a_fine_tuning(maps, start):
 def test_pools_over_the_image_cannot_train_whole(scene, refused, folder):
     config = CONFIGS / "upernet" / "upernet_xcit-s12-p16_8xb2-160k_ade20k-512x512.py"
     message = refused("finetune", config, scene.raster, "--labels", scene.labels, "--whole")
-    assert "UPerHead sees more than a window and 128 pixels around it: take FPNHead" in message
+    assert (
+        "UPerHead sees more than a window and 128 pixels around it: take FPN and FPNHead" in message
+    )
     assert not list(folder.glob("*-tiles")) and not (folder / "scene.py").exists()

@@ -227,3 +227,9 @@ def test_a_config_whose_backbone_gives_no_maps_of_xcit_is_refused(backbone, tmp_
     config.write_text(f"default_scope = 'mmdet'\nmodel = dict(type='X', backbone={backbone})")
     with pytest.raises(ValueError, match=r"other\.py has no backbone of this .* pyramid: give"):
         xcit_mm.backbone(config, pretrained=False)
+
+
+def test_weights_for_a_backbone_without_memory_are_refused(tmp_path):
+    save_segmentor(tmp_path / "file.pth", None)
+    with torch.device("meta"), pytest.raises(ValueError, match="on the meta device"):
+        xcit_mm.backbone(tmp_path / "file.pth")

@@ -351,3 +351,9 @@ def test_labels_are_those_of_mmseg_in_a_photo_that_is_resized(photo, monkeypatch
     monkeypatch.setattr(labels_module, "LOGITS", 3 * photo[..., 0].size)  # of five classes
     labels = predictor(photo).segmentation
     assert np.array_equal(labels, expected.pred_sem_seg.data[0].numpy())
+
+
+def test_an_image_of_a_type_that_opencv_does_not_resize_is_resampled():
+    image = np.full((20, 30, 5), -70_000, np.int32)
+    pixels, _ = ImageSource(image).resampled(40, 60).read(slice(0, 40), slice(0, 60))
+    assert pixels.shape == (40, 60, 5) and (pixels == -70_000).all()

@@ -196,3 +196,11 @@ def test_the_command_predicts_and_scores(name, model, columns, models, call, tmp
     path, head, *_ = printed.splitlines()
     assert code == 0 and path == str(out) and head.split() == columns.split()
     assert f"{out}: " in errors and " count; they " in errors
+
+
+def test_a_class_with_the_name_of_the_last_row_is_one_line(tmp_path, draw):
+    out = write_objects(tmp_path / "o.gpkg", (), [], [])
+    before = out.read_bytes()
+    with pytest.raises(ValueError, match="has a class 'all', as the last row of the scores"):
+        score_raster(out, draw(0, 20), class_name="all")
+    assert out.read_bytes() == before

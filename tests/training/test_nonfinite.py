@@ -158,3 +158,10 @@ def train_one_step(rank: int, device: str, folder: Path) -> None:
 def test_all_processes_stop_if_one_has_the_fault(device, tmp_path):
     start_method = "forkserver" if device == "cpu" else "spawn"
     in_two_processes(train_one_step, device, tmp_path, start_method=start_method)
+
+
+def test_a_batch_of_several_branches_stops_too(tmp_path):
+    data = batches("input", 0)
+    data[0]["data_samples"] = dict(sup=[])
+    with pytest.raises(FloatingPointError, match="at images without paths"):
+        Training(tmp_path, data, None).train()

@@ -87,3 +87,14 @@ def test_names_in_a_file_are_those_of_a_data_set(tmp_path):
     path.write_text("\n".join(LABELS))
     dataset = dict(type="mmseg.BaseSegDataset", metainfo=dict(classes=str(path)))
     assert metainfo(dataset)["classes"] == list(LABELS)
+
+
+def test_the_heads_of_another_model_are_refused_though_classes_may_differ():
+    model = small_models.build(small_models.semantic_fpn())
+    checkpoint = saved(model, LABELS)
+    state = {
+        key.replace("decode_head.", "decodehead."): value
+        for key, value in checkpoint["state_dict"].items()
+    }
+    with pytest.raises(ValueError, match=r"unknown decodehead\."):
+        load_in_runner(model, checkpoint | dict(state_dict=state), strict_heads=False)

@@ -258,3 +258,19 @@ def test_the_authors_segmentors_fill_the_shipped_configs(config, heads, patch_si
         dtype = torch.long if key.endswith("num_batches_tracked") else torch.float
         state[key] = torch.full(shape, number, dtype=dtype)
     assert same(match_model(model, dict(state_dict=state)), state)
+
+
+def test_an_init_cfg_that_is_set_after_the_model_is_built_counts(tmp_path):
+    torch.save({f"teacher.{key}": value for key, value in SAVED.items()}, tmp_path / "file.pth")
+    model = XCiT(PICO, 16)
+    model.init_cfg = dict(type="Pretrained", checkpoint=str(tmp_path / "file.pth"))
+    model.init_weights()
+    assert torch.equal(model.state_dict()[NORM], SAVED[NORM])
+    other = XCiT(PICO, 16, init_cfg=dict(type="Pretrained", checkpoint="missing.pth"))
+    other.init_cfg = None
+    other.init_weights()
+
+
+def test_a_wrong_option_of_init_cfg_ends_the_build():
+    with pytest.raises(TypeError, match="map_location"):
+        XCiT(PICO, 16, init_cfg=dict(type="Pretrained", checkpoint="x.pth", map_location="cpu"))

@@ -130,3 +130,8 @@ def test_weights_alone_are_a_backbone_and_also_beside_a_config_on_the_hub(
 def test_an_unknown_model_of_the_hub_is_an_error(hub):
     with pytest.raises(OSError):
         load_checkpoint("hf://me/none")
+
+
+def test_a_folder_in_place_of_a_checkpoint_is_named():
+    with pytest.raises(ValueError, match="checkpoint: / is a folder"):
+        find_model(NAME, "/")

@@ -59,6 +59,9 @@ def check_coco(dataset: ConfiguredData) -> Findings:
 def _check_categories(path: str, coco: CocoFile, dataset: ConfiguredData) -> Findings:
     """Check the names of the categories, and their order, by which mmdet numbers the classes."""
     classes = dataset.classes
+    twice = sorted({name for name in classes if classes.count(name) > 1})
+    if twice:
+        return listed("FAIL", "D405", twice, "classes are named twice", "name each once")
     names = [category.name for category in coco.categories]
     absent = [name for name in classes if name not in names]
     if absent:

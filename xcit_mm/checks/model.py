@@ -39,6 +39,7 @@ def find_heads(model: Any) -> dict[str, Any]:
         for name, part in model.named_modules()
         if _HEAD.fullmatch(name)
         and isinstance(getattr(part, "num_classes", None), int)
+        and not getattr(part, "class_agnostic", False)
         and not (is_panoptic and name.startswith("roi_head."))
     }
 

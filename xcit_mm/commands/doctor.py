@@ -7,6 +7,7 @@ from typing import Any
 from ..checks.doctor import diagnose
 from ..checks.stack import check_stack
 from ..utils.cli import CommandParser
+from ..utils.errors import ArgumentError
 from .options import CONFIG, add_options
 
 CALLS = """
@@ -28,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def check(config: str | None, **options: Any) -> int:
     """Print what is found, and return the exit code, 1 after a failure."""
+    if config is None and options != dict(cfg_options=None, processes=1):
+        raise ArgumentError("config", "the options are for a config: give it too")
     has_failed = False
     for finding in chain(check_stack(), diagnose(config, **options) if config else ()):
         print(finding, flush=True)

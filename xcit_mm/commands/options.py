@@ -8,6 +8,7 @@ from typing import Any
 from mmengine.config import DictAction
 
 from ..models.precision import DTYPES
+from ..utils.errors import ArgumentError
 
 
 class KeyValues(DictAction):
@@ -43,10 +44,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--checkpoint": dict(
         metavar="FILE", help="path, URL or xcit://NAME (default: the model's own)"
     ),
-    # In place of `--checkpoint`, whose default stays without it.
-    "checkpoint": dict(
-        nargs="?", default=argparse.SUPPRESS, metavar="CHECKPOINT", help="as --checkpoint"
-    ),
+    "following": dict(nargs="?", metavar="CHECKPOINT", help="as --checkpoint"),
     "--verbose": dict(action="store_true", help="print the traceback of an error"),
     # A training, and a test.
     "--work-dir": dict(
@@ -134,3 +132,10 @@ def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Remove the values of some options from all options of a command, and return them."""
     keys = [_OPTIONS.get(name, {}).get("dest", name[2:].replace("-", "_")) for name in names]
     return {key: options.pop(key) for key in keys}
+
+
+def choose_checkpoint(option: str | None, following: str | None) -> str | None:
+    """Return the checkpoint from `--checkpoint`, or the one that follows the model."""
+    if option and following:
+        raise ArgumentError("checkpoint", f"{following} is given too: leave one of them out")
+    return option or following

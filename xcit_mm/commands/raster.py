@@ -8,6 +8,7 @@ from typing import Any
 from .. import Predictor, predict_raster, score_raster
 from ..rasters.labels import LabelFile
 from ..utils.cli import CommandParser
+from ..utils.errors import ArgumentError
 from ..utils.folders import check_output
 from ..utils.ranks import is_first
 from .options import COLUMNS, PREDICTOR, RASTER, VIEW, WHOLE, add_options, take
@@ -42,6 +43,9 @@ def predict(
     if labels is not None:  # an error comes before the model is loaded
         check_output(out, [labels])
         LabelFile(labels, **columns).check(raster)
+    for name, value in columns.items():
+        if labels is None and value is not None:
+            raise ArgumentError(name, f"{value} is only for labels: give labels too")
     predictor = Predictor.from_pretrained(model, checkpoint, **take(options, PREDICTOR))
     predict_raster(predictor, raster, out, **options)
     if not is_first():

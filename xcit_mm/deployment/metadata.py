@@ -65,7 +65,7 @@ def find_unsupported(cfg: Config) -> str | None:
     """Return the first step or option of a test that `run.py` does not repeat, or None."""
     inputs = ModelInput(cfg)
     supported = dict(STEPS)
-    for step in (*inputs.pipeline, inputs.preprocessor):
+    for step in (*inputs.pipeline, inputs.preprocessor or dict(type="no data_preprocessor")):
         name = type_name(step)
         options = supported.pop(name, None)
         if options is None:

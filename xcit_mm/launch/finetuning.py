@@ -122,6 +122,8 @@ def finetune(
         raise ArgumentError("config", f"{path}: give a name that ends in .py")
     cfg = read_model(model, checkpoint)
     name = type_name(cfg.model)
+    if boxes and cfg.default_scope == "mmseg":
+        raise ArgumentError("boxes", f"{name} finds no boxes: leave it out")
     if whole and name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):
         raise ArgumentError("whole", f"{name} trains on crops: give an EncoderDecoder")
     is_detector = cfg.default_scope == "mmdet"
@@ -201,4 +203,4 @@ def _name_of(data: str | Path) -> str:
     """
     path = Path(os.path.abspath(data))
     name = path.parent.name if path.suffix in (".yaml", ".yml") else path.stem
-    return re.sub(r"\W+", "-", name).strip("-")
+    return re.sub(r"\W+", "-", name).strip("-") or "data"

@@ -130,8 +130,8 @@ def _choose_masks(model: dict[str, Any], dataset: Dataset, boxes: bool) -> bool:
     if not boxes and any(annotation.has_mask for annotation in objects):
         return True  # a check of the run names objects without masks
     if not roi_head:
-        problem = f"{model['type']} finds objects by their masks"
-        raise ValueError(f"{problem}: give data with masks, or another model")
+        fix = "leave boxes out" if boxes else "give data with masks"
+        raise ValueError(f"{model['type']} needs masks: {fix}, or give another model")
     roi_head.update(mask_roi_extractor=None, mask_head=None)
     return False
 
@@ -251,7 +251,10 @@ def _adapt_to_whole(values: dict[str, Any]) -> None:
     model["data_preprocessor"].update(size=None, size_divisor=MIN_SIZE)
     model["test_cfg"] = dict(mode="whole")
     for name in ("train_pipeline", "test_pipeline"):
-        values[name] = [step for step in values[name] if type_name(step) not in _SIZING]
+        steps = [step for step in values[name] if type_name(step) not in _SIZING]
+        if any(type_name(part) in _SIZING for part in iter_parts(steps)):
+            raise ArgumentError("model", f"a step in its {name} holds others that resize or crop")
+        values[name] = steps
     values["large"]["scale"] = 1.0
     values["batch_size"] = 1
 

@@ -51,7 +51,8 @@ def _draw_photos(cfg: Config, trained: Model, folder: Path) -> None:
         drawing = np.hstack([_with_labels(predicted, sample).draw(), predicted.draw()])
         # Photos in several folders may have the same name.
         path = folder / f"{index}-{Path(sample.img_path).stem}.jpg"
-        cv2.imwrite(str(path), drawing)
+        if not cv2.imwrite(str(path), drawing):
+            raise OSError(f"{path} cannot be written")
 
 
 def _with_labels(prediction: Prediction, sample: Any) -> Prediction:

@@ -50,8 +50,10 @@ def read_run(
         launcher: 'pytorch' in a process that torchrun has started. Several without it would train
             alone, and write the same files.
     """
-    if launcher == "none" and rank_and_size()[1] > 1:
-        raise ArgumentError("launcher", "several processes need 'pytorch' and torchrun")
+    is_alone = launcher == "none" and rank_and_size()[1] == 1
+    is_of_torchrun = launcher == "pytorch" and "RANK" in os.environ
+    if not (is_alone or is_of_torchrun):
+        raise ArgumentError("launcher", f"{launcher!r}: torchrun needs 'pytorch', others 'none'")
     options = dict(cfg_options or {})
     folder = os.path.expanduser(model)
     if Path(folder, "last_checkpoint").exists():

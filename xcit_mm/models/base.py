@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -63,12 +64,13 @@ class Backbone(BaseModule):
     The options of such an `init_cfg` are the arguments of `load_pretrained`.
 
     Raises:
-        TypeError: If an argument is unknown.
+        TypeError: If an argument is unknown, also in `init_cfg`.
         ValueError: If `init_cfg` has no type.
     """
 
     can_leave_out_pixels = False  # whether `valid` acts
     _valid: Sequence[Tensor] | None = None  # the masks of `valid`, in its block
+    init_cfg: Any
     in_channels: int
     out_indices: tuple[int, ...]
     frozen_stages: int
@@ -80,18 +82,8 @@ class Backbone(BaseModule):
             if list(unknown) == ["pretrained"]:  # mmseg passes the model's `pretrained` on
                 fix = "give model=dict(pretrained=None, ...), and the backbone an init_cfg"
             raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {fix}")
-        by_mmengine = []
-        self.pretrained_cfgs: list[dict[str, Any]] = []
-        cfgs: Any = init_cfg or []
-        for cfg in cfgs if isinstance(cfgs, list) else [cfgs]:
-            if not isinstance(cfg, dict) or "type" not in cfg:
-                fix = "for weights give dict(type='Pretrained', checkpoint=FILE)"
-                raise ValueError(f"init_cfg={cfg!r} has no type: {fix}")
-            if part_class(cfg, WEIGHT_INITIALIZERS) is PretrainedInit:
-                self.pretrained_cfgs.append(cfg)
-            else:
-                by_mmengine.append(cfg)
-        super().__init__(by_mmengine)
+        super().__init__(init_cfg)
+        self._split_init_cfg()  # raises now what would otherwise be raised after the data is read
 
     def stages(self) -> list[list[nn.Module]]:
         """Return the modules of the stem and the positional encoding, then those of each block."""
@@ -185,13 +177,44 @@ class Backbone(BaseModule):
     def init_weights(self) -> None:
         """Initialise by `init_cfg`; a second call changes nothing, as in mmengine."""
         is_complete = self.is_init  # type: ignore[has-type]  # BaseModule's
-        super().init_weights()  # which warns of a second call
+        init_cfg = self.init_cfg
+        self.init_cfg, pretrained = self._split_init_cfg()
+        try:
+            super().init_weights()  # which warns of a second call
+        finally:
+            self.init_cfg = init_cfg
         if not is_complete:
             self.is_init = False  # a second call must try again if the weights cannot be loaded
-            self.load_weights()
+            self.load_weights(pretrained)
             self.is_init = True
 
-    def load_weights(self) -> None:
-        """Fill the whole trunk from the checkpoint of `init_cfg`, or raise and change nothing."""
-        for cfg in self.pretrained_cfgs:
-            load_pretrained(self, **{key: value for key, value in cfg.items() if key != "type"})
+    def load_weights(self, pretrained: list[dict[str, Any]]) -> None:
+        """Fill the whole trunk from checkpoints, or raise and change nothing.
+
+        Args:
+            pretrained: For each checkpoint the arguments of `load_pretrained`.
+        """
+        for options in pretrained:
+            load_pretrained(self, **options)
+
+    def _split_init_cfg(self) -> tuple[list[dict], list[dict[str, Any]]]:
+        """Split `init_cfg` into configs for mmengine and arguments of `load_pretrained`.
+
+        Raises:
+            TypeError: If an argument is unknown, or the checkpoint is missing.
+            ValueError: If a config has no type.
+        """
+        cfgs: Any = self.init_cfg or []
+        by_mmengine = []
+        pretrained = []
+        for cfg in cfgs if isinstance(cfgs, list) else [cfgs]:
+            if not isinstance(cfg, dict) or "type" not in cfg:
+                fix = "for weights give dict(type='Pretrained', checkpoint=FILE)"
+                raise ValueError(f"init_cfg={cfg!r} has no type: {fix}")
+            if part_class(cfg, WEIGHT_INITIALIZERS) is not PretrainedInit:
+                by_mmengine.append(cfg)
+                continue
+            options = {key: value for key, value in cfg.items() if key != "type"}
+            signature(load_pretrained).bind(self, **options)
+            pretrained.append(options)
+        return by_mmengine, pretrained

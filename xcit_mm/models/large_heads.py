@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..utils.ranks import Ranks
 from .large import Taps, pyramid_of
 from .windows import CELL, in_cells
+from .xcit import STRIDES
 
 Place: TypeAlias = tuple[slice, slice]
 """Rows and columns."""
@@ -45,6 +46,8 @@ class LargeHeads:
     def add_pools(self, windows: Iterable[tuple[Place, Place]], group: Any = None) -> None:
         """Compute the pools over the image of a head of `pooled_head`, if the model has one.
 
+        A map with cells of more than 32 pixels, to which images are padded, is pooled by windows.
+
         Args:
             windows: Windows, and their parts that count, which cover the image once.
             group: A group of torch.distributed, whose processes share the windows. Default: this
@@ -56,6 +59,8 @@ class LargeHeads:
         height, width = (side * self._patch_size for side in self._taps.valid.shape)
         corner = slice(0, min(CELL, height)), slice(0, min(CELL, width))
         stride = corner[0].stop // self._pooled_map(head, corner).shape[2]
+        if stride > STRIDES[-1]:
+            return
         size = math.ceil(height / stride), math.ceil(width / stride)
         pools = Pools(head, size, stride)
         ranks = Ranks(group)

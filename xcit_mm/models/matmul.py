@@ -108,7 +108,10 @@ def is_unmodified(layer: nn.Module) -> bool:
     hook.
     """
     plain = nn.Linear, FastLinear, nn.Dropout
-    return all(type(part) in plain for part in layer.children()) and has_own_parameters(layer)
+    if any(type(part) not in plain for part in layer.children()):
+        return False
+    lacks_bias = any(getattr(part, "bias", 0) is None for part in layer.modules())
+    return not lacks_bias and has_own_parameters(layer)
 
 
 def has_own_parameters(layer: nn.Module) -> bool:

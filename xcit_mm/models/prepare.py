@@ -73,7 +73,7 @@ def _fold_batch_norm(module: Any) -> None:
     children: list[tuple[str, Any]] = list(module.named_children())
     for (conv_name, conv), (norm_name, norm) in pairwise(children):
         is_conv = type(conv) in (nn.Conv2d, Upsample2x)  # torch cannot fold transposed groups
-        is_norm = type(norm) in BATCH_NORMS
+        is_norm = type(norm) in BATCH_NORMS and norm.track_running_stats
         if is_conv and is_norm and has_own_parameters(conv) and has_own_parameters(norm):
             setattr(module, conv_name, fuse_conv_bn_eval(conv, norm, conv.transposed))
             setattr(module, norm_name, nn.Identity().eval())

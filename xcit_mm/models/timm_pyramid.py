@@ -89,7 +89,7 @@ class TimmPyramid(Pyramid):
         super().__init__(**base)
         if with_cp not in (False, True):
             raise ValueError(f"{with_cp=}: choose False or True")
-        if pretrained and self.pretrained_cfgs:
+        if pretrained and self.init_cfg:
             raise ValueError("pretrained=True and init_cfg both name weights: leave one out")
         self.model_name = model
         self.options = dict(in_chans=in_channels, drop_path_rate=drop_path_rate)
@@ -139,9 +139,9 @@ class TimmPyramid(Pyramid):
         tokens = nn.ParameterList(self.timm_model.parameters(recurse=False))
         return [[tokens, *parts.values()], *blocks]
 
-    def load_weights(self) -> None:
-        """Fill the trunk by `init_cfg`, or with timm's weights if `pretrained`."""
-        super().load_weights()
+    def load_weights(self, pretrained: list[dict[str, Any]]) -> None:
+        """Fill the trunk from checkpoints, or with timm's weights if `self.pretrained`."""
+        super().load_weights(pretrained)
         if self.pretrained:
             published = create_model(self.model_name, pretrained=True, **self.options).state_dict()
             own = {name: published[name] for name in self.timm_model.state_dict()}

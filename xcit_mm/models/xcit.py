@@ -322,6 +322,8 @@ class Trunk(Backbone):
             raise ValueError(f"{patch_size=}: choose one of {PATCH_SIZES}")
         if with_cp not in (False, True, "bands"):
             raise ValueError(f"{with_cp=}: choose False, True or 'bands'")
+        if not 0 <= drop_path_rate < 1:
+            raise ValueError(f"{drop_path_rate=}: must be at least 0 and below 1")
         if with_cp == "bands" and not norm_eval:
             raise ValueError(f"{with_cp=} with {norm_eval=}: set norm_eval=True")
         if out_indices is None:

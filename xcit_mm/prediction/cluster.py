@@ -30,6 +30,8 @@ def predict_on_ray(
 
     A task predicts a chunk with a journal of its own, on a GPU if the cluster has GPUs.
     """
+    if not items:
+        return
     import ray
 
     if predictor.arguments is None:

@@ -12,6 +12,7 @@ from torch import nn
 from ..models.labels import has_plain_labels, predict_labels
 from ..models.precision import DTYPES, fast_dtype, prepare_for_autocast
 from ..models.prepare import copy_sharing_weights, prepare_for_inference
+from ..utils.compat import TORCH
 from ..utils.errors import ArgumentError
 from .masks import return_crops
 
@@ -35,6 +36,8 @@ class Network:
             raise ArgumentError("dtype", f"{dtype!r}: give {', '.join(DTYPES)} or auto")
         self.device = device
         self.dtype = DTYPES[fast_dtype(device) if dtype == "auto" else dtype]
+        if device == "cpu" and self.dtype == torch.float16 and TORCH < (2, 2):
+            raise ArgumentError("dtype", "torch below 2.2 has no float16 on a CPU: give bfloat16")
         self._is_half = self.dtype != torch.float32
         self.model: Any = prepare_for_inference(copy_sharing_weights(model).eval().to(device))
         return_crops(self.model)

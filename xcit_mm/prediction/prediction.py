@@ -84,6 +84,7 @@ class Prediction:
         """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with a map's legend.
 
         Of other bands than those of a photo, the first three are shown as red, green and blue.
+        Three bands of uint8 are taken for BGR.
 
         Args:
             min_score: Least score of the objects that are drawn.

@@ -96,7 +96,8 @@ class Preprocessing:
 
         Raises:
             ValueError: If a value is NaN or infinite, which attention would spread over the image,
-                or if the image has other channels than the model takes.
+                or if the image has other channels than the model takes, or a step of the pipeline
+                moves the image without its mask.
         """
         if image.dtype.kind == "f" and not np.isfinite(image).all():
             problem = f"image of {image.shape} with NaN or infinity"
@@ -114,4 +115,7 @@ class Preprocessing:
             (labels,) = sample["data_samples"].gt_sem_seg.values()
             del sample["data_samples"].gt_sem_seg
             sample["valid"] = labels[0] == 1  # the padding of maps is 255 or 0
+            if sample["valid"].shape != sample["inputs"].shape[1:]:
+                problem = "a step of the test pipeline moves pixels, but not gt_seg_map"
+                raise ValueError(f"{problem}: remove it, or give no valid")
         return sample

@@ -73,7 +73,10 @@ class ImageSource:
         return dict(pixels=checksum, size=self._image.shape)
 
     def resampled(self, height: int, width: int) -> "ImageSource":
-        image = cv2.resize(self._image, (width, height)).reshape(height, width, -1)
+        image = self._image
+        if image.dtype != np.uint8:  # OpenCV resizes few types
+            image = image.astype(np.float32)
+        image = cv2.resize(image, (width, height)).reshape(height, width, -1)
         if self._valid.all():
             return ImageSource(image)
         # A pixel into which one without data is mixed has no data.

@@ -97,7 +97,8 @@ def choose_view(
         tile = round(side / scale)
     overlap = tile // 4 if overlap is None else overlap
     check_overlap(tile, overlap)
-    return View(scale, whole, round(tile * scale), round(overlap * scale))
+    seen_tile = max(1, round(tile * scale))
+    return View(scale, whole, seen_tile, min(round(overlap * scale), seen_tile - 1))
 
 
 def _choose_scale(cfg: Config, preprocess: Preprocessing, scale: float | None) -> float:

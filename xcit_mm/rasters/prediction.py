@@ -28,6 +28,8 @@ from ..utils.folders import (
     check_output,
     clear_folder,
     find_change,
+    find_other_run,
+    lock_folder,
     open_folder,
     scratch_folder,
 )
@@ -142,10 +144,17 @@ def predict_raster(
         settings = as_json(settings | dict(area=checksum))
         if former is not None:
             change = find_change({name: former.get(name) for name in settings}, settings)
+            if not former:
+                change = "another program wrote it"
             if change:
                 fix = "give another, or overwrite it"
                 raise ArgumentError("out", f"{out} is of another run: {change}: {fix}")
             say(f"{out} exists: overwrite it to predict it again")
+            # A kill may have left its rows. Those of another call can still be resumed.
+            if is_first() and parts.exists() and not find_other_run(parts, settings):
+                with lock_folder(parts):
+                    clear_folder(parts)
+                shutil.rmtree(parts, ignore_errors=True)
             return out
         with open_folder(parts, settings, overwrite) if is_first() else nullcontext():
             ranks.wait()

@@ -84,6 +84,7 @@ class Raster:
             scaling = [[self._file.scales[n - 1], self._file.offsets[n - 1]] for n in self.bands]
             self.scaling = scaling if any(pair != [1, 0] for pair in scaling) else None
             if nodata is not None:
+                nodata = np.asarray(nodata).item()  # a number of NumPy would keep its type
                 self._check_nodata(nodata)
             elif MaskFlags.all_valid in self._file.mask_flag_enums[0]:
                 fix = "if it has a collar, give the collar's value as nodata"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
         names = json.loads(file.tags().get("CLASSES", "[]"))
         polygons = source.read(file.crs)
         drawn = sorted({*polygons["class"]} - {NO_CLASS})
+        _check_row_name("mean", names, source)
         labels = Labels(polygons, file, names)
         area = area_in_pixels(aoi, file)
         if not share_pixels(area, labels.objects).any():
@@ -102,11 +104,21 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
         counts, total = _count_pixels(file, labels, area)
     both = np.diag(counts)
     pixels = pandas.Series(counts.sum(axis=1), names)
+    if not pixels.any():
+        problem = f"none of {total:,} pixels of the area is labelled"
+        raise ArgumentError("labels", f"{source.name}: {problem}: compare both in a GIS")
     scores = pandas.DataFrame(dict(IoU=both / (counts.sum(axis=0) + pixels - both), pixels=pixels))
     scores.loc["mean"] = [scores["IoU"].mean(), pixels.sum()]
     counted = f"{pixels.sum():,} of {total:,} pixels in the area count"
     say(f"{out}: {counted}; they have a label and data")
     return scores.astype(dict(pixels=int))
+
+
+def _check_row_name(name: str, classes: Collection[str], source: LabelFile) -> None:
+    """Raise ArgumentError if a class has the name of the row of all classes."""
+    if name in classes:
+        problem = f"{source.name} has a class {name!r}, as the last row of the scores"
+        raise ArgumentError("labels", f"{problem}: give it another name")
 
 
 def _count_pixels(file: Any, labels: Labels, area: Any) -> tuple[np.ndarray, int]:
@@ -151,6 +163,7 @@ def _score_objects(
     if labels.empty:
         problem = f"none of {len(drawn)} labels has a class, and its centre in the area"
         raise ArgumentError("labels", f"{source.name}: {problem}: compare both in a GIS")
+    _check_row_name("all", [*labels["class"], *objects["class"]], source)
     scores = _score_matches(out, objects, labels, _match(objects, labels))
     counts = f"{len(objects)} of {len(table)} objects and {len(labels)} of {len(drawn)} labels"
     say(f"{out}: {counts} count; they lie in the area and have a class")

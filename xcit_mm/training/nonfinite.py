@@ -67,8 +67,10 @@ class NonFiniteHook(Hook):
         all_finite = value.isfinite().all().float()
         all_reduce(all_finite, op="min")
         if not all_finite:
-            paths = [sample.get("img_path") for sample in self._batch["data_samples"]]
-            source = f"{self._find_source()} at {preview(paths)}"
+            samples = self._batch.get("data_samples") or ()
+            # Semi-supervised training has a dict of lists, in which no image is named.
+            paths = [sample.get("img_path") for sample in samples if hasattr(sample, "get")]
+            source = f"{self._find_source()} at {preview(paths) or 'images without paths'}"
             raise FloatingPointError(f"iteration {self._runner.iter}: {source}")
 
     @torch.no_grad()

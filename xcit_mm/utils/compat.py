@@ -169,8 +169,9 @@ def load_files_by(loader: Callable[..., Any]) -> Iterator[None]:
     """
     own_loader = checkpoint.load_from_http  # also of torchvision://, open-mmlab:// and mmcls://
     own_schemes = CheckpointLoader._schemes
-    local = {checkpoint.load_from_local} if TORCH < (2, 6) else set()
-    replaced = {own_loader, *local}
+    # These call torch.load themselves, not `load_from_http`.
+    local = (checkpoint.load_from_local, checkpoint.load_from_ceph, checkpoint.load_from_pavi)
+    replaced = {own_loader, *local} if TORCH < (2, 6) else {own_loader}
     CheckpointLoader._schemes = {
         scheme: loader if own in replaced else own for scheme, own in own_schemes.items()
     }

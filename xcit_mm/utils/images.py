@@ -79,7 +79,9 @@ def tiff_pages(file: BinaryIO) -> list[dict[int, Any]]:
     pages: list[dict[int, Any]] = []
     try:
         tags = ImageFileDirectory_v2(header[: _HEADER_LENGTHS[header[:4]]])
-        while tags.next and len(pages) < 2:
+        positions = {0}  # 0 ends the list, and a broken file may lead back
+        while tags.next not in positions and len(pages) < 2:
+            positions.add(tags.next)
             file.seek(tags.next)
             tags.load(file)
             if not tags.get(ExifTags.Base.NewSubfileType, 0) & _NO_PAGE:

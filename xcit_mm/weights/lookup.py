@@ -40,12 +40,13 @@ def lookup(name: str | Path) -> Model:
             - The path or URL of weights alone.
 
     Raises:
-        ValueError: If the name is unknown, with similar names, or a checkpoint in a folder cannot
-            be read.
+        ValueError: If the name is unknown, with similar names.
         ModuleNotFoundError: If huggingface_hub, the extra `hub`, is not installed.
         OSError: If the Hub has no such model or cannot be reached.
     """
     name = os.path.expanduser(name)
+    if not name:
+        raise ValueError("the name of a model is empty: give one, or a path")
     if name.endswith(".py"):
         return Model(name, None, f"{name} {_NO_CHECKPOINT}")
     if name.startswith(HUB_PREFIX):
@@ -129,7 +130,7 @@ def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple
             checkpoint. The path of a config requires it.
 
     Raises:
-        ArgumentError: If the model has no checkpoint.
+        ArgumentError: If the model has no checkpoint, or `checkpoint` is a folder.
         ValueError: As `find_config`.
     """
     config = find_config(model)
@@ -137,6 +138,8 @@ def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple
     weights = os.path.expanduser(checkpoint or found.checkpoint or "")
     if not weights:
         raise ArgumentError("checkpoint", found.problem)
+    if os.path.isdir(weights):
+        raise ArgumentError("checkpoint", f"{weights} is a folder: give a file")
     if config != str(model):
         say(f"{model}: {config} with {weights}")
     return config, weights

@@ -16,6 +16,8 @@ from .layouts import (
 )
 from .lookup import load_checkpoint
 
+_MASK_HEAD_PREFIX = "roi_head.mask_head."  # of mmdet
+
 
 def load_pretrained(
     backbone: Any,
@@ -41,8 +43,11 @@ def load_pretrained(
 
     Raises:
         OSError: If the file does not exist or cannot be downloaded.
-        ValueError: If it does not fit the backbone, which is left as it was.
+        ValueError: If it does not fit the backbone, which is left as it was, or if the backbone is
+            on the meta device, where torch drops weights without an error.
     """
+    if any(parameter.is_meta for parameter in backbone.parameters()):
+        raise ValueError("the backbone is on the meta device: build it on one that holds weights")
     loaded = load_checkpoint(checkpoint)
     try:
         weights = parse_checkpoint(loaded, use_ema, prefix)
@@ -126,16 +131,19 @@ def match_heads(
 ) -> dict[str, Tensor]:
     """Return the tensors that fill the heads: all, or those of equal shapes if not `strict`."""
     if not strict:
-        heads = {
-            key: heads[key]
+        # A Faster R-CNN may start from the file of a Mask R-CNN.
+        if not any(key.startswith(_MASK_HEAD_PREFIX) for key in expected):
+            heads = without(heads, (_MASK_HEAD_PREFIX,))
+        others = [
+            key
             for key, tensor in expected.items()
-            if key in heads and heads[key].shape == tensor.shape
-        }
-        others = [key for key in expected if key not in heads]
+            if key not in heads or heads[key].shape != tensor.shape
+        ]
         if others:
             line = "the file has no layers of these shapes, so they keep their initial values"
             log_line(f"{line}: {', '.join(others)}")
-        expected = {key: expected[key] for key in heads}
+        heads = {key: tensor for key, tensor in heads.items() if key not in others}
+        expected = {key: tensor for key, tensor in expected.items() if key in heads}
     try:
         check_coverage(expected, heads)
     except ValueError as error:
