@@ -125,7 +125,7 @@ class TestFinished:
         else:
             run.out.unlink()
             in_pixels([shapely.Point(1, 2)]).to_file(run.out, layer="points")
-        with pytest.raises(ValueError, match=r"^[^\n]* is of another run: weights was None"):
+        with pytest.raises(ValueError, match=r"^[^\n]* is of another run: another program wrote"):
             run.predict()
 
     def test_a_folder_of_another_process_or_of_the_user_is_not_taken_for_rows(self, run):
