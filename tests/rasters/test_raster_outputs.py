@@ -138,6 +138,11 @@ class TestFinished:
         with pytest.raises(FileExistsError, match=r"not of a run, such as notes\.txt: choose"):
             run.predict()
         assert (folder / "notes.txt").exists()
+        folder.rename(folder.with_name("elsewhere"))
+        run.predict()
+        folder.with_name("elsewhere").rename(folder)
+        assert run.predict() == 0  # the result is finished
+        assert (folder / "notes.txt").exists()
 
     def test_scratch_is_refused_where_no_taps_are_stored(self, run, tmp_path):
         with pytest.raises(ValueError, match="scratch: it is for a raster that is seen whole"):

@@ -23,6 +23,7 @@ from ..prediction.whole import SeenWhole, check_whole, is_exact_whole
 from ..utils.atomic import atomic_write
 from ..utils.errors import ArgumentError
 from ..utils.folders import (
+    SETTINGS,
     as_json,
     check_is_shared,
     check_output,
@@ -151,7 +152,8 @@ def predict_raster(
                 raise ArgumentError("out", f"{out} is of another run: {change}: {fix}")
             say(f"{out} exists: overwrite it to predict it again")
             # A kill may have left its rows. Those of another call can still be resumed.
-            if is_first() and parts.exists() and not find_other_run(parts, settings):
+            is_of_run = (parts / SETTINGS).exists() and not find_other_run(parts, settings)
+            if is_first() and is_of_run:
                 with lock_folder(parts):
                     clear_folder(parts)
                 shutil.rmtree(parts, ignore_errors=True)
