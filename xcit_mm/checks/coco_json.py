@@ -3,7 +3,6 @@
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
@@ -68,7 +67,8 @@ def _check_categories(path: str, coco: CocoFile, dataset: ConfiguredData) -> Fin
         problem = f"of {len(classes)} classes are not categories of {path}"
         fix = f"metainfo=dict(classes={tuple(names)}) in all data sets, or other names in the json"
         return listed("FAIL", "D405", absent, problem, fix)
-    pairs = zip_longest((name for name in names if name in classes), classes)
+    learned = [name for name in names if name in classes]
+    pairs = zip(learned, classes, strict=True)
     swapped = [f"{name} as {shown}" for name, shown in pairs if name != shown]
     if swapped:
         problem = f"classes would be shown as others, since mmdet takes the order of {path}"

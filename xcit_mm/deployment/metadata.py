@@ -64,8 +64,10 @@ def describe_model(cfg: Config, model: Any, outputs: list[str]) -> dict[str, Any
 def find_unsupported(cfg: Config) -> str | None:
     """Return the first step or option of a test that `run.py` does not repeat, or None."""
     inputs = ModelInput(cfg)
+    if not inputs.preprocessor:
+        return "data_preprocessor=None"
     supported = dict(STEPS)
-    for step in (*inputs.pipeline, inputs.preprocessor or dict(type="no data_preprocessor")):
+    for step in (*inputs.pipeline, inputs.preprocessor):
         name = type_name(step)
         options = supported.pop(name, None)
         if options is None:

@@ -244,6 +244,9 @@ def _adapt_to_whole(values: dict[str, Any]) -> None:
     """Adapt the values from `adapt` to images that the model sees whole, at their own size.
 
     A batch is one image, since images have different sizes.
+
+    Raises:
+        ArgumentError: If a step of a pipeline holds others that resize or crop.
     """
     model = values["model"]
     model["type"] = "xcit_mm.WholeImageEncoderDecoder"

@@ -215,6 +215,6 @@ class Backbone(BaseModule):
                 by_mmengine.append(cfg)
                 continue
             options = {key: value for key, value in cfg.items() if key != "type"}
-            signature(load_pretrained).bind(self, **options)
+            signature(load_pretrained).bind(self, **options)  # raises for wrong options
             pretrained.append(options)
         return by_mmengine, pretrained

@@ -200,10 +200,9 @@ def _taps_of_training(checkpoint: Any, has_pyramid: bool) -> dict[str, Any] | No
         values = {name: _literal(said[name]) for name in ("arch", *_TAPS) if name in said}
         # Of the trained depth: a file may end with the last tap.
         depth = resolve_arch(values.pop("arch")).depth
-        taps = taps_and_strides(depth, *map(values.get, _TAPS))
-        if has_pyramid or "strides" in values:  # coarse levels have no tensors
-            return dict(zip(_TAPS, taps, strict=True))
-        return None
+        if not has_pyramid and "strides" not in values:  # coarse levels have no tensors
+            return None
+        return dict(zip(_TAPS, taps_and_strides(depth, *map(values.get, _TAPS)), strict=True))
     except Exception:  # a text may be anything
         return None
 

@@ -7,7 +7,6 @@ over a part of the image. But a mean is a sum over windows, so `Pools` adds up t
 vectors, and each window then gets its part of the resized bins.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import reduce
@@ -61,8 +60,7 @@ class LargeHeads:
         stride = corner[0].stop // self._pooled_map(head, corner).shape[2]
         if stride > STRIDES[-1]:
             return
-        size = math.ceil(height / stride), math.ceil(width / stride)
-        pools = Pools(head, size, stride)
+        pools = Pools(head, (height // stride, width // stride), stride)
         ranks = Ranks(group)
         for window, inside in list(windows)[ranks.rank :: ranks.size]:
             x = self._pooled_map(head, window)

@@ -8,7 +8,7 @@ maps are logits at the size of the image. So a window enlarges a band of rows at
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -121,15 +121,12 @@ class _Losses:
             values.append(by_parts(function, bands, [logits], values=not torch.is_grad_enabled()))
         return torch.cat(values)
 
-    def _of_band(
-        self, terms: Sequence[Term], stride: int, place: tuple[Any, Any], logits: Tensor
-    ) -> Tensor:
+    def _of_band(self, terms: Sequence[Term], stride: int, band: "_Band", logits: Tensor) -> Tensor:
         """Return what a band adds to losses and accuracy of a head."""
-        pixels, crop = place
         scale = float(stride)
         x = F.interpolate(logits, scale_factor=scale, mode="bilinear", align_corners=False)
-        labels = torch.stack([labels[pixels] for labels in self._labels])
-        return torch.stack([term(x[crop], labels) for term in terms])
+        labels = torch.stack([labels[band.pixels] for labels in self._labels])
+        return torch.stack([term(x[band.crop], labels) for term in terms])
 
 
 def _terms_of(head: Any, counts: Tensor) -> list[tuple[str, Term]]:
@@ -164,17 +161,28 @@ def _accuracy(ignored: int, pixels: Tensor, logits: Tensor, labels: Tensor) -> T
     return 100 * is_right.sum() / pixels.clamp(min=1)
 
 
+class _Band(NamedTuple):
+    """Some rows of the interior of a window.
+
+    Attributes:
+        pixels: Its place in the image.
+        crop: Its place in what its cells of the logits are enlarged to.
+    """
+
+    pixels: tuple[slice, slice]
+    crop: tuple[Any, ...]
+
+
 def _bands(
     window: tuple[Window, Window], stride: int, logits: Tensor
-) -> Iterator[tuple[tuple[Any, Any], Any]]:
+) -> Iterator[tuple[_Band, Any]]:
     """Divide the interior of a window into bands of rows.
 
     Args:
         stride: The pixels along a cell of the logits.
 
     Yields:
-        The place of a band in the image and in what its cells of the logits are enlarged to, and
-        the index of these cells.
+        A band, and the cells of the logits from which it is enlarged.
     """
     rows, columns = window
     batch, classes = logits.shape[:2]
@@ -185,7 +193,7 @@ def _bands(
         inside = slice(start, min(start + length, rows.inside.stop))
         down = _cells_of(inside, rows.start, stride)
         cells, crop = zip(down, across, strict=True)
-        yield ((inside, columns.inside), (..., *crop)), (..., *cells)
+        yield _Band((inside, columns.inside), (..., *crop)), (..., *cells)
 
 
 def _cells_of(pixels: slice, origin: int, stride: int) -> tuple[slice, slice]:

@@ -88,4 +88,4 @@ def windows_along(span: slice, length: int, side: int, overlap: int) -> list[Win
 
 def in_cells(pixels: slice, size: int) -> slice:
     """Return the cells of `size` pixels that cover a span of an axis, which starts at a cell."""
-    return slice(pixels.start // size, math.ceil(pixels.stop / size))
+    return slice(pixels.start // size, pixels.stop // size)

@@ -294,9 +294,8 @@ class Trunk(Backbone):
     """
 
     can_leave_out_pixels = True
-    unused_prefixes: tuple[str, ...] = (
-        CLASSIFIER_PREFIXES  # of tensors in files that the network does not have
-    )
+    # Of tensors in files that the network does not have.
+    unused_prefixes: tuple[str, ...] = CLASSIFIER_PREFIXES
 
     def __init__(
         self,

@@ -100,7 +100,8 @@ class Seen(ABC):
         """
         length = (self.resized.height, self.resized.width)[axis]
         span = span or slice(0, length)
-        side, overlap = self.view.side, self.view.overlap
+        side = self.view.side
+        overlap = self.view.overlap
         if self.view.whole:
             return windows_along(span, length, side, overlap)
         return [

@@ -155,8 +155,7 @@ def predict_raster(
             is_of_run = (parts / SETTINGS).exists() and not find_other_run(parts, settings)
             if is_first() and is_of_run:
                 with lock_folder(parts):
-                    clear_folder(parts)
-                shutil.rmtree(parts, ignore_errors=True)
+                    _remove(parts, taps)
             return out
         with open_folder(parts, settings, overwrite) if is_first() else nullcontext():
             ranks.wait()
@@ -175,10 +174,15 @@ def predict_raster(
                     objects.write_table(out, rows, source, area, names, made_from)
                 else:
                     maps.write_map(out, rows, source, names, predictor.palette, made_from)
-                clear_folder(parts)  # its run.json last: a kill must not leave rows of no run
-                for folder in (parts, taps):
-                    shutil.rmtree(folder, ignore_errors=True)
+                _remove(parts, taps)
     return out
+
+
+def _remove(parts: Path, taps: Path) -> None:
+    """Remove the folder of the rows, which is locked, and that of the trunk's output."""
+    clear_folder(parts)  # its run.json last: a kill must not leave rows of no run
+    for folder in (parts, taps):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _origin(predictor: Predictor, raster: Raster, aoi: Polygons | None) -> dict[str, str | None]:

@@ -95,7 +95,8 @@ def find_change(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """
     current = as_json(settings)
     for name in {**current, **stored}:
-        former, value = stored.get(name), current.get(name)
+        former = stored.get(name)
+        value = current.get(name)
         if former != value:
             if isinstance(value, dict):
                 return value["change"]
