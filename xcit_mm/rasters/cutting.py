@@ -177,17 +177,19 @@ def _measure_bands(raster: Raster) -> tuple[list[float], list[float]]:
 def _divide(area: Any, labels: Labels) -> dict[str, Any]:
     """Hold out a fifth of the labels, at the end of the area's longer side.
 
-    The centres of their parts in the area decide.
+    The centres of their parts in the area decide. Both parts are at least a pixel wide, also if all
+    labels lie at an edge of the area.
     """
     min_x, min_y, max_x, max_y = area.bounds
     axis = 0 if max_x - min_x > max_y - min_y else 1
     inside = shapely.intersection(labels.objects, area)
     centres = shapely.get_coordinates(shapely.centroid(inside))
     border = round(np.quantile(centres[:, axis], 0.8))
-    limits = (border, max_y) if axis == 0 else (max_x, border)
-    trained = shapely.box(min_x, min_y, *limits)
-    parts = {"train": shared_part(area, trained), "val": area.difference(trained)}
-    return {split: part for split, part in parts.items() if part.area > 0}
+    if axis == 0:
+        trained = shapely.box(min_x, min_y, np.clip(border, min_x + 1, max_x - 1), max_y)
+    else:
+        trained = shapely.box(min_x, min_y, max_x, np.clip(border, min_y + 1, max_y - 1))
+    return {"train": shared_part(area, trained), "val": area.difference(trained)}
 
 
 def _cut_into_tiles(area: Any, side: int | None, overlap: int) -> list[Tile]:
