@@ -42,7 +42,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         metavar="MODEL", help="a published model's name, the work folder of a training, or a config"
     ),
     "--checkpoint": dict(
-        metavar="FILE", help="path, URL or xcit://NAME (default: the model's own)"
+        metavar="FILE", help="path, URL, xcit://NAME, hf://OWNER/NAME (default: the model's own)"
     ),
     "following": dict(nargs="?", metavar="CHECKPOINT", help="as --checkpoint"),
     "--verbose": dict(action="store_true", help="print the traceback of an error"),

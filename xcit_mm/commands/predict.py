@@ -23,14 +23,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser, ("model", "--checkpoint"))
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="images, folders of images, or a COCO .json")
-    add("--out", type=Path, default=Path("predictions"), metavar="DIR", help="folder of results")
+    results = "folder of results (default: predictions)"
+    add("--out", type=Path, default=Path("predictions"), metavar="DIR", help=results)
     add("--root", metavar="DIR", help="folder of the paths in a .json (default: its own)")
     large = parser.add_argument_group("large images (default: photos are resized as in a test)")
     large.add_argument("--whole", action="store_true", help=WHOLE)
     add_options(large, (*TILES, *VIEW))
     add_options(parser.add_argument_group("model"), (*PREDICTOR, "--verbose"))
     add = parser.add_argument_group("drawing").add_argument
-    add("--draw-score", type=score, default=0.3, metavar="S", help="least score of drawn objects")
+    drawn = "least score of drawn objects (default: 0.3)"
+    add("--draw-score", type=score, default=0.3, metavar="S", help=drawn)
     add("--font", metavar="FILE", help="font of the class names (default: DejaVu Sans)")
     add("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
     add = parser.add_argument_group("long runs").add_argument
