@@ -49,7 +49,7 @@ def _read_table() -> dict[str, PublishedFile]:
 
 
 PUBLISHED = _read_table()
-"""Facts about every published file by its name, as in `xcit://NAME`."""
+"""Facts about every published file by the name that its authors gave it."""
 
 _BY_TIMM_NAME = {file.timm_name: name for name, file in PUBLISHED.items() if file.timm_name}
 
