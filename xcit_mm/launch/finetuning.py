@@ -79,8 +79,9 @@ def finetune(
         hold_out: Whether to hold out a fifth of the labels for the validation.
         whole: Whether a segmentor trains on whole images of any size, without crops: on the raster
             as one image, or on each image of a folder. Validations need more memory.
-        tile: Side of the tiles that are cut from a raster, in pixels. Default: as in the config.
-            What is trained whole may be predicted in tiles of this side. Default: 512.
+        tile: Side of the tiles that are cut from a raster, in pixels. Default: as in the config,
+            which has one if the model was trained on a raster. With `whole`, the side of the tiles
+            in which the raster may be predicted later. Default: 512.
         overlap: Pixels that tiles share. Default: a quarter of the tile.
         bands: Numbers of the raster's bands, from 1. Default: those that the file names red, green
             and blue, or all but alpha.

@@ -15,7 +15,7 @@ from .xcit import STRIDES, Pyramid, pad_small_sides, taps_and_strides
 
 # timm's modules of transformers whose blocks all have the stride of their patches.
 MODULES = ("vision_transformer", "deit", "eva")
-# What stands behind the final norm, with which timm classifies.
+# What follows the final norm, with which timm classifies.
 _AFTER_NORM = ("fc_norm.", "head.", "head_dist.", "attn_pool.")
 
 
