@@ -64,7 +64,7 @@ MODULE2PACKAGE.setdefault("xcit_mm", "xcit_mm.archs")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, since its module needs more libraries than a backbone."""
+    """Import a public name on first use: its module needs libraries that a backbone does not."""
     modules = dict(
         Predictor=".prediction",
         diagnose=".checks.doctor",

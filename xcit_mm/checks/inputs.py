@@ -33,7 +33,7 @@ def check_sizes(cfg: Config, model: Any) -> Findings:
     """Check that images for a segmentor have sides that are multiples of 32.
 
     The coarsest feature map has one cell for each 32 pixels, and mmseg stretches the logits over
-    the image. If a side is no multiple of 32, they are shifted against the image, and a training
+    the image. If a side is not a multiple of 32, they are shifted against the image, and a training
     on such images learns the shift.
     """
     if not hasattr(model, "decode_head") or not isinstance(model.backbone, Pyramid):

@@ -13,11 +13,11 @@ MAX_LOG_RATIO = 4.135166556742356  # |log(16 / 1000)|, the limit of scaling a si
 
 
 class ExportableDetector(nn.Module):
-    """Detect objects as mmdet does, with the options of the test_cfg.
+    """Detect objects as mmdet does, with the options in the model's test_cfg.
 
-    These are `score_thr`, `nms_pre`, `min_bbox_size`, `max_per_img`, and `iou_threshold` of an nms.
+    These are `score_thr`, `nms_pre`, `min_bbox_size`, `max_per_img`, and `iou_threshold` in `nms`.
 
-    The module pads images itself, since mmdet clips proposals before the padding.
+    The module pads images itself, because mmdet clips proposals to the image without its padding.
 
     Args:
         model: mmdet's Mask R-CNN, Faster R-CNN, Cascade (Mask) R-CNN or RetinaNet, which

@@ -71,9 +71,9 @@ def _bin_weights(length: int, count: int, like: Tensor) -> Tensor:
 
 
 def make_exportable(model: nn.Module) -> nn.Module:
-    """Return a copy that is prepared for inference and has one graph for all sizes.
+    """Return a copy that is prepared for inference, and can be traced to one graph for all sizes.
 
-    It shares the weights.
+    The copy shares the weights of the model, which stays as it is.
     """
     model = copy_sharing_weights(model).eval()
     # The detector or segmentor in an exportable, whose parts have known names.

@@ -68,15 +68,15 @@ def read_run(
 def write_data_anew(cfg: Config, splits: tuple[str, ...] = ("train", "val")) -> None:
     """Write the objects of a fine-tuning again, from the user's files as they are now.
 
-    So corrected labels count. Configs that `finetune` did not write are left alone. Only the first
-    process writes.
+    So corrected labels count. Nothing happens for a config that `finetune` did not write, or for
+    tiles of a raster. Only the first process writes.
 
     Args:
-        splits: Which are written.
+        splits: The splits to write.
 
     Raises:
-        ValueError: If the classes have changed, or there are images for validation and were none,
-            or the other way round, and as in `read_dataset`.
+        ValueError: If the classes have changed, or if images for the validation were added to data
+            without them, or removed. Also the errors of `read_dataset`.
     """
     paths = {name: Path(path) for name, path in (cfg.get("source") or {}).items() if path}
     folder = paths.pop("folder", None)
@@ -137,7 +137,8 @@ def _only_counts_masks(cfg: Config) -> bool:
 class QuietRunner(Runner):
     """A Runner that shows only warnings, errors and lines of this package on the screen.
 
-    It scales learning rates by the number of images for which gradients accumulate in a step.
+    If `auto_scale_lr` is enabled, a batch counts all images whose gradients accumulate in a step.
+    mmengine counts only the images of one iteration.
     """
 
     def build_logger(self, *args: Any, **options: Any) -> MMLogger:

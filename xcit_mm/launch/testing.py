@@ -23,6 +23,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Score a model on the test data of its config.
 
+    If `finetune` wrote the config, the user's labels for the validation are read and written again
+    first, so that corrections count. Then the config, the model and the data are checked.
+
     Args:
         model: A published model's name, a work folder, or a config.
         checkpoint: A path, URL or `xcit://NAME`. Default: the model's own. In a work folder this
@@ -38,8 +41,9 @@ def evaluate(
         or 'mIoU', from 0 to 100.
 
     Raises:
-        FileNotFoundError: If there is no such checkpoint.
-        ValueError: If a check fails, or the checkpoint does not fit the config.
+        FileNotFoundError: If the checkpoint does not exist.
+        ValueError: If the model is unknown or has no checkpoint, a check fails, or the checkpoint
+            does not fit the config.
 
     Example:
         >>> from xcit_mm import evaluate

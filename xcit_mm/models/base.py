@@ -45,13 +45,13 @@ def keep_valid(x: Tensor, valid: Tensor | None) -> Tensor:
 def mask_option(valid: Tensor | None) -> dict[str, Tensor]:
     """Return a mask as a keyword argument of a layer, or no argument without a mask.
 
-    A user's own layer in place of one of the paper's need not take a mask.
+    So a layer that a user puts in place of the paper's need not have an argument for masks.
     """
     return {} if valid is None else dict(valid=valid)
 
 
 def cells_with_data(valid: Tensor, size: int) -> Tensor:
-    """Return which cells of `size` x `size` have a valid place, of a mask (B, 1, H, W).
+    """Return which cells of `size` x `size` pixels have a valid pixel in a mask (B, 1, H, W).
 
     Shape: (B, 1, H, W) -> (B, 1, ceil(H / size), ceil(W / size)).
     """

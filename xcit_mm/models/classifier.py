@@ -147,8 +147,8 @@ class XCiTClassifier(Trunk):
         """Compute the logits, or the CLS token without a head, in a tuple if `as_tuple`.
 
         Raises:
-            RuntimeError: If the image has other channels than `in_channels`, or another type than
-                the weights.
+            RuntimeError: If the number of the image's channels is not `in_channels`, or its type is
+                not that of the weights.
         """
         cls, _ = self.forward_features(x)
         out = self.head(cls)

@@ -1,4 +1,4 @@
-"""The classes of pixels, without the logits of all classes at the size of the image."""
+"""The class of each pixel, found without the logits of all classes at the size of the image."""
 
 import math
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ def predict_labels(
 ) -> list[Tensor]:
     """Predict the class of each pixel of each image, as `model.predict` does.
 
-    The logits of all classes are never there at full size.
+    The logits of all classes are never in memory at full size.
 
     Args:
         model: One of `has_plain_labels`.
-        samples: Data samples of mmseg, which say how images were resized and padded. None is
-            flipped.
+        samples: Data samples of mmseg, which say how images were resized and padded. The images
+            must not be flipped.
         valid: Which pixels count in pools over the image, (B, 1, H, W). Default: all.
 
     Returns:

@@ -37,7 +37,7 @@ from .trunk_check import check_trunk
 from .windows import in_cells
 from .xcit import STRIDES, Trunk, XCiT
 
-# Tokens of a band. Of a wide image it has 8 rows: LPI computes 4 more.
+# Tokens of a band. In a wide image a band has 8 rows, and LPI computes 4 more.
 CPU_TOKENS = 8192
 GPU_TOKENS = 65536
 MIN_ROWS = 8
@@ -78,7 +78,8 @@ def pyramid_of(backbone: XCiT, taps: Taps, rows: slice, columns: slice) -> tuple
         rows, columns: The window in pixels: multiples of 32 inside the padded image.
 
     Raises:
-        ValueError: If the window is empty, not of multiples of 32, or not inside.
+        ValueError: If the window is empty, is not inside the image, or does not start and stop at
+            multiples of 32.
     """
     for side, cells in zip((rows, columns), taps.valid.shape, strict=True):
         ends = range(0, cells * backbone.patch_size + 1, STRIDES[-1])
@@ -243,13 +244,13 @@ class _Image:
         self.moments = Moments(0, zeros[:, :1], zeros)
 
     def finish_band(self, number: int, x: Tensor, rows: slice, target: TokenStore) -> None:
-        """Write tokens (1, N, C) of rows, a block's input, and add their moments."""
+        """Write the input x (1, N, C) of a block for some rows, and add the moments of x."""
         grid = x[0].unflatten(0, (-1, self.width))
         target.write(rows, keep_valid(grid, self.valid[rows, :, None]))
         self.collect_moments(number, x, rows)
 
     def collect_moments(self, number: int, x: Tensor, rows: slice) -> None:
-        """Add the moments of rows x (1, N, C) of a block's input to those of the rows before."""
+        """Add the moments of a block's input x (1, N, C) to those of earlier rows."""
         if number == len(self.trunk.blocks):
             return
         with torch.autocast(self.device.type, enabled=False):

@@ -57,10 +57,10 @@ def taps_by_bands(trunk: Any, images: Tensor) -> tuple[Tensor, ...]:
         images: (B, in_channels, H, W).
 
     Raises:
-        ValueError: If the trunk has changed layers, dropout, BatchNorm in training mode, or weights
-            in half precision, in parts or with hooks.
-        RuntimeError: If the images have another type than the weights, the call is compiled or
-            traced, a checkpoint around it repeats it, or pixels are left out by `valid`.
+        ValueError: If the trunk has changed layers, dropout or BatchNorm in training mode, or if
+            its weights are in half precision, are divided among processes by FSDP, or have hooks.
+        RuntimeError: If the images have another type than the weights, pixels are left out by
+            `valid`, or the call is compiled, traced or repeated by `torch.utils.checkpoint`.
         OSError: If the disk is too small for the temporary files.
     """
     trunk.valid_cells(images, 1)  # which raises for masks

@@ -64,7 +64,7 @@ def _parts(model: Any, margin: int) -> Iterator[tuple[str, Any]]:
 
 
 class _NoPools(nn.Module):
-    """Takes the place of mmseg's PPM in a trial of what a head sees beside its pools.
+    """Takes the place of mmseg's PPM in a trial of what a head sees apart from its pools.
 
     A map with cells of more than 32 pixels, to which images are padded, is refused.
     """

@@ -23,12 +23,12 @@ GPU_POSITIONS = 32768
 
 
 def is_traced() -> bool:
-    """Return whether torch compiles, exports or traces: a graph must serve other sizes too."""
+    """Return whether torch compiles, exports or traces: a graph must fit other sizes too."""
     return is_compiling() or torch.jit.is_tracing()
 
 
 def is_exported() -> bool:
-    """Return whether torch exports or traces: the graph may run elsewhere, and in float16."""
+    """Return whether torch exports or traces a graph, which may run elsewhere and in float16."""
     return is_exporting() or torch.jit.is_tracing()
 
 

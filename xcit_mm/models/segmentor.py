@@ -45,8 +45,8 @@ class WholeImageEncoderDecoder(EncoderDecoder):
             it sees a window as a batch.
 
     Raises:
-        ValueError: If the backbone is no XCiT with `with_cp="bands"`, or a head or its loss sees
-            more than a part of an image.
+        ValueError: If the backbone is not an XCiT with `with_cp="bands"`, or a head or its loss
+            sees more than a part of an image.
     """
 
     def __init__(self, *args: Any, window: int = 384, **options: Any) -> None:
@@ -63,7 +63,7 @@ class WholeImageEncoderDecoder(EncoderDecoder):
         """Compute the losses of normalised images (B, in_channels, H, W).
 
         Raises:
-            ValueError: If sides are no multiples of 32 pixels, or labels have another size.
+            ValueError: If a side is not a multiple of 32 pixels, or labels have another size.
         """
         size = tuple(inputs.shape[2:])
         of_labels = {tuple(sample.gt_sem_seg.data.shape[1:]) for sample in data_samples}

@@ -119,8 +119,8 @@ class TimmPyramid(Pyramid):
         """Compute the pyramid of an image, finest map first.
 
         Raises:
-            RuntimeError: If the image has other channels than `in_channels`, or another type than
-                the weights.
+            RuntimeError: If the number of the image's channels is not `in_channels`, or its type is
+                not that of the weights.
         """
         padded = pad_small_sides(x, MIN_SIZE)
         taps = self.timm_model.forward_intermediates(

@@ -13,11 +13,14 @@ from .xcit import XCA, LinearPatchEmbed, Trunk, XCiT
 
 
 def check_trunk(trunk: Any, is_training: bool = False) -> None:
-    """Raise ValueError unless a trunk is XCiT's and has no changed layers.
+    """Raise ValueError unless a trunk is an XCiT whose layers are those of the paper.
 
-    Bands read the neighbours that the paper's layers need, so each layer is compared with the same
-    layer in a new trunk.
-    Layers in training mode are refused, unless bands train.
+    A band of rows is computed from as many rows around it as the paper's layers read. A changed
+    layer could read more, so each layer is compared with the same layer in a new trunk.
+
+    Args:
+        is_training: Whether the trunk is to be trained by bands. If not, layers in training mode
+            are an error too.
     """
     otherwise = "set with_cp=True" if is_training else "predict in tiles"
     network = type(trunk).__name__

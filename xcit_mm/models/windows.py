@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..utils.errors import ArgumentError
 
 # Windows of neck and heads start at its multiples, so that their cells are those of the image at
-# all strides of heads. It is also the least margin in which a window sees its neighbours.
+# all strides of heads. It is also the minimum margin in which a window sees its neighbours.
 CELL = 128  # pixels
 
 
@@ -18,7 +18,8 @@ class Window(NamedTuple):
         start: First pixel.
         stop: Pixel after the last.
         inside: The interior. The interiors of all windows cover the axis, each pixel once.
-        margin: Pixels that it sees beyond its interior, at least, where the image continues.
+        margin: Minimum number of pixels that it sees on each side of its interior, unless the
+            image ends there.
         edges: Whether the image continues beyond the start, and beyond the stop.
     """
 

@@ -354,8 +354,8 @@ class Trunk(Backbone):
         """Compute the maps after each of `out_indices`, of stride `patch_size`, without a norm.
 
         Raises:
-            RuntimeError: If the image has other channels than `in_channels`, or another type than
-                the weights.
+            RuntimeError: If the number of the image's channels is not `in_channels`, or its type is
+                not that of the weights.
         """
         if self.with_cp == "bands" and torch.is_grad_enabled() and not x.is_meta:
             from .large_training import taps_by_bands  # which imports this module
@@ -670,8 +670,8 @@ class XCiT(Trunk, Pyramid):
         """Compute the pyramid of an image, finest map first.
 
         Raises:
-            RuntimeError: If the image has other channels than `in_channels`, or another type than
-                the weights.
+            RuntimeError: If the number of the image's channels is not `in_channels`, or its type is
+                not that of the weights.
         """
         padded = pad_small_sides(x, MIN_SIZE)
         taps = super().forward(padded)

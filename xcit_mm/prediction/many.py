@@ -82,9 +82,10 @@ def predict_many(
             of Ray chooses its own device.
         root: Folder of the paths in a COCO json. Default: that of the json.
         draws: Whether to draw the predictions.
-        draw_score: Least score of the objects that are drawn.
+        draw_score: Minimum score of the objects that are drawn.
         font: Path of the font of the names in drawings. Default: DejaVu Sans.
-        workers: Number of processes that read images. Default: 2 beside a GPU, else 0.
+        workers: Number of processes that read images. Default: 2 if the model is
+            on a GPU, else 0.
         ray: Address of a Ray cluster, 'auto' for that of this machine, or 'local' for a new one.
         retry_failed: Whether to predict failures again.
         overwrite: Whether to replace the results of earlier calls. They stay until all images are
@@ -96,8 +97,8 @@ def predict_many(
         Results and failures in the folder, or None in the processes of torchrun but the first.
 
     Raises:
-        ArgumentError: If the inputs are no images, or the folder holds an input, or results of
-            another model or option.
+        ArgumentError: If the inputs are not images, or if the folder holds an input, or results of
+            another model or other options.
         OSError: If the font cannot be read, or the folder is not of a run, is in use, or cannot be
             written.
         RuntimeError: If a process that reads images died. Another call finds the image.

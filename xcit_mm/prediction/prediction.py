@@ -83,11 +83,11 @@ class Prediction:
     def draw(self, min_score: float = 0.3, font: str | None = None) -> np.ndarray:
         """Draw the prediction over a copy of the image: (H, W, 3), BGR; wider with a map's legend.
 
-        Of other bands than those of a photo, the first three are shown as red, green and blue.
+        If the image has other bands than a photo, the first three are shown as red, green and blue.
         Three bands of uint8 are taken for BGR.
 
         Args:
-            min_score: Least score of the objects that are drawn.
+            min_score: Minimum score of the objects that are drawn.
             font: Path of the font of the names. Default: DejaVu Sans, which has European letters.
 
         Raises:

@@ -56,8 +56,8 @@ class Predictor:
         scale: Factor by which images in tiles or whole are resized. Default: `large =
             dict(scale=...)` of the config.
         window: Side of what a window of neck and heads adds to the result of a whole image, in
-            pixels as the model sees them. Default: 1024, of UPerNet and PSPNet 768; of a detector
-            the side of its training images.
+            pixels as the model sees them. Default: 1024, or 768 for UPerNet and PSPNet; for a
+            detector, the side of its training images.
 
     Attributes:
         model: The model after `prepare_for_inference`.
@@ -131,7 +131,7 @@ class Predictor:
 
         Args:
             model: Name of a published model, the folder of a training run or the path of a config.
-            checkpoint: A path, a URL or `xcit://NAME`, in place of that of the name or folder. A
+            checkpoint: A path, a URL or `xcit://NAME`, in place of the model's own checkpoint. A
                 config requires it.
             device: A device of torch. Default: the GPU of this process of torchrun, or a GPU if
                 there is one.
@@ -181,10 +181,10 @@ class Predictor:
         Images of one size that follow each other are predicted together, `batch_size` at a time.
 
         Args:
-            images: Paths of images, or arrays (H, W, 3), uint8, BGR as OpenCV reads them; of an RGB
-                array, give `array[..., ::-1]`. For a config that loads other images, arrays are as
-                its loading step returns them: from `LoadRasterFromFile` (H, W, bands), unscaled, in
-                the file's type or float32.
+            images: Paths of images, or arrays (H, W, 3), uint8, BGR as OpenCV reads them. If an
+                array is RGB, give `array[..., ::-1]`. For a config that loads other images, give
+                arrays as its loading step returns them: for `LoadRasterFromFile`, (H, W, bands) in
+                the file's type or float32, with values as they are stored.
             valid: Which pixels of each image have data, (H, W), bool; by default all. XCiT sees the
                 others as it sees what lies beyond the border of an image (`Backbone.valid`); other
                 backbones, and windows of mmseg's `mode="slide"`, see their values. In tiles or
@@ -195,9 +195,9 @@ class Predictor:
 
         Raises:
             OSError: If a file cannot be opened.
-            ValueError: If a file is no image that is read, an image has other channels than the
-                model takes, or NaN or infinity, a mask has another size or type, or there are not
-                as many masks as images.
+            ValueError: If a file is not an image that can be read, an image has another number of
+                channels than the model takes, or values that are NaN or infinite, a mask has
+                another size or type than its image needs, or there are not as many masks as images.
         """
         if isinstance(images, str | np.ndarray) or not isinstance(images, Sequence):
             return self([images], None if valid is None else [valid])[0]
@@ -225,13 +225,14 @@ class Predictor:
         Args:
             image: A path, an array or a `Source`, such as a `Raster`.
             valid: Which pixels of a path or an array have data, (H, W), bool. Default: all.
-            folder: Folder for the trunk's output, which gets a folder of its own there if it needs
-                more than 256 MiB: 16 bytes for each channel of each token. The block removes it at
-                its end, but not after an error: another call goes on with it. Default: the
-                temporary folder, which a message names.
+            folder: Folder for the trunk's output, if that needs more than 256 MiB. It takes 16
+                bytes for each channel of each token, and gets a folder of its own inside `folder`.
+                The end of the block removes this inner folder, unless there was an error: then the
+                next call continues with it. Default: a temporary folder, which a message names.
 
         Raises:
-            ValueError: If the model cannot see whole images, or at which scale is not known.
+            ArgumentError: If `valid` is given for a `Source`.
+            ValueError: If the model cannot see whole images, or the scale is not known.
 
         Example:
             >>> from xcit_mm import Predictor
@@ -314,7 +315,7 @@ class Predictor:
 def as_predictor(
     model: str | Path | Predictor, checkpoint: str | Path | None, device: str | None
 ) -> Predictor:
-    """Return a predictor as it is, or build that of a model as `Predictor.from_pretrained`.
+    """Return a predictor as it is, or build one by `Predictor.from_pretrained`.
 
     Raises:
         ArgumentError: If a predictor is given with a checkpoint or a device.

@@ -60,7 +60,7 @@ class Preprocessing:
 
         Raises:
             OSError: If a file cannot be opened.
-            ValueError: If an array has another type, or a file is no image that is read.
+            ValueError: If an array has another type, or a file is not an image that can be read.
         """
         if isinstance(image, np.ndarray):
             is_bgr = image.dtype == np.uint8 and image.shape[2:] == (3,)
@@ -90,14 +90,15 @@ class Preprocessing:
         """Preprocess an image, and return `inputs` (C, h, w) and `data_samples`.
 
         Args:
+            image: What `read` returns, or an array in its form.
             valid: Which pixels of the image have data, (H, W), bool, as `check_mask` takes it. The
-                result then has a `valid` of the inputs, (h, w).
+                result then has the mask of the inputs too, `valid` (h, w).
             resizes: Whether the steps that resize and pad run.
 
         Raises:
             ValueError: If a value is NaN or infinite, which attention would spread over the image,
-                or if the image has other channels than the model takes, or a step of the pipeline
-                moves the image without its mask.
+                if the image has another number of channels than the model takes, or if a step of
+                the pipeline moves the image without its mask.
         """
         if image.dtype.kind == "f" and not np.isfinite(image).all():
             problem = f"image of {image.shape} with NaN or infinity"

@@ -49,7 +49,7 @@ def write_map(out: Path, name: str, labels: np.ndarray) -> None:
 def write_jsons(
     out: Path, categories: Sequence[Mapping[str, Any]], is_detector: bool
 ) -> tuple[int, list[str]]:
-    """Write images.json, and of a detector predictions.json, from the journals.
+    """Write images.json, and for a detector predictions.json, from the journals.
 
     Returns:
         The number of images with a result, and path and reason of each failure.

@@ -28,7 +28,7 @@ class View(NamedTuple):
             model sees it in tiles.
         side: Side of a tile, or of what a window adds to the result, in pixels as the model sees
             them.
-        overlap: Pixels that two tiles or windows share at least, in pixels as the model sees them.
+        overlap: Minimum width that two tiles or windows share, in pixels as the model sees them.
     """
 
     scale: float
@@ -71,8 +71,8 @@ def choose_view(
         tile: Side of a tile in pixels of the image. Default: that of the images in training.
         overlap: In pixels of the image. Default: a quarter of the tile; for windows 256 pixels. The
             windows of a segmentor ignore it.
-        window: Side of what a window adds, in pixels as the model sees them. Default: 1024, with
-            pools over the image 768; of a detector the side of the images in training.
+        window: Side of what a window adds, in pixels as the model sees them. Default: 1024, or 768
+            if the head pools over the image; for a detector, the side of the images in training.
 
     Raises:
         ArgumentError: If an option does not fit, or no scale is known.

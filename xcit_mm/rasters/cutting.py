@@ -175,10 +175,13 @@ def _measure_bands(raster: Raster) -> tuple[list[float], list[float]]:
 
 
 def _divide(area: Any, labels: Labels) -> dict[str, Any]:
-    """Hold out a fifth of the labels, at the end of the area's longer side.
+    """Divide an area across its longer side, and hold out the end with a fifth of the labels.
 
-    The centres of their parts in the area decide. Both parts are at least a pixel wide, also if all
-    labels lie at an edge of the area.
+    A label lies where the centre of its part in the area lies. Both parts are at least a pixel
+    wide, even if all labels lie at an edge of the area.
+
+    Returns:
+        The area to train on, and the area at the right or the lower end that is held out.
     """
     min_x, min_y, max_x, max_y = area.bounds
     axis = 0 if max_x - min_x > max_y - min_y else 1

@@ -69,7 +69,7 @@ class LabelFile(NamedTuple):
 
 
 def note_similar(names: Iterable[str], source: str) -> None:
-    """Print a line if names of classes differ only by case or spaces."""
+    """Print a message if names of classes differ only by case or spaces."""
     for name, count in Counter("".join(name.split()).casefold() for name in set(names)).items():
         if count > 1:
             say(f"{source}: {count} classes are all {name!r} without case and spaces")

@@ -11,9 +11,9 @@ from mmengine.registry import TRANSFORMS
 class LoadRasterFromFile:
     """Load a GeoTIFF, or another format of GDAL, with any number of bands, in their order.
 
-    It takes the place of `LoadImageFromFile`, which uses OpenCV: that rejects more than four bands,
-    misreads two, and swaps the first and the third. Nodata pixels keep the value that the file
-    stores.
+    It takes the place of `LoadImageFromFile`. That step uses OpenCV, which rejects more than four
+    bands, misreads two, and swaps the first and the third. Pixels without data keep the value that
+    the file stores.
 
     Args:
         bands: Numbers of the bands to load, from 1, in this order. Default: all.

@@ -29,7 +29,7 @@ def crs_on_earth(crs: Any) -> Any:
 def read_polygons(source: Polygons, crs: Any, layer: str | None = None) -> Any:
     """Read polygons as a GeoDataFrame in a coordinate system.
 
-    Shapes that are no polygons, or have no place in this system, are left out with a message.
+    Shapes that are not polygons, or have no place in this system, are left out with a message.
     Systems without a place on the earth, such as local ones, count as none.
 
     Args:
@@ -96,7 +96,7 @@ def repair(shapes: Any) -> np.ndarray:
 
 
 def shared_part(shape: Any, other: Any) -> Any:
-    """Return the polygons that two polygons share, or an empty one. A shared border is no part."""
+    """Return the polygons that two polygons share, or an empty one if they share only a border."""
     (part,) = repair([shape.intersection(other)])
     return part
 

@@ -64,12 +64,18 @@ def predict_raster(
 ) -> Path:
     """Predict a raster, and write a segmentor's map or a detector's table of objects.
 
-    A map is a GeoTIFF of class numbers, 255 without data. A table is a GeoPackage of polygons with
-    `class` and `score`. Both have the raster's place. Until the result is written, the folder
-    `OUT.parts` holds the rows that are done, and the same call resumes. Processes of torchrun share
-    the work, in a folder that all see, and the first writes the result. They see a raster whole
-    together: each runs the trunk over a part of the rows. The result is that of one process, to
-    rounding, and another number of processes can resume it.
+    A map is a GeoTIFF of class numbers, with 255 where the raster has no data. A table is a
+    GeoPackage of polygons with `class` and `score`. Both have the raster's coordinate system. Until
+    the result is written, the folder `OUT.parts` holds the rows that are done, and the same call
+    resumes.
+
+    Processes of torchrun share the work, in a folder that all of them see, and the first one writes
+    the result. If the raster is seen whole, each process runs the trunk over a part of the rows.
+    The result is that of one process, to rounding. The number of processes may change when a call
+    resumes.
+
+    `bands`, `bounds`, `nodata`, `tile` and `overlap` are by default those of `raster = dict(...)`
+    in the config.
 
     Args:
         model: A `Predictor`, or a model as `Predictor.from_pretrained` takes it.
@@ -81,15 +87,14 @@ def predict_raster(
         bounds: Stored values that become 0 and 255, a pair for all bands or one for each.
         nodata: A value without data, in addition to what the file declares.
         tile: Side of a tile in pixels of the raster.
-        overlap: Pixels that neighbouring tiles, or a detector's windows, share at least.
-            `bands`, `bounds`, `nodata`, `tile` and `overlap` are by default those of
-            `raster = dict(...)` in the config.
+        overlap: Minimum number of pixels that neighbouring tiles, or a detector's windows, share.
         aoi: Vector file or GeoDataFrame. Only what lies in its polygons is predicted.
         whole: Whether the trunk sees the raster whole, and only neck and heads see windows.
-            Default: True for a segmentor whose result is then exact, without `aoi` and `tile`.
+            Default: True for a segmentor whose result is then exact, unless `aoi` or `tile` is
+            given.
         scale, window: As in `Predictor`.
         scratch: Folder for what the trunk computes of a raster that it sees whole, 16 bytes for
-            each channel of each token. Default: that of the rows.
+            each channel of each token. Default: `OUT.parts`.
         overwrite: Whether to replace the result of an earlier call, which stays until the new one
             is written.
 
@@ -97,8 +102,11 @@ def predict_raster(
         The path of the result, which exists when all processes have ended.
 
     Raises:
-        ArgumentError: If an option does not match the raster or the model, or if there is a result
-            of another raster, model or option, or rows of such a result. The message names it.
+        ArgumentError: If an option does not match the raster or the model, or if `out` or its
+            `OUT.parts` was made from another raster, with another model or with other options. The
+            message names what differs.
+        ValueError: If the model cannot be built, the raster must be converted first, the area has
+            several layers or no coordinate system, or the model cannot see whole images.
         OSError, RuntimeError: If a file cannot be read or written, another process writes the same
             result, or a process of torchrun has ended.
 
@@ -254,7 +262,7 @@ def _predict_row(seen: Seen, places: Sequence[tuple[Window, Window]], area: Any)
 
 
 def _note_differences(cfg: Mapping[str, Any], raster: Raster, view: View) -> None:
-    """Print a line for each difference between a raster and the raster of the training."""
+    """Print a message for each difference between a raster and the raster of the training."""
     trained = cfg.get("raster")
     if trained and trained.get(SCALING) != raster.scaling:
         change = f"{trained.get(SCALING)} in the training, and are {raster.scaling} here"

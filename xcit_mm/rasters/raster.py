@@ -33,14 +33,16 @@ class Raster:
         with Raster("mosaic.tif", bounds=[0, 4000]) as raster:
             image, valid = raster.read(slice(0, 512), slice(0, 512))
 
-    A line is printed if the file does not say which pixels have data, or if no pixel of a sample
+    A message is printed if the file does not say which pixels have data, or if no pixel of a sample
     has the value `nodata`.
 
     Args:
+        channels: Number of channels that the model takes.
         bands: Numbers of the bands, from 1: red, green and blue, one for all three, or as many as
             `channels` in the model's order. Default: those that the file names red, green and
             blue, or all but alpha.
-        raw: Whether to read values as stored, as `LoadRasterFromFile`.
+        raw: Whether to read values as they are stored, as `LoadRasterFromFile` does. Otherwise they
+            become uint8.
         bounds: Stored values that become 0 and 255: one pair for all bands, or a pair for each.
         nodata: A value without data, in addition to what the file declares.
 
@@ -142,7 +144,7 @@ class Raster:
         return chosen
 
     def _check_nodata(self, nodata: float) -> None:
-        """Print a line if no pixel in a sample has the value, and the file does not declare it.
+        """Print a message if no pixel in a sample has the value, unless the file declares it.
 
         Raises:
             ArgumentError: If the value is not finite.
@@ -159,7 +161,7 @@ class Raster:
         del self.sample  # the next one has no pixels of this value
 
     def _declares(self, nodata: float) -> bool:
-        """Return whether the file declares a value without data, as float32 may round it."""
+        """Return whether the file declares this value as nodata, up to rounding to float32."""
         declared = np.array(self._file.nodatavals, float)  # None becomes NaN
         return bool(np.isclose(declared, nodata, rtol=1e-7, atol=0).any())
 
@@ -197,7 +199,7 @@ class Raster:
         return " ".join(bounds)
 
     def _squares(self, count: int = _SQUARES) -> Iterator[tuple[slice, ...]]:
-        """Return the rows and columns of the squares of a sample, `count` along an axis."""
+        """Return the rows and columns of the squares that are sampled, `count` along each axis."""
         axes = []
         for length in (self.height, self.width):
             side = min(_SQUARE, math.ceil(length / count))
@@ -274,10 +276,10 @@ class Raster:
         value other than `nodata`.
 
         Returns:
-            The image, (h, w, 3), uint8, BGR, or for other `channels` (h, w, channels) in the order
-            of `bands`. With `bounds`, pixels without data are 0. A raw image has the file's type,
-            with 0 in place of NaN and infinity.
-            Whether pixels have data, (h, w), bool.
+            The image, and a mask (h, w), bool, which is True where pixels have data.
+            The image is (h, w, 3), uint8, BGR. With `raw`, or a number of `channels` other than 3,
+            it is (h, w, channels) in the order of `bands`. With `bounds`, pixels without data are
+            0. With `raw`, the image has the type of the file, and 0 in place of NaN and infinity.
         """
         with gdal(self.path):
             pixels, valid = self._read(rows, columns)

@@ -41,17 +41,20 @@ def score_raster(
 ) -> Any:
     """Score a result of `predict_raster`, a map or a table of objects, against polygons.
 
-    Objects and labels of a class match one to one at an IoU of 0.5, best scores first, and count if
-    their centre lies in the area. Labels without a class do not count, nor do objects with their
-    centre on them.
-    Precision, recall, F1 and counts are those from the score on that gives the best F1; the
-    GeoPackage gets these objects and labels as the layers `matched`, `missed` and `false`.
+    An object and a label match if they have the same class and an IoU of at least 0.5. They match
+    one to one: the object with the best score chooses first. Objects and labels count if their
+    centre lies in the area. Labels without a class do not count, nor do objects whose centre lies
+    on such a label.
+
+    Precision, recall, F1 and the numbers of objects are computed at one minimum score for all
+    classes, the one with the best F1. The objects and labels behind these numbers are written into
+    the GeoPackage of the result, as the layers `matched`, `missed` and `false`.
 
     Args:
         out: The result.
         labels: Vector file, or GeoDataFrame.
-        aoi: The area in which the labels are complete, as `labels`. Default: that of `raster`, or
-            of the map.
+        aoi: The area in which the labels are complete: a vector file, or a GeoDataFrame. Default:
+            all of `raster`, or all of the map.
         raster: The raster that was predicted. Objects and labels outside of it do not count. By
             default they count everywhere. A map does not need it.
         class_column: Column of the labels' classes. Default: `class`.
@@ -59,14 +62,19 @@ def score_raster(
         layer: Layer of the labels. Default: the only one.
 
     Returns:
-        A pandas.DataFrame with a row for each class. For objects it has AP50 as COCO computes it,
-        precision, recall, F1, the score, and how many objects the labels have, and how many are
-        matched, missed and false; the row `all` has the mean of AP50. For a map it has IoU and
-        labelled pixels, and the row `mean`.
+        A pandas.DataFrame with a row for each class. For a table of objects, the columns are `AP50`
+        as COCO computes it, `precision`, `recall` and `F1`; the number of `objects` in the labels,
+        and how many of them are `matched` and `missed`; the number of `false` predictions; and the
+        minimum `score`. The row `all` counts all classes together, and has the mean of AP50. For a
+        map, the columns are `IoU` and the number of labelled `pixels`. The row `mean` has the mean
+        IoU.
         A message says how many of the labels, objects and pixels count.
 
     Raises:
-        ArgumentError: If no label counts, or labels and result do not match.
+        ArgumentError: If no label counts, if the labels have no column of classes, or if a class
+            has the name of the last row, `all` or `mean`.
+        ValueError: If a file has several layers, and none of them is chosen, or if only one of
+            labels and result has a coordinate system.
         OSError, RuntimeError: If a file cannot be read.
 
     Example:
@@ -125,7 +133,8 @@ def _count_pixels(file: Any, labels: Labels, area: Any) -> tuple[np.ndarray, int
     """Count the pixels of an area.
 
     Returns:
-        Those with a class in the labels (row) and in the map (column), (classes, classes), and all.
+        The number of pixels with a class in the labels (row) and in the map (column), (classes,
+        classes), and the number of all pixels.
     """
     classes = len(labels.names)
     counts = np.zeros((classes, classes), np.int64)
@@ -240,7 +249,7 @@ def _score_matches(out: Path, objects: Any, labels: Any, matches: np.ndarray) ->
 
 
 def _best_score(scores: np.ndarray, is_found: np.ndarray, labels: int) -> float:
-    """Return the least score of the objects that have the best F1, or NaN without objects.
+    """Return the minimum score with the best F1, or NaN without objects.
 
     Args:
         scores: In descending order.

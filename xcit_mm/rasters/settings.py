@@ -12,7 +12,7 @@ from ..utils.model_input import ModelInput
 READING = ("bands", "bounds", "nodata", "tile", "overlap")
 """How a raster is read: options of a user, and keys of `raster = dict(...)` in a config."""
 SCALING = "scaling"
-"""Key of a config's `raster` for the `Raster.scaling` of a training. It is no user's option."""
+"""Key of a config's `raster` for the `Raster.scaling` of a training. Users do not set it."""
 
 
 def resolve_settings(

@@ -33,8 +33,8 @@ class NonFiniteHook(Hook):
     Gradients are checked before the optimizer steps. All processes raise a FloatingPointError.
     Each names the images of its last iteration, and the first module with a non-finite output,
     which it finds by running the images again. If it finds none, gradients that accumulate may
-    come from images of an earlier iteration. A step that a loss scaler skips is no error if the
-    loss is finite.
+    come from images of an earlier iteration. A step that a loss scaler skips is not an error if
+    the loss is finite.
     """
 
     priority = "HIGH"  # before other hooks save or log the iteration

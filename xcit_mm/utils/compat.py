@@ -69,7 +69,7 @@ def is_exporting() -> bool:
 def is_in_backward() -> bool:
     """Return whether autograd runs a backward pass.
 
-    In it, torch.utils.checkpoint calls modules again. torch (2.13) has no public function for this.
+    torch.utils.checkpoint calls modules again in it. torch (2.13) has no public function for this.
     """
     return torch._C._current_graph_task_id() != -1
 

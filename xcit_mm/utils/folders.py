@@ -40,12 +40,13 @@ def open_folder(
 
 
 def resume_folder(folder: Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
-    """Prepare a locked folder for the items of a call. Those of the same settings stay.
+    """Prepare a locked folder for the items of a call. Items with the same settings stay.
 
     Args:
-        settings: Model, options and versions that determine the items, stored in run.json.
+        settings: Model, options and versions that determine the items. They are stored in run.json.
         overwrite: Whether to remove all files in the folder if they were made with other settings.
-            With the same settings, they come from an overwriting call that was stopped.
+            Files with the same settings stay here too: they come from an overwriting call that was
+            stopped.
 
     Raises:
         ArgumentError: If an earlier call had other settings. The message names the first one that

@@ -71,7 +71,7 @@ def reads_all_bands(color_type: str, imdecode_backend: str | None) -> bool:
 def tiff_pages(file: BinaryIO) -> list[dict[int, Any]]:
     """Read the tags of the first two pages of a TIFF: [] for other files, and for a broken one.
 
-    Images of less resolution and masks are no pages.
+    Images of lower resolution and masks do not count as pages.
     """
     header = file.read(16)
     if header[:4] not in _HEADER_LENGTHS:

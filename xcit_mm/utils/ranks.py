@@ -1,4 +1,4 @@
-"""Which process of a run this one is, and what processes hand to each other."""
+"""The processes of a run: which one this is, and how they exchange values."""
 
 import atexit
 import math
@@ -83,9 +83,9 @@ class Ranks:
         self.size = 1 if group is None else dist.get_world_size(group)
 
     def divide(self, count: int, step: int) -> list[slice]:
-        """Divide items into a range for each process, which starts at a multiple of a step.
+        """Divide items into one range for each process. A range starts at a multiple of `step`.
 
-        If there are too few, the ranges of the last processes are empty.
+        If there are too few items, the ranges of the last processes are empty.
         """
         length = math.ceil(count / step / self.size) * step
         ends = [min(rank * length, count) for rank in range(self.size + 1)]

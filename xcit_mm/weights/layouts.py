@@ -210,7 +210,7 @@ def describe(trunk: Mapping[str, Tensor], depth: int | None = None) -> str:
         depth: Replaces the number of blocks of a trunk that ends early.
 
     Raises:
-        ValueError: As `backbone_options`.
+        ValueError: As in `backbone_options`.
     """
     options = backbone_options(trunk)
     arch = resolve_arch(options["arch"])

@@ -131,7 +131,7 @@ def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple
 
     Raises:
         ArgumentError: If the model has no checkpoint, or `checkpoint` is a folder.
-        ValueError: As `find_config`.
+        ValueError: As in `find_config`.
     """
     config = find_config(model)
     found = lookup(model)

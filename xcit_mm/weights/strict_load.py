@@ -18,15 +18,16 @@ from .matching import match_model
 class StrictLoadHook(Hook):
     """Loads a whole detector, segmentor or classifier in mmengine, or raises and loads nothing.
 
-    It acts on `load_from`, testing and resuming. The file must hold every parameter and buffer of
-    the model with its shape. What else it holds is an error too, except for class attention, blocks
-    after the last tap and levels of the pyramid that the model does not have. Its classes must be
-    those of the data, in their order.
+    It acts when a training starts from `load_from`, when a run resumes, and in a test. The file
+    must hold every parameter and buffer of the model with its shape. Other tensors are an error
+    too, except for class attention, blocks after the last tap, and levels of the pyramid that the
+    model does not have. If the file names its classes, they must be those of the data, in the same
+    order.
 
     Args:
         strict_heads: False lets a training that starts from `load_from` have other classes. Layers
             of the heads that the file does not have, or has in other shapes, keep their initial
-            values, and a line lists them. Layers that only the file has are left out.
+            values, and a message lists them. Layers that only the file has are left out.
         fill_stem: Whether `stem_for_bands` makes a stem for the model's `in_channels` when a
             training starts from a file for RGB.
         prefix: What precedes the model's names in the file of `load_from`, such as 'teacher.'.

@@ -76,7 +76,7 @@ def _lines_of_run(config: str) -> list[str]:
 def _best_checkpoint(last: str, content: Any) -> str:
     """Return the best checkpoint that the last one names, or else the last one.
 
-    Of several metrics, the one counts that had a best checkpoint first.
+    If there are several metrics, the one that had a best checkpoint first counts.
     """
     hub = content.get("message_hub") if isinstance(content, Mapping) else None
     info = (hub or {}).get("runtime_info") or {}
