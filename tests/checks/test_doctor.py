@@ -151,7 +151,7 @@ SILENT = [
     ("D216", [f"{PIXELS}.mean=[0.485,0.456,0.406]", PUBLISHED], "mean=[0.485"),
     ("D216", [f"{PIXELS}.mean=None", f"load_from={FROM_AUTHORS}"], "mean=None"),
     ("D507", ["model.decode_head.ignore_index=0"], "is 0, that of the metric 255"),
-    ("D607", [f"{PIXELS}.test_cfg=None"], "no multiple of 32"),
+    ("D607", [f"{PIXELS}.test_cfg=None"], "not a multiple of 32"),
     ("D607", [f"{PIXELS}.size=(150,160)"], "[150 160]"),
     ("D607", [f"{CROP}.type=RandomCrop", f"{CROP}.crop_size=(99,170)"], "[160 170]"),
     ("D607", ["model.test_cfg.mode=slide", "model.test_cfg.crop_size=(80,96)"], "(80, 96)"),

@@ -169,7 +169,7 @@ def test_a_published_name_is_the_base_in_any_folder(own_data, start):
     "changes, message",
     [
         (dict(data="none.json"), "No such file or directory: "),
-        (dict(data="nuts.xml"), "--val: is only for a COCO json, but the data are "),
+        (dict(data="nuts.xml"), "--val: it is for a COCO json, but the data are "),
         (dict(options=["--images", "trained"]), "8 of 8 images are missing"),
         (dict(model="maskrcnn_xcit_smal_12_p16"), "try maskrcnn_xcit_small_12_p16"),
         (

@@ -93,7 +93,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(trained, arguments):
 
 def test_several_processes_that_would_write_the_same_files_are_refused(arguments, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ArgumentError, match=r"^launcher: 'none': torchrun needs 'pytorch'"):
+    with pytest.raises(ArgumentError, match=r"^launcher: 'none': give 'pytorch'"):
         train("maskrcnn_xcit_small_12_p16")
     with pytest.raises(ValueError, match=r"^finetune takes one process"):
         finetune("maskrcnn_xcit_small_12_p16", **arguments)
@@ -110,5 +110,5 @@ def test_scores_of_two_data_sets_are_printed_with_their_names(monkeypatch, capsy
 @pytest.mark.parametrize("launcher, processes", [("slurm", 1), ("pytorch", 1), ("none", 2)])
 def test_a_launcher_that_does_not_fit_is_named(launcher, processes, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", str(processes))
-    with pytest.raises(ArgumentError, match=f"^launcher: '{launcher}': torchrun needs 'pytorch'"):
+    with pytest.raises(ArgumentError, match=f"^launcher: '{launcher}': give 'pytorch'"):
         train("maskrcnn_xcit_small_12_p16", launcher=launcher)

@@ -245,7 +245,7 @@ def test_two_processes_have_the_gradients_of_one_with_both_images(tmp_path):
         (dict(align_corners=True), "FPNHead sees more than a window and 128 pixels around it: "),
         (
             dict(auxiliary=AUXILIARY | dict(loss_decode=dict(type="DiceLoss"))),
-            "DiceLoss in FCNHead is no plain mean over pixels: set loss_decode=",
+            "DiceLoss in FCNHead is not a plain mean over pixels: set loss_decode=",
         ),
         (
             dict(auxiliary=AUXILIARY | dict(num_convs=3, dilation=6, in_index=3)),
@@ -299,7 +299,7 @@ def test_a_step_of_n12_at_4096_pixels_takes_little_memory(model, mode, most, tmp
 
 def test_sides_that_windows_cannot_divide_are_named():
     """And labels of another size than the image's."""
-    problem = r"labels of \[\(416, 160\)\] pixels need equal sides, multiples of 32: set data_prep"
+    problem = r"labels of \[\(416, 160\)\] pixels must have the same size, in multiples of"
     model = build(config(WHOLE))
     for size in ((416, 152), (384, 160)):
         with pytest.raises(ValueError, match=problem):

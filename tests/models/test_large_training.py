@@ -234,11 +234,11 @@ def flatten(layer: Any) -> None:
     "name, change, problem",
     [
         ("blocks.1.attn.qkv", CHANGES["hook"], "blocks.1.attn has hooks, .* set with_cp=True"),
-        ("blocks.1.local_mp.bn", nn.Module.train, "with active .*bn: set norm_eval=True"),
+        ("blocks.1.local_mp.bn", nn.Module.train, "cannot train .*bn: set norm_eval=True"),
         (
             "blocks.1.mlp.fc1",
             lambda layer: layer.weight.register_hook(lambda gradient: 2 * gradient),
-            "blocks.1.mlp.fc1.weight of torch.float32, hooks or FSDP",
+            "blocks.1.mlp.fc1.weight in torch.float32, with hooks",
         ),
         ("blocks.1.mlp.fc1", shard, r"blocks.1.mlp.fc1.weight .*FSDP: set with_cp=True"),
         ("blocks.1.mlp.fc1", flatten, "blocks.1.mlp.fc1 has hooks"),
@@ -269,7 +269,7 @@ def test_options_that_do_not_fit_are_named_when_a_model_is_built(network, option
 @pytest.mark.parametrize("option", ["drop_rate", "attn_drop_rate"])
 def test_dropout_is_named_at_the_first_image(option):
     model = XCiT("n12", with_cp="bands", **BN, **{option: 0.1})
-    with pytest.raises(ValueError, match=r"active .*drop: .* no dropout"):
+    with pytest.raises(ValueError, match=r"train .*drop: .* no dropout"):
         model(image(64, 64).float())
 
 

@@ -37,7 +37,7 @@ def test_a_folder_names_what_is_left_out(folder):
 @pytest.mark.parametrize(
     ("sources", "error", "message"),
     [
-        (["in/clip.mp4"], ValueError, r"clip\.mp4 is in no format that is .*docs/recipes\.md"),
+        (["in/clip.mp4"], ValueError, r"clip\.mp4 is not in a format .*docs/recipes\.md"),
         (
             ["in/a.jpg", "in/sub"],
             ValueError,

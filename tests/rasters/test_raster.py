@@ -202,7 +202,7 @@ class TestMask:
         save(path, values, nodata=declared)
         options = dict(nodata=nodata, bounds=(0, 64))
         assert read_raster(path, **options)[1].mean() == share
-        line = "no pixel has nodata=-3.4e+38: a sample has -3.4028234663852886e+38 to 63.75\n"
+        line = "has nodata=-3.4e+38: its values are -3.4028234663852886e+38 to 63.75\n"
         assert (line in capsys.readouterr().err) == (share == 1)
         if declared is not None:
             assert Raster(path, **options).resampled(35, 45).height == 35

@@ -145,7 +145,7 @@ class TestFinished:
         assert (folder / "notes.txt").exists()
 
     def test_scratch_is_refused_where_no_taps_are_stored(self, run, tmp_path):
-        with pytest.raises(ValueError, match="scratch: it is for a raster that is seen whole"):
+        with pytest.raises(ValueError, match="scratch: the raster is not seen whole"):
             run.predict(scratch=tmp_path)
 
     def test_overwriting_keeps_the_result_until_the_new_one_is_written(self, run):
@@ -198,12 +198,12 @@ def test_a_result_states_what_it_was_made_from(run, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(out=Path("a.tif")), r"out: a\.tif: the result of this model is a \.gpkg"),
+        (dict(out=Path("a.tif")), r"out: a\.tif: give a name that ends in \.gpkg"),
         (
             dict(out=Path("a.tif"), model=MANY_CLASSES),
             "model: it has 256 classes: a map has at most 255",
         ),
-        (dict(model=IN_TILES), "a Predictor with tile or whole: give these to"),
+        (dict(model=IN_TILES), "it has a tile or whole: give these to"),
     ],
 )
 def test_a_result_that_cannot_be_is_one_line(options, message, table):

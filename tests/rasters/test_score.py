@@ -111,7 +111,7 @@ def test_only_what_has_its_centre_in_the_area_counts(limits, counts, tmp_path, d
     scores = score_raster(out, draw(0, 20, 44, 80), class_name="oak", **options)
     assert scores.loc["all", COUNTS].tolist() == counts
     found = counts[1] + counts[3]
-    line = f"o.gpkg: {found} of 4 objects and {counts[0]} of 4 labels count; they lie in the area"
+    line = f"o.gpkg: {found} of 4 objects and {counts[0]} of 4 labels count; others are outside"
     assert line in capsys.readouterr().err
 
 
@@ -131,7 +131,7 @@ def test_one_of_several_layers_is_named_and_its_shapes_repaired(result, tmp_path
     classes = {"class": ["oak", "fir", "fir", "fir", "fir"]}
     in_pixels(shapes, **classes).to_file(labels, layer="fields")
     for layer, wanted in ((None, "one layer"), ("gone", "gone")):
-        found = rf"expected {wanted} with shapes, found \['points', 'fields'\]: name that of labels"
+        found = rf"expected {wanted} with shapes, found \['points', 'fields'\]: name the layer"
         with pytest.raises(ValueError, match=found):
             score_raster(result, labels, layer=layer)
     assert score_raster(result, labels, layer="fields").loc["all", "matched"] == 2
@@ -195,12 +195,12 @@ def test_the_command_predicts_and_scores(name, model, columns, models, call, tmp
     code, printed, errors = call(*command, *options, "--class-column", "species")
     path, head, *_ = printed.splitlines()
     assert code == 0 and path == str(out) and head.split() == columns.split()
-    assert f"{out}: " in errors and " count; they " in errors
+    assert f"{out}: " in errors and " count; " in errors
 
 
 def test_a_class_with_the_name_of_the_last_row_is_one_line(tmp_path, draw):
     out = write_objects(tmp_path / "o.gpkg", (), [], [])
     before = out.read_bytes()
-    with pytest.raises(ValueError, match="has a class 'all', as the last row of the scores"):
+    with pytest.raises(ValueError, match="have a class 'all', the name of the last row"):
         score_raster(out, draw(0, 20), class_name="all")
     assert out.read_bytes() == before

@@ -169,12 +169,12 @@ def test_training_file_gives_the_average_on_request(name, average):
 @pytest.mark.parametrize(
     "saved, options, named",
     [
-        (SAVED, dict(patch_size=8), "32x12x4/p16, the config asks for 32x12x4/p8"),
+        (SAVED, dict(patch_size=8), "32x12x4/p16, but the config asks for 32x12x4/p8"),
         (without("blocks.8", "blocks.9", "blocks.1"), {}, "the file is 32x8x4/p16"),
         ({"encoder.layer1.weight": torch.ones(1)}, {}, "such as encoder.layer1.weight"),
         (SAVED | {NORM: torch.full((32,), torch.nan)}, {}, f"{NORM} with values .* not finite"),
         (SAVED | {NORM: torch.ones(32).char()}, {}, f"{NORM} with torch.int8, not torch.float32"),
-        (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "unknown blocks.3.extra"),
+        (SAVED | {"blocks.3.extra": torch.ones(2)}, {}, "it holds blocks.3.extra"),
         (SAVED | {NORM: torch.ones(33)}, {}, rf"{NORM} with shape \(33,\), not \(32,\)"),
         (SAVED | {"fpn1.0.bias": torch.ones(32)}, {}, "it has no fpn1.0.weight"),
     ],

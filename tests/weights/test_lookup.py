@@ -95,7 +95,7 @@ def hub(work_dir, tmp_path, monkeypatch) -> Path:
 
 
 def test_a_config_on_the_hub_is_not_read(hub):
-    with pytest.raises(ValueError, match="may run code: `hf download me/model --local-dir FOLDER`"):
+    with pytest.raises(ValueError, match="by `hf download me/model --local-dir FOLDER`, read it"):
         find_model("hf://me/model")
 
 

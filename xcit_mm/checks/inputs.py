@@ -47,7 +47,7 @@ def check_sizes(cfg: Config, model: Any) -> Findings:
             fix = "model.data_preprocessor.test_cfg=None, and test images of multiples of 32"
             yield note("D607", problem, fix)
     elif (padding.get("size_divisor") or 1) % MIN_SIZE:
-        problem = "a map is misplaced if a side of its image is no multiple of 32"
+        problem = "a map is misplaced if a side of its image is not a multiple of 32"
         yield note("D607", problem, "model.data_preprocessor.test_cfg=dict(size_divisor=32)")
     if padding and slides and "Mask2FormerHead" in parts:
         problem = "Mask2FormerHead enlarges each crop to the padded image, and mmseg stops"

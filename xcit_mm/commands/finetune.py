@@ -26,12 +26,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument_group("photos").add_argument
     add("--val", type=Path, metavar="JSON", help="COCO json of the validation (default: none)")
     add("--images", type=Path, metavar="DIR", help="folder of images (default: that of the json)")
-    add("--val-images", type=Path, metavar="DIR", help="that of --val (default: --images)")
+    add(
+        "--val-images",
+        type=Path,
+        metavar="DIR",
+        help="folder of images of --val (default: --images)",
+    )
     add("--boxes", action="store_true", help="train boxes only, even if objects have masks")
     rasters = parser.add_argument_group("a labelled raster")
     add = rasters.add_argument
     add("--labels", metavar="FILE", help="polygons to learn from, in a vector file")
-    no_val = "hold no labels out for the validation"
+    no_val = "hold out no labels for the validation"
     add("--no-val", dest="hold_out", action="store_false", help=no_val)
     add_options(rasters, RASTER)
     interrupted = "a training that has started is continued by `xcit-mm train CONFIG --resume`"

@@ -68,7 +68,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--batch-size": dict(
         type=int, default=1, metavar="N", help="images or tiles per batch (default: 1)"
     ),
-    "--min-score": dict(type=score, metavar="S", help="least score of objects in the results"),
+    "--min-score": dict(type=score, metavar="S", help="minimum score of objects in the results"),
     # A large image.
     "--tile": dict(type=int, metavar="PIXELS", help="side of a tile"),
     "--overlap": dict(
@@ -105,7 +105,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         type=float,
         nargs="+",
         metavar="X",
-        help="values that map to 0 and 255, a pair or one per band",
+        help="values that become 0 and 255: a pair, or a pair per band",
     ),
     "--nodata": dict(
         type=float,

@@ -31,16 +31,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(large, (*TILES, *VIEW))
     add_options(parser.add_argument_group("model"), (*PREDICTOR, "--verbose"))
     add = parser.add_argument_group("drawing").add_argument
-    drawn = "least score of drawn objects (default: 0.3)"
+    drawn = "minimum score of drawn objects (default: 0.3)"
     add("--draw-score", type=score, default=0.3, metavar="S", help=drawn)
     add("--font", metavar="FILE", help="font of the class names (default: DejaVu Sans)")
     add("--no-visualizations", dest="draws", action="store_false", help="draw nothing")
     add = parser.add_argument_group("long runs").add_argument
-    workers = "processes that read images (default: 2, on a CPU 0)"
+    workers = "processes that read images (default: 2 with a GPU, else 0)"
     add("--workers", type=int, metavar="N", help=workers)
     ray = "address of a Ray cluster, auto or local (default: no Ray)"
     add("--ray", metavar="ADDRESS", help=ray)
-    add("--retry-failed", action="store_true", help="predict images again that failed")
+    add("--retry-failed", action="store_true", help="predict failed images again")
     add("--overwrite", action="store_true", help="replace earlier results")
     return parser.run(argv, predict, "run the same command again to continue")
 

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("raster", metavar="RASTER", help=raster)
     add("--out", type=Path, required=True, metavar="FILE", help="the result")
     add("--overwrite", action="store_true", help="replace the result, and start again")
-    whole = f"{WHOLE} (default: of a segmentor without tile and aoi)"
+    whole = f"{WHOLE} (default: for a segmentor without tile and aoi)"
     add("--whole", action=argparse.BooleanOptionalAction, help=whole)
     add("--labels", metavar="FILE", help="score the result against polygons in a vector file")
     add_options(parser, (*RASTER, *VIEW))

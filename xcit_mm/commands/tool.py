@@ -19,7 +19,7 @@ xcit-mm tool mmdet/analysis_tools/get_flops.py CONFIG
 def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("tool", CALLS)
     parser.add_argument("path", help="mmdet, mmseg or mmpretrain, and a path in its .mim/tools")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="those of the script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     args = parser.parse_args(argv)
 
     def work() -> None:

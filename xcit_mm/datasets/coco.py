@@ -86,7 +86,8 @@ def read_coco(path: Path) -> CocoFile:
     category_ids = {category.id for category in coco.categories}
     for number, entry in enumerate(coco.annotations):
         if entry.image_id not in image_ids or entry.category_id not in category_ids:
-            raise ValueError(f"{path}: unknown image or category - at `$.annotations[{number}]`")
+            ids = f"image_id={entry.image_id} or category_id={entry.category_id}"
+            raise ValueError(f"{path}: the file does not define {ids} of `$.annotations[{number}]`")
     return coco
 
 

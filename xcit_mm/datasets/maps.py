@@ -24,7 +24,9 @@ def read(folder: Path) -> Dataset:
         )
     classes = read_text(names).rstrip("\r\n").splitlines()
     if len(classes) < 2 or "" in classes:
-        raise ValueError(f"{names}: expected at least two names, one on each line")
+        raise ValueError(
+            f"{names}: expected at least two names, one on each line, and no empty line"
+        )
     check_unique(classes, f"{names}: two labels are named")
     has_val = (folder / "images" / "val").exists() or (folder / "masks" / "val").exists()
     val = _read_split(folder, "val") if has_val else None
@@ -44,8 +46,8 @@ def _read_split(folder: Path, split: str) -> Maps:
     maps = {path.with_suffix("") for path in _list_images(map_folder) if path.suffix == ".png"}
     alone = sorted(images ^ maps)
     if alone:
-        problem = f"{image_folder} and *.png in {map_folder}: no partner for"
-        raise FileNotFoundError(f"{problem} {preview(alone)}")
+        problem = f"images of {image_folder} and *.png of {map_folder} need the same names"
+        raise FileNotFoundError(f"{problem}: add or remove {preview(alone)}")
     folders = dict(img_path=str(image_folder), seg_map_path=str(map_folder))
     return Maps(dict(data_prefix=folders, img_suffix=suffixes[0]), sorted(images))
 

@@ -38,7 +38,9 @@ def read_dataset(
     """
     for name, path in dict(val=val, images=images, val_images=val_images).items():
         if path and data.suffix != ".json":
-            raise ArgumentError(name, f"is only for a COCO json, but the data are {data}")
+            raise ArgumentError(
+                name, f"it is for a COCO json, but the data are {data}: leave it out"
+            )
     if val_images and not val:
         raise ArgumentError("val_images", "it is for the images of a validation: give val too")
     if not is_detector:
@@ -82,7 +84,8 @@ def dataset_of_objects(
     if val is not None:
         missing = sorted(set(classes).difference(category.name for category in val.categories))
         if missing:
-            raise ValueError(f"{val_name} has no category {preview(missing)}")
+            problem = f"{val_name} has no category {preview(missing)}, which the training has"
+            raise ValueError(f"{problem}: add it to its categories")
         left_out = _number_classes(val, classes)
         if not val.annotations:
             problem = f"no image for validation has an object of the classes {preview(classes)}"

@@ -74,7 +74,7 @@ def _find_first(named_in: Path, paths: list[Path]) -> Path:
     for path in paths:
         if path.exists():
             return path
-    raise FileNotFoundError(f"{named_in}: {paths[0]} does not exist")
+    raise FileNotFoundError(f"{named_in}: {paths[0]} does not exist: correct the path")
 
 
 def _label_places(photo: Path) -> tuple[Path, Path]:
@@ -89,7 +89,7 @@ def _label_path(photo: Path) -> Path:
     if below == beside or not beside.exists():
         return below
     if below.exists():
-        raise ValueError(f"{below} and {beside} are of one image: remove one")
+        raise ValueError(f"{below} and {beside} have the labels of one image: remove one")
     return beside
 
 
@@ -102,7 +102,8 @@ def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
         there = {path.stem for path in folder.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES}
         alone = sorted(labelled - there - {"classes"})  # names, which some tools write there
         if alone:
-            raise ValueError(f"{folder} has no photos for the labels {preview(alone)}")
+            problem = f"{folder} has no photos for the labels {preview(alone)}"
+            raise ValueError(f"{problem}: add the photos, or remove the labels")
     images = []
     annotations = []
     rows = zip(photos, label_paths, read_headers(photos), strict=True)

@@ -112,7 +112,9 @@ def _compare_objects(actual: Arrays, expected: Arrays, model: Any) -> float:
     is_matched = nearest <= TOLERANCE
     unmatched = np.sum(~is_matched) + np.sum(distance.min(axis=0) > TOLERANCE)
     if unmatched > MAX_UNMATCHED * sum(distance.shape):
-        raise RuntimeError(f"{unmatched} objects of file and mmdet have no match")
+        raise RuntimeError(
+            f"{unmatched} objects of the file or of mmdet have no match in the other"
+        )
     if "masks" in expected:
         threshold = test_cfg_of(model).mask_thr_binary
         other = 0
@@ -122,5 +124,5 @@ def _compare_objects(actual: Arrays, expected: Arrays, model: Any) -> float:
             pasted = paste_mask(cells, actual["boxes"][number], mask.shape, threshold)
             other += int((pasted != mask).sum())
         if other > MAX_OTHER_PIXELS * expected["masks"].sum():
-            raise RuntimeError(f"{other} pixels of the masks of file and mmdet differ")
+            raise RuntimeError(f"{other} pixels differ between the masks of the file and of mmdet")
     return float(nearest[is_matched].max())

@@ -137,8 +137,8 @@ class Model:
         right = -width % facts["pad_divisor"]
         minimum = facts["min_side"]
         if min(height + bottom, width + right) < minimum:
-            problem = f"resized to {height}x{width}"
-            raise ValueError(f"{problem}, but the model takes sides of {minimum} or more")
+            problem = f"resized to {height}x{width} pixels, the image has a side below {minimum}"
+            raise ValueError(f"{problem}: give a larger image")
         image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
         if facts["channel_order"] == "RGB":
             image = image[..., ::-1]
@@ -199,7 +199,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Predict photos by a model of `xcit-mm export`.")
     parser.add_argument("model", help="an .onnx file")
     parser.add_argument("photos", nargs="+", metavar="photo")
-    parser.add_argument("--min-score", type=float, default=0.3, help="least score (0.3)")
+    parser.add_argument("--min-score", type=float, default=0.3, help="minimum score (0.3)")
     providers = onnxruntime.get_available_providers()
     parser.add_argument("--provider", default="CPUExecutionProvider", choices=providers)
     args = parser.parse_args()

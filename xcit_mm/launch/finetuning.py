@@ -126,7 +126,9 @@ def finetune(
     if boxes and cfg.default_scope == "mmseg":
         raise ArgumentError("boxes", f"{name} finds no boxes: leave it out")
     if whole and name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):
-        raise ArgumentError("whole", f"{name} trains on crops: give an EncoderDecoder")
+        raise ArgumentError(
+            "whole", f"{name} cannot train on whole images: leave it out, or give an EncoderDecoder"
+        )
     is_detector = cfg.default_scope == "mmdet"
     classes = configured_classes(cfg) or ()
     if labels is None:

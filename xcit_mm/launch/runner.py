@@ -53,7 +53,7 @@ def read_run(
     is_alone = launcher == "none" and rank_and_size()[1] == 1
     is_of_torchrun = launcher == "pytorch" and "RANK" in os.environ
     if not (is_alone or is_of_torchrun):
-        raise ArgumentError("launcher", f"{launcher!r}: torchrun needs 'pytorch', others 'none'")
+        raise ArgumentError("launcher", f"{launcher!r}: give 'pytorch' with torchrun, else 'none'")
     options = dict(cfg_options or {})
     folder = os.path.expanduser(model)
     if Path(folder, "last_checkpoint").exists():

@@ -121,7 +121,9 @@ class Backbone(BaseModule):
                 gradients are enabled.
         """
         if not self.can_leave_out_pixels:
-            raise ValueError(f"{type(self).__name__} sees all pixels: XCiT can leave pixels out")
+            raise ValueError(
+                f"{type(self).__name__} cannot leave out pixels: give an XCiT, or no masks"
+            )
         former = self._valid
         self._valid = masks
         try:

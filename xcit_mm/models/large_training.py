@@ -79,15 +79,15 @@ def check_training(trunk: Any) -> None:
     """Raise ValueError or RuntimeError unless bands can train a trunk, here and as it is."""
     if is_traced() or is_in_backward():
         around = "torch.compile or trace" if is_traced() else "torch.utils.checkpoint"
-        raise RuntimeError(f"{OPTION} in {around}: set with_cp=True")
+        raise RuntimeError(f"{OPTION} does not work in {around}: set with_cp=True")
     check_trunk(trunk, is_training=True)
     for name, layer in trunk.named_modules():
         if layer.training and (isinstance(layer, BatchNorm) or getattr(layer, "p", 0)):
-            raise ValueError(f"{OPTION} with active {name}: set norm_eval=True and no dropout")
+            raise ValueError(f"{OPTION} cannot train {name}: set norm_eval=True and no dropout")
     for name, weight in trunk.named_parameters():
         if type(weight) is not nn.Parameter or weight._backward_hooks or weight.itemsize < 4:
-            kind = f"{weight.dtype}, hooks or FSDP"
-            raise ValueError(f"{OPTION} with {name} of {kind}: set with_cp=True")
+            kind = f"in {weight.dtype}, with hooks or FSDP"
+            raise ValueError(f"{OPTION} cannot train {name} {kind}: set with_cp=True")
 
 
 def storage(x: Tensor, blocks: int) -> Any:

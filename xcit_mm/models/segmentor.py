@@ -54,7 +54,8 @@ class WholeImageEncoderDecoder(EncoderDecoder):
         self.window = window
         if type(self.backbone) is not XCiT or self.backbone.with_cp != "bands":
             fix = "give an XCiT with with_cp='bands' and norm_eval=True"
-            raise ValueError(f"{type(self).__name__} over another backbone: {fix}")
+            name = type(self.backbone).__name__
+            raise ValueError(f"{type(self).__name__} cannot train {name} as it is: {fix}")
         for head in heads_of(self).values():
             check_loss(head)
         check_locality(self)
@@ -70,7 +71,7 @@ class WholeImageEncoderDecoder(EncoderDecoder):
         if any(side % STRIDES[-1] for side in size) or of_labels != {size}:
             given = f"images of {size} and labels of {sorted(of_labels)} pixels"
             fix = "set data_preprocessor=dict(size=None, size_divisor=32)"
-            raise ValueError(f"{given} need equal sides, multiples of 32: {fix}")
+            raise ValueError(f"{given} must have the same size, in multiples of 32: {fix}")
         taps = Trunk.forward(self.backbone, inputs)
         return losses_by_windows(self, taps, data_samples, self.window)
 
@@ -88,7 +89,7 @@ def check_loss(head: Any) -> None:
     for loss in losses_of(head):
         is_mean = type(loss) is CrossEntropyLoss and loss.reduction == "mean"
         if not is_mean or loss.use_sigmoid or loss.use_mask:
-            problem = f"{type(loss).__name__} in {name} is no plain mean over pixels"
+            problem = f"{type(loss).__name__} in {name} is not a plain mean over pixels"
             raise ValueError(f"{problem}: set loss_decode=dict(type='CrossEntropyLoss')")
 
 

@@ -442,7 +442,7 @@ class Trunk(Backbone):
         in_config = describe(expected, self.arch.depth)
         # A backbone ends with its last tap, so it may save fewer blocks than its architecture has.
         if in_file not in (in_config, describe(expected)):
-            raise ValueError(f"the file is {in_file}, the config asks for {in_config}")
+            raise ValueError(f"the file is {in_file}, but the config asks for {in_config}")
         trunk = with_stem_for_bands(weights.trunk, self.in_channels, fill_stem)
         weights = replace(weights, trunk=trunk)
         return match_backbone(self, weights, self.arch.depth, self.unused_prefixes)

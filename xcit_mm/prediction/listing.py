@@ -110,7 +110,7 @@ def _list_source(source: str, left_out: list[str]) -> list[Item]:
         paths = sorted(_images_below(source, left_out))
         return [Item(os.path.abspath(path), os.path.relpath(path, source)) for path in paths]
     if _suffix(source) not in PHOTO_SUFFIXES:
-        raise ArgumentError("inputs", f"{source} is in no format that is predicted: {_FIX}")
+        raise ArgumentError("inputs", f"{source} is not in a format that can be predicted: {_FIX}")
     return [Item(os.path.abspath(source), os.path.basename(source))]
 
 

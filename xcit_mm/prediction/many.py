@@ -121,7 +121,9 @@ def predict_many(
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
     if scratch is not None and not (predictor.view and predictor.view.whole):
-        raise ArgumentError("scratch", "it is for images that are seen whole")
+        raise ArgumentError(
+            "scratch", "it is for images that are seen whole: leave it out, or set whole"
+        )
     folder = Path(out).absolute()  # tasks of Ray have another current folder
     drawing: dict[str, Any] = dict(font=font)
     if predictor.is_detector:
@@ -182,8 +184,8 @@ def _category_ids(predictor: Predictor, categories: Mapping[str, int]) -> list[i
     missing = [name for name in names if name not in categories]
     if missing:
         problem = f"the json has no category {preview(missing)}, which the model predicts"
-        fix = f"but {preview(categories)}: rename them in the json"
-        raise ArgumentError("inputs", f"{problem}, {fix}")
+        fix = f"it has {preview(categories)}: rename these in the json"
+        raise ArgumentError("inputs", f"{problem}; {fix}")
     return [categories[name] for name in names]
 
 

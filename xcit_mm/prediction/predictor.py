@@ -244,7 +244,9 @@ class Predictor:
         if isinstance(image, str | Path | np.ndarray):
             image = ImageSource(self.preprocess.read(image), valid)
         elif valid is not None:
-            raise ArgumentError("valid", "is for a path or an array: a Source has its own mask")
+            raise ArgumentError(
+                "valid", "it is for a path or an array, and a Source has its own: leave it out"
+            )
         view = self.view or self._whole_view
         if view.whole:
             return SeenWhole(self, image, view, folder)

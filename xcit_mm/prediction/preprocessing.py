@@ -111,12 +111,13 @@ class Preprocessing:
         sample = (self._steps if resizes else self._steps_without_resize)(results)
         channels = len(sample["inputs"])
         if channels != self.channels:  # the mean of the preprocessing would give as many
-            raise ValueError(f"image with {channels} of the {self.channels} channels of the model")
+            problem = f"the image has {channels} channels, but the model takes {self.channels}"
+            raise ValueError(f"{problem}: give another image, see docs/bands.md")
         if valid is not None:
             (labels,) = sample["data_samples"].gt_sem_seg.values()
             del sample["data_samples"].gt_sem_seg
             sample["valid"] = labels[0] == 1  # the padding of maps is 255 or 0
             if sample["valid"].shape != sample["inputs"].shape[1:]:
                 problem = "a step of the test pipeline moves pixels, but not gt_seg_map"
-                raise ValueError(f"{problem}: remove it, or give no valid")
+                raise ValueError(f"{problem}: remove the step, or give no masks")
         return sample

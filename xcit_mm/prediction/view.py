@@ -93,7 +93,7 @@ def choose_view(
         raise ArgumentError("window", f"{window} is for whole images: give tile, or set whole")
     if tile is None:
         if side is None:
-            raise ArgumentError("tile", "the config says no size of images: give that of a tile")
+            raise ArgumentError("tile", "the config has no size of images: give the side of a tile")
         tile = round(side / scale)
     overlap = tile // 4 if overlap is None else overlap
     check_overlap(tile, overlap)

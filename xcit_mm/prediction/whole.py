@@ -103,7 +103,7 @@ class SeenWhole(Seen):
             yield None
         elif self._folder is None:
             with TemporaryDirectory(prefix="xcit_mm-") as temporary:
-                say(f"{needed / 1e9:.1f} GB are written to {temporary}: give another folder")
+                say(f"{needed / 1e9:.1f} GB are written to {temporary}, or to `folder` of `see`")
                 yield Path(temporary)
         else:
             settings = self.predictor.settings | self.view.settings | self.source.fingerprint()
@@ -159,7 +159,8 @@ class SeenWhole(Seen):
                     continue
                 if not self._has_warned:
                     size = f"{rows.stop - rows.start}x{columns.stop - columns.start}"
-                    say(f"max_per_img={limit} is reached in {size} pixels: objects may be missed")
+                    problem = f"max_per_img={limit} is reached in {size} pixels"
+                    say(f"{problem}: objects may be missed, so set a higher one in test_cfg")
                 self._has_warned = True
             yield Part(rows, columns, prediction, valid)
 

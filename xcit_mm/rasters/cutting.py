@@ -168,7 +168,7 @@ def _measure_bands(raster: Raster) -> tuple[list[float], list[float]]:
     """
     sample = np.ma.masked_invalid(raster.sample)
     if not sample.size:
-        raise ValueError(f"{raster.path}: a sample has no data: cut it to what has data")
+        raise ValueError(f"{raster.path}: a sample has no data: cut it to the part with data")
     deviation = sample.std(axis=1)
     deviation[deviation == 0] = 1
     return sample.mean(axis=1).tolist(), deviation.tolist()

@@ -38,7 +38,7 @@ class LoadRasterFromFile:
         with gdal(path), open_raster(path) as file:
             missing = set(self.bands or ()).difference(file.indexes)
             if missing:
-                raise ValueError(f"{path} has {file.count} bands: it has no {sorted(missing)}")
+                raise ValueError(f"{path} has no bands {sorted(missing)}: give 1 to {file.count}")
             image = np.ascontiguousarray(file.read(self.bands).transpose(1, 2, 0))
         if self.to_float32:
             image = image.astype(np.float32)

@@ -47,7 +47,7 @@ def read_polygons(source: Polygons, crs: Any, layer: str | None = None) -> Any:
     own_crs = crs_on_earth(table.crs)
     if (own_crs is None) != (crs is None):
         without = name_of(source) if own_crs is None else "the raster"
-        raise ValueError(f"{without} has no coordinate system: assign it in a GIS")
+        raise ValueError(f"{without} has no coordinate system: assign one in a GIS")
     table = table.set_crs(None, allow_override=True) if crs is None else table.to_crs(crs)
     placed = table[np.isfinite(table.bounds).all(axis=1)]
     placed = placed.set_geometry(repair(placed.geometry), crs=crs)
@@ -72,7 +72,7 @@ def read_layer(path: str | Path, layer: str | None) -> Any:
     chosen = [name for name in names if layer in (None, name)]
     if len(chosen) != 1:
         wanted = f"{path}: expected {layer or 'one layer'} with shapes, found {names}"
-        raise ValueError(f"{wanted}: name that of labels, or give another file")
+        raise ValueError(f"{wanted}: name the layer of the labels, or give a file with one")
     return geopandas.read_file(path, layer=chosen[0])
 
 

@@ -128,7 +128,7 @@ def predict_raster(
     elif whole:
         check_whole(predictor.model)
     if scratch is not None and not whole:
-        raise ArgumentError("scratch", "it is for a raster that is seen whole, not in tiles")
+        raise ArgumentError("scratch", "the raster is not seen whole, but in tiles: leave it out")
     given = dict(bands=bands, bounds=bounds, nodata=nodata, tile=tile, overlap=overlap)
     reading = resolve_settings(predictor.cfg, given)
     side = reading.pop("tile", None)
@@ -207,10 +207,10 @@ def _origin(predictor: Predictor, raster: Raster, aoi: Polygons | None) -> dict[
 def _check_result(out: Path, predictor: Predictor) -> None:
     """Raise ArgumentError if a predictor cannot write a result."""
     if predictor.view is not None:
-        raise ArgumentError("model", "a Predictor with tile or whole: give these to predict_raster")
+        raise ArgumentError("model", "it has a tile or whole: give these to predict_raster instead")
     suffixes = [".gpkg"] if predictor.is_detector else [".tif", ".tiff"]
     if out.suffix not in suffixes:
-        raise ArgumentError("out", f"{out}: the result of this model is a {suffixes[0]}")
+        raise ArgumentError("out", f"{out}: give a name that ends in {suffixes[0]}")
     classes = len(predictor.names)
     if not predictor.is_detector and classes > maps.NODATA:
         raise ArgumentError("model", f"it has {classes} classes: a map has at most {maps.NODATA}")

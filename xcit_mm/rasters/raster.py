@@ -156,8 +156,8 @@ class Raster:
         sample = self.sample
         is_found = (sample == nodata).all(axis=0).any() or self._declares(nodata)
         if sample.size and not is_found:
-            values = f"a sample has {np.nanmin(sample)} to {np.nanmax(sample)}"
-            say(f"{self.path}: no pixel has {nodata=}: {values}")
+            values = f"its values are {np.nanmin(sample)} to {np.nanmax(sample)}"
+            say(f"{self.path}: no pixel of a sample has {nodata=}: {values}")
         del self.sample  # the next one has no pixels of this value
 
     def _declares(self, nodata: float) -> bool:

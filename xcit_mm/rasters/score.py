@@ -97,7 +97,7 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
         names = json.loads(file.tags().get("CLASSES", "[]"))
         polygons = source.read(file.crs)
         drawn = sorted({*polygons["class"]} - {NO_CLASS})
-        _check_row_name("mean", names, source)
+        _check_row_name("mean", names)
         labels = Labels(polygons, file, names)
         area = area_in_pixels(aoi, file)
         if not share_pixels(area, labels.objects).any():
@@ -122,11 +122,11 @@ def _score_map(out: Path, source: LabelFile, aoi: Polygons | None) -> Any:
     return scores.astype(dict(pixels=int))
 
 
-def _check_row_name(name: str, classes: Collection[str], source: LabelFile) -> None:
+def _check_row_name(name: str, classes: Collection[str]) -> None:
     """Raise ArgumentError if a class has the name of the row of all classes."""
     if name in classes:
-        problem = f"{source.name} has a class {name!r}, as the last row of the scores"
-        raise ArgumentError("labels", f"{problem}: give it another name")
+        problem = f"labels or result have a class {name!r}, the name of the last row of scores"
+        raise ArgumentError("labels", f"{problem}: rename the class")
 
 
 def _count_pixels(file: Any, labels: Labels, area: Any) -> tuple[np.ndarray, int]:
@@ -172,10 +172,10 @@ def _score_objects(
     if labels.empty:
         problem = f"none of {len(drawn)} labels has a class, and its centre in the area"
         raise ArgumentError("labels", f"{source.name}: {problem}: compare both in a GIS")
-    _check_row_name("all", [*labels["class"], *objects["class"]], source)
+    _check_row_name("all", [*labels["class"], *objects["class"]])
     scores = _score_matches(out, objects, labels, _match(objects, labels))
     counts = f"{len(objects)} of {len(table)} objects and {len(labels)} of {len(drawn)} labels"
-    say(f"{out}: {counts} count; they lie in the area and have a class")
+    say(f"{out}: {counts} count; others are outside the area or without a class")
     return scores
 
 

@@ -150,7 +150,7 @@ def find_bases_by_package() -> Iterator[None]:
             return find_base(base, filename)
         spec = find_spec(package)
         if spec is None:
-            raise ModuleNotFoundError(f"{base}: {package} is not installed")
+            raise ModuleNotFoundError(f"{base}: {package} is not installed: install it")
         config = Path(str(spec.origin)).parent / ".mim" / "configs" / path
         return str(config), None if package == "xcit_mm" else package
 

@@ -59,7 +59,7 @@ def read_image(
             f"it has more than 2^30 pixels, or 2^20 a side, which OpenCV refuses: {fix}"
         ) from None
     if image is None:
-        raise ValueError("the file is broken or not an image that OpenCV decodes")
+        raise ValueError("the file is broken or not an image that OpenCV decodes: convert it")
     return np.ascontiguousarray(image)  # Pillow's channels are reversed by a stride
 
 

@@ -146,7 +146,7 @@ def _choose_model(state: Mapping[str, Tensor], prefix: str | None) -> str:
     if not backbones:
         keys = ", ".join(list(state)[:3]) or "none"
         place = f"under prefix={prefix!r}" if prefix else "in it"
-        raise ValueError(f"no XCiT {place}: its layout is unknown, with keys such as {keys}")
+        raise ValueError(f"no XCiT {place}: the layout of its keys is unknown, such as {keys}")
     # OpenMMLab's model is `backbone.` beside averages, teachers and others that it may hold.
     chosen = [name for name in backbones if name in ("", _BACKBONE)][:1] or backbones
     models = [prefix + _model_prefix(name) for name in chosen]
@@ -228,7 +228,7 @@ def backbone_options(trunk: Mapping[str, Tensor]) -> dict[str, Any]:
     stem = stem_key(trunk)
     for key in ("blocks.0.norm1.weight", "blocks.0.attn.temperature", stem):
         if key not in trunk:
-            raise ValueError(f"it is no XCiT, since it has no {key}")
+            raise ValueError(f"it is not an XCiT, since it has no {key}")
     last_block = max(int(key.split(".")[1]) for key in trunk if key.startswith("blocks."))
     shape = dict(
         embed_dim=trunk["blocks.0.norm1.weight"].numel(),

@@ -112,7 +112,8 @@ def find_config(model: str | Path) -> str:
     name = str(model)
     if name.startswith(HUB_PREFIX):
         command = f"hf download {name.removeprefix(HUB_PREFIX)} --local-dir FOLDER"
-        raise ValueError(f"the config of {name} may run code: `{command}`, read it, give FOLDER")
+        fix = f"download it by `{command}`, read it, and give FOLDER"
+        raise ValueError(f"the config of {name} may run code: {fix}")
     found = lookup(name)
     if found.config is None:
         raise ValueError(found.problem)

@@ -47,7 +47,7 @@ def load_pretrained(
             on the meta device, where torch drops weights without an error.
     """
     if any(parameter.is_meta for parameter in backbone.parameters()):
-        raise ValueError("the backbone is on the meta device: build it on one that holds weights")
+        raise ValueError("the backbone is on the meta device: build it on the CPU or on a GPU")
     loaded = load_checkpoint(checkpoint)
     try:
         weights = parse_checkpoint(loaded, use_ema, prefix)
@@ -147,7 +147,7 @@ def match_heads(
     try:
         check_coverage(expected, heads)
     except ValueError as error:
-        hint = f"other classes? take the config that it was trained with; {KEEP_HINT}"
+        hint = f"if it has other classes, take the config of its training; {KEEP_HINT}"
         raise ValueError(f"{error} ({hint})") from None
     return heads
 
@@ -163,7 +163,7 @@ def check_coverage(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) 
         raise ValueError(f"it has no {preview(missing)}")
     unknown = [key for key in state if key not in expected]
     if unknown:
-        raise ValueError(f"it holds the unknown {preview(unknown)}")
+        raise ValueError(f"it holds {preview(unknown)}, which the model does not have")
     for key, tensor in state.items():
         shape = tuple(expected[key].shape)
         if tensor.shape != shape:
