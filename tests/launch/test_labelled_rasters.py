@@ -149,7 +149,7 @@ def test_labels_that_do_not_fit_leave_no_files(trained, scene, refused, folder):
     command = ["finetune", trained, scene.raster, "--tile", 160, "--labels"]
     assert "gone.gpkg: No such file" in refused(*command, "gone.gpkg")
     message = refused(*command, scene.labels, "--class-column", "kind")
-    assert "has no column kind, but class" in message
+    assert "has no column kind, only class" in message
     assert not list(folder.glob("*-tiles")) and not (folder / "scene.py").exists()
 
 

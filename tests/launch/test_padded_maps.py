@@ -1,4 +1,4 @@
-"""The map of an image whose sides are no multiples of 32 lies where it belongs, in every path."""
+"""The map of an image whose sides are not multiples of 32 lies where it belongs, in every path."""
 
 from pathlib import Path
 from typing import Any

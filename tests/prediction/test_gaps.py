@@ -54,7 +54,7 @@ def test_what_stands_in_pixels_without_data_changes_nothing(recipe, whole, photo
 
 @pytest.mark.parametrize("recipe", [semantic_fpn, upernet])
 def test_the_gaps_of_one_photo_change_no_other_in_its_batch(recipe, photo, valid):
-    """Its sides are no multiples of 32, so it is padded."""
+    """Its sides are not multiples of 32, so it is padded."""
     predictor = predictor_of(recipe, batch_size=2)
     photo = photo[:208, :250]
     valid = valid[:208, :250]

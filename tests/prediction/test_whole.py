@@ -93,9 +93,9 @@ def test_a_window_of_a_map_is_that_of_the_whole_map(photo):
     with predictor.see(photo) as image:
         everything = image.result()
         part = image.predict(slice(100, 301), slice(-250, None))
-        with pytest.raises(ValueError, match="of 448 pixels: give a part of them"):
+        with pytest.raises(ValueError, match="of 448 pixels: give a part inside"):
             image.predict(slice(500, 600), slice(None))
-        with pytest.raises(ValueError, match="of 448 pixels: give a slice that is not empty"):
+        with pytest.raises(ValueError, match="of 448 pixels: give a part inside"):
             image.predict(slice(0, 100, 2), slice(None))
     assert np.array_equal(part.segmentation, everything.segmentation[100:301, -250:])
     assert np.array_equal(part.image, photo[100:301, -250:])
@@ -205,7 +205,7 @@ def test_a_cell_with_too_many_objects_is_named_once(capsys):
     scene = Scene(128, 256).add_random(30, 5, 9)
     assert len(Discs(scene, limit=2).see(overlap=0, window=128).result()) <= 4
     line = "max_per_img=2 is reached in 128x256 pixels: objects may be missed"
-    assert capsys.readouterr().err == line
+    assert capsys.readouterr().err.count(line) == 1
 
 
 @pytest.mark.parametrize("recipe", [semantic_fpn, upernet, psp_net, mask_rcnn])

@@ -119,7 +119,7 @@ def test_an_area_selects_tiles_and_objects_by_their_centre(shapes, predict, tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(tile=None), "tile: the config says no size of images: give that"),
+        (dict(tile=None), "tile: the config has no size of images: give the side"),
         (dict(aoi="points.gpkg"), r"points\.gpkg covers no pixel of the raster"),
         (dict(aoi="area.gpkg", place=NO_PLACE), "the raster has no coordinate system"),
         (dict(aoi="elsewhere.gpkg"), "covers no pixel of the raster"),

@@ -114,7 +114,7 @@ class TestFullDisk:
 
         with monkeypatch.context() as context:
             context.setattr("rasterio.shutil.copy", lose_pixels)
-            self.fail(run, r"^[^\n]* is not as it was written: see whether the disk is full$")
+            self.fail(run, r"^[^\n]* differs from what was written: see if the disk is full$")
         assert run.predict() == 0
         run.assert_equals_an_undisturbed_run()
 

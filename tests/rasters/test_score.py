@@ -149,7 +149,7 @@ def test_labels_in_local_coordinates_fit_their_raster(crs, tmp_path):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (dict(kind=["oak"] * 2, height=[9, 8]), "no column class, but kind, height: choose one"),
+        (dict(kind=["oak"] * 2, height=[9, 8]), "no column class, only kind, height: choose one"),
         ({"class": [None, None]}, "none of 2 labels has a class, and its centre in the area"),
     ],
 )
@@ -189,7 +189,7 @@ def test_the_command_predicts_and_scores(name, model, columns, models, call, tmp
     config, checkpoint = models[model]
     command = ("raster", config, raster, "--checkpoint", checkpoint, "--out", out)
     options = ("--tile", 96, "--labels", labels)
-    with pytest.raises(SystemExit, match="no column class, but species"):
+    with pytest.raises(SystemExit, match="no column class, only species"):
         call(*command, *options)
     assert not out.exists()
     code, printed, errors = call(*command, *options, "--class-column", "species")

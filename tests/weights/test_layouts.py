@@ -196,8 +196,8 @@ OTHER_CLASSES = r"conv_seg.weight with shape \(7, 8, 1, 1\), not \(5, 8, 1, 1\).
     [
         ("decode_head.convs.0.conv.weight", {}, "has no decode_head.convs.0.conv.weight"),
         ("backbone.fpn", {}, "has no fpn1.0.weight"),
-        ("none", {"decode_head.x": torch.ones(1)}, "unknown decode_head.x"),
-        ("none", {"backbone.x": torch.ones(1)}, "unknown x"),
+        ("none", {"decode_head.x": torch.ones(1)}, "it holds decode_head.x"),
+        ("none", {"backbone.x": torch.ones(1)}, "it holds x"),
         ("none", {CLASSIFIER: torch.ones(7, 8, 1, 1)}, OTHER_CLASSES),
         ("", SAVED, "a classifier: .* init_cfg"),
     ],

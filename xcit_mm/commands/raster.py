@@ -45,7 +45,7 @@ def predict(
         LabelFile(labels, **columns).check(raster)
     for name, value in columns.items():
         if labels is None and value is not None:
-            raise ArgumentError(name, f"{value} is only for labels: give labels too")
+            raise ArgumentError(name, f"{value} describes labels: give labels too")
     predictor = Predictor.from_pretrained(model, checkpoint, **take(options, PREDICTOR))
     predict_raster(predictor, raster, out, **options)
     if not is_first():

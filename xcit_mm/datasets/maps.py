@@ -20,7 +20,7 @@ def read(folder: Path) -> Dataset:
     names = folder / "classes.txt"
     if not names.exists():
         raise FileNotFoundError(
-            f"no {names}: give a folder as {PAGE} shows, or the labels of a raster too"
+            f"no {names}: give a folder as {PAGE} shows; for a raster, give its labels too"
         )
     classes = read_text(names).rstrip("\r\n").splitlines()
     if len(classes) < 2 or "" in classes:

@@ -1,4 +1,4 @@
-"""Fine-tuning, training and testing: own data, a config, checks, and mmengine's Runner."""
+"""Fine-tuning, training and testing: the user's data, a config, checks, and mmengine's Runner."""
 
 from .finetuning import finetune
 from .testing import evaluate

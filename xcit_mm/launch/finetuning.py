@@ -76,17 +76,17 @@ def finetune(
         layer: Layer of the labels. Default: the only one.
         aoi: Polygons within which the labels are complete: a vector file, or a GeoDataFrame.
             Default: the whole raster.
-        hold_out: Whether to hold out a fifth of the labels for the validation.
+        hold_out: Whether to hold out a fifth of a raster's labels for the validation.
         whole: Whether a segmentor trains on whole images of any size, without crops: on the raster
             as one image, or on each image of a folder. Validations need more memory.
         tile: Side of the tiles that are cut from a raster, in pixels. Default: as in the config,
-            which has one if the model was trained on a raster. With `whole`, the side of the tiles
-            in which the raster may be predicted later. Default: 512.
+            which has one if the model was trained on a raster. With `whole` no tiles are cut, but
+            the model may later predict in tiles of this side, by default 512.
         overlap: Pixels that tiles share. Default: a quarter of the tile.
         bands: Numbers of the raster's bands, from 1. Default: those that the file names red, green
             and blue, or all but alpha.
         bounds: Values that become 0 and 255: a pair, or a pair for each band. A raster of more than
-            8 bits needs them, unless the tiles have stored values.
+            8 bits needs them, unless the model takes values as they are stored.
         nodata: A value without data, in addition to what the raster declares.
         config: The config to write. Default: the name of the data, in the current folder.
         overwrite: Whether to replace an existing config, and the jsons or tiles of its data.
@@ -104,7 +104,8 @@ def finetune(
             folder has a checkpoint.
         OSError: If a file of the data is missing.
         ValueError: If a file is not what its format says, the model cannot be fine-tuned on the
-            data, or a check fails.
+            data, an argument does not fit the others, a check fails, or torchrun has started
+            several processes.
 
     Example:
         >>> from xcit_mm import Predictor, finetune

@@ -31,26 +31,30 @@ def backbone(
 ) -> Trunk:
     """Build the backbone of a model or of weights by its name, for torch code, in eval mode.
 
-    The heads of the weights are left out. Images are RGB, minus `MEAN`, divided by `STD` of
-    `xcit_mm.archs`.
+    The heads of the weights are left out. Give the backbone RGB images, from which `MEAN` of
+    `xcit_mm.archs` is subtracted, and which are then divided by its `STD`.
 
-    The tensors in a file do not show which blocks feed which level of a pyramid. The file may have
-    the text of a config that does, which is parsed but never run. Without a text, as in
-    safetensors, the published blocks are tapped, and a message on stderr names them.
+    The tensors in a file do not show which blocks feed which level of a pyramid. If the file also
+    holds the text of its config, the blocks are read from this text, which is never run. If it does
+    not, as in safetensors, the published blocks are tapped, and a message on stderr names them.
 
     Args:
-        name: Published weights, such as 'xcit_small_12_p16_224_dist', or timm's name of these; the
-            path or URL of weights in any layout, or `hf://OWNER/NAME`; a model: a name of the model
-            zoo, a config or a folder. A config without published weights needs `pretrained=False`.
+        name: One of the following.
+
+            - Published weights, such as 'xcit_small_12_p16_224_dist', or their name in timm.
+            - The path or URL of weights in any layout, or `hf://OWNER/NAME`.
+            - A model: a name in the model zoo, a config or a folder. A config without published
+              weights needs `pretrained=False`.
         pretrained: Whether to load the weights, which are downloaded on first use.
         prefix: Take only the tensors whose names in the file begin with it, such as 'teacher.'.
         options: Arguments of `XCiT` that replace those of the model, such as `frozen_stages`. With
-            a pyramid, `out_indices` needs `strides` too, unless the number of blocks stays.
+            a pyramid, `out_indices` needs `strides` too, unless the number of tapped blocks stays
+            the same.
 
     Returns:
-        A `Trunk` for weights of ImageNet or DINO, whose feature maps have the stride of the
-        patches; with `strides` an `XCiT`, whose pyramid has its initial weights. An `XCiT` with the
-        trained pyramid for a detector or segmentor.
+        For weights of ImageNet or DINO, a `Trunk`, whose feature maps have the stride of the
+        patches. With `strides` it is an `XCiT`, whose pyramid has its initial weights. For a
+        detector or segmentor, an `XCiT` with the trained pyramid.
 
     Raises:
         ValueError: If the name is unknown, with the most similar names, the config has a classifier

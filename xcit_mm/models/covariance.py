@@ -97,8 +97,9 @@ def covariance_attention(attention: Any, x: Tensor, valid: Tensor | None = None)
     rounding error would grow with the mean. In bfloat16 only the two products with all tokens are
     in half precision.
 
-    Rounding errors grow where the terms of a query or key nearly cancel. If it is r times smaller
-    than its terms, those of its cosines grow by r^2, and by r in the plain attention.
+    Rounding errors grow where the terms of a query or key nearly cancel. If a query or key is r
+    times smaller than its terms, the errors of its cosines are r^2 times larger here, and r times
+    larger in the plain attention.
     """
     dtype = product_dtype(x)
     with torch.autocast("cpu", enabled=False):

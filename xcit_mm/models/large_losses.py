@@ -166,7 +166,7 @@ class _Band(NamedTuple):
 
     Attributes:
         pixels: Its place in the image.
-        crop: Its place in what its cells of the logits are enlarged to.
+        crop: Its place in the enlarged logits, which its cells of the logits become.
     """
 
     pixels: tuple[slice, slice]

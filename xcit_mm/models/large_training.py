@@ -86,8 +86,8 @@ def check_training(trunk: Any) -> None:
             raise ValueError(f"{OPTION} cannot train {name}: set norm_eval=True and no dropout")
     for name, weight in trunk.named_parameters():
         if type(weight) is not nn.Parameter or weight._backward_hooks or weight.itemsize < 4:
-            kind = f"in {weight.dtype}, with hooks or FSDP"
-            raise ValueError(f"{OPTION} cannot train {name} {kind}: set with_cp=True")
+            kind = f"which is {weight.dtype}, has hooks or is divided by FSDP"
+            raise ValueError(f"{OPTION} cannot train {name}, {kind}: set with_cp=True")
 
 
 def storage(x: Tensor, blocks: int) -> Any:

@@ -1,7 +1,7 @@
 """Linear layers and transposed convolutions by faster products of matrices.
 
-`FastLinear` and `linear_by_image` multiply float32 in inference on a CPU by oneDNN. torch takes MKL
-alone, which needs twice the time on AMD's processors with AVX512. Elsewhere, with gradients, in
+`FastLinear` and `linear_by_image` multiply float32 in inference on a CPU by oneDNN. torch itself
+uses MKL, which needs twice the time on AMD's processors with AVX512. Elsewhere, with gradients, in
 half precision and while a model is traced, they call torch's own functions.
 
 `upsample` is a transposed convolution as a product. The results are those of torch to rounding.

@@ -125,7 +125,7 @@ def _check_names(items: Sequence[Item], records: Mapping[str, dict[str, Any]]) -
             problems.append(f"the id {item.id} was {former_id}")
         if problems:
             problem = f"{item.path}: {problems[0]} in earlier results"
-            raise ArgumentError("out", f"{problem}: give another")
+            raise ArgumentError("out", f"{problem}: give another folder")
 
 
 class Journal:

@@ -135,7 +135,7 @@ def _checked(part: slice, side: int) -> slice:
     """Return a part of an axis as a slice with a start and a stop, or raise ValueError."""
     start, stop, step = part.indices(side)
     if step != 1 or start >= stop:
-        raise ValueError(f"{part} of {side} pixels: give a slice that is not empty and has no step")
+        raise ValueError(f"{part} of {side} pixels: give a part inside them, without a step")
     return slice(start, stop)
 
 

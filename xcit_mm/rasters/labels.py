@@ -60,7 +60,7 @@ class LabelFile(NamedTuple):
             column = self.class_column or "class"
             columns = polygons.columns.drop(polygons.geometry.name)
             if column not in columns:
-                problem = f"{self.name} has no column {column}, but {', '.join(columns) or 'none'}"
+                problem = f"{self.name} has no column {column}, only {', '.join(columns) or 'none'}"
                 raise ArgumentError("class_column", f"{problem}: choose one, or one class for all")
             # Numbers are floats where one is missing.
             names = polygons[column].convert_dtypes().astype("string")

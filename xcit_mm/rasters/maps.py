@@ -77,7 +77,7 @@ def write_map(
             for window, labels in _read_rows(rows, raster.width):
                 # On a full disk, GDAL loses blocks in silence.
                 if not np.array_equal(file.read(1, window=window), labels):
-                    raise OSError(f"{path} is not as it was written: see whether the disk is full")
+                    raise OSError(f"{path} differs from what was written: see if the disk is full")
         names = "".join(f"<Category>{escape(name)}</Category>" for name in classes)
         band = f'<PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames></PAMRasterBand>'
         with atomic_write(path.with_name(f"{path.name}.aux.xml")) as beside:

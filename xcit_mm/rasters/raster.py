@@ -102,7 +102,7 @@ class Raster:
         self._file.close()
 
     def _check_file(self) -> None:
-        """Raise ValueError if a file must be converted before it is one image with a place."""
+        """Raise ValueError if a file must be converted before it can be read as one image."""
         file = self._file
         path = shlex.quote(self.path)
         if file.transform.is_identity and (file.gcps[0] or file.rpcs):

@@ -21,7 +21,7 @@ MIN_SHOWN = 1 / 3
 
 
 class Tile(NamedTuple):
-    """A tile, with its area where labels are complete, in pixels of the raster."""
+    """A tile, and the area in it where labels are complete, in pixels of the raster."""
 
     rows: slice
     columns: slice

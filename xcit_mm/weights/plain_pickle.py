@@ -94,7 +94,7 @@ def _check(is_allowed: bool, operation: str) -> None:
 
 
 def load(file: Any, **options: Any) -> Any:
-    """Read an open file as `pickle.load`."""
+    """Read an open file as `pickle.load` does."""
     return Unpickler(file, **options).load()
 
 
