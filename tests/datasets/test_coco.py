@@ -37,7 +37,7 @@ def write_json(path: Path, **changes: Any) -> None:
             "at `$.annotations[0].area`: docs/your-own-data",
         ),
         (dict(images=[IMAGE | dict(width=0)]), "Expected `int` >= 1 - at `$.images[0].width`"),
-        (dict(annotations=[BOX, BOX | dict(category_id=5)]), "category_id=5 of `$.annotations"),
+        (dict(annotations=[BOX, BOX | dict(category_id=5)]), "no category has the id 5 - at `$"),
         (dict(images=[IMAGE, IMAGE | dict(file_name="b")]), "two images have the id '0'"),
         (dict(images=[IMAGE, IMAGE | dict(id=1)]), "two images are named 'a.jpg'"),
         (dict(categories=[CATEGORY, CATEGORY | dict(id=1)]), "two categories are named 'nut'"),

@@ -26,12 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument_group("photos").add_argument
     add("--val", type=Path, metavar="JSON", help="COCO json of the validation (default: none)")
     add("--images", type=Path, metavar="DIR", help="folder of images (default: that of the json)")
-    add(
-        "--val-images",
-        type=Path,
-        metavar="DIR",
-        help="folder of images of --val (default: --images)",
-    )
+    add("--val-images", type=Path, metavar="DIR", help="images of --val (default: --images)")
     add("--boxes", action="store_true", help="train boxes only, even if objects have masks")
     rasters = parser.add_argument_group("a labelled raster")
     add = rasters.add_argument

@@ -86,8 +86,9 @@ def read_coco(path: Path) -> CocoFile:
     category_ids = {category.id for category in coco.categories}
     for number, entry in enumerate(coco.annotations):
         if entry.image_id not in image_ids or entry.category_id not in category_ids:
-            ids = f"image_id={entry.image_id} or category_id={entry.category_id}"
-            raise ValueError(f"{path}: the file does not define {ids} of `$.annotations[{number}]`")
+            noun = "category" if entry.image_id in image_ids else "image"
+            problem = f"no {noun} has the id {getattr(entry, f'{noun}_id')}"
+            raise ValueError(f"{path}: {problem} - at `$.annotations[{number}]`")
     return coco
 
 

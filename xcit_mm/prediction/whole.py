@@ -103,7 +103,8 @@ class SeenWhole(Seen):
             yield None
         elif self._folder is None:
             with TemporaryDirectory(prefix="xcit_mm-") as temporary:
-                say(f"{needed / 1e9:.1f} GB are written to {temporary}, or to `folder` of `see`")
+                written = f"{needed / 1e9:.1f} GB are written to {temporary}"
+                say(f"{written}: `folder` of `see` chooses another place")
                 yield Path(temporary)
         else:
             settings = self.predictor.settings | self.view.settings | self.source.fingerprint()

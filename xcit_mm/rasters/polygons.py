@@ -96,7 +96,7 @@ def repair(shapes: Any) -> np.ndarray:
 
 
 def shared_part(shape: Any, other: Any) -> Any:
-    """Return the polygons that two polygons share, or an empty one, also if only a border."""
+    """Return the polygons that two polygons share, or an empty one. A border does not count."""
     (part,) = repair([shape.intersection(other)])
     return part
 

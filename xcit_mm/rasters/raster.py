@@ -157,7 +157,7 @@ class Raster:
         is_found = (sample == nodata).all(axis=0).any() or self._declares(nodata)
         if sample.size and not is_found:
             values = f"its values are {np.nanmin(sample)} to {np.nanmax(sample)}"
-            say(f"{self.path}: no pixel of a sample has {nodata=}: {values}")
+            say(f"{self.path}: no pixel in a sample has {nodata=}: {values}")
         del self.sample  # the next one has no pixels of this value
 
     def _declares(self, nodata: float) -> bool:

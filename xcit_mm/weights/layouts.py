@@ -146,7 +146,7 @@ def _choose_model(state: Mapping[str, Tensor], prefix: str | None) -> str:
     if not backbones:
         keys = ", ".join(list(state)[:3]) or "none"
         place = f"under prefix={prefix!r}" if prefix else "in it"
-        raise ValueError(f"no XCiT {place}: the layout of its keys is unknown, such as {keys}")
+        raise ValueError(f"no XCiT {place}: the layout of keys such as {keys} is unknown")
     # OpenMMLab's model is `backbone.` beside averages, teachers and others that it may hold.
     chosen = [name for name in backbones if name in ("", _BACKBONE)][:1] or backbones
     models = [prefix + _model_prefix(name) for name in chosen]
