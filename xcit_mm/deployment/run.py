@@ -51,7 +51,7 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, size: Size, threshold: Any) ->
         inside = np.arange(max(int(start) - 1, 0), min(int(end) + 2, size[axis]))
         cells = (inside + 0.5 - start) / max(end - start, 1e-6) * mask.shape[axis]
         pixels.append(inside)
-        positions.append(cells + 0.5)  # + 1 for the ring, - 0.5 for the center of a cell
+        positions.append(cells + 0.5)  # + 1 for the ring, - 0.5 for the centre of a cell
     pasted = np.zeros(size, bool)
     pasted[np.ix_(*pixels)] = bilinear(np.pad(mask, 1), *positions) >= threshold
     return pasted

@@ -21,7 +21,7 @@ class Sampling(NamedTuple):
         bins: Numbers of rows and columns.
         scale: Cells of the map per pixel.
         ratio: Samples per bin and axis, or 0 for as many as the bin has cells, rounded up.
-        aligned: Whether the center of the first cell is at half a cell (true) or at 0.
+        aligned: Whether the centre of the first cell is at half a cell (true) or at 0.
     """
 
     bins: tuple[int, int]

@@ -27,7 +27,7 @@ def check_font(path: str) -> None:
 def as_photo(image: np.ndarray) -> np.ndarray:
     """Return an image of any bands and type as a photo: (H, W, 3), BGR, uint8.
 
-    The first three bands are shown as red, green and blue, or else the first one as gray. Values of
+    The first three bands are shown as red, green and blue, or else the first one as grey. Values of
     other types than uint8 are stretched: their 2nd percentile becomes 0, the 98th 255.
 
     Args:

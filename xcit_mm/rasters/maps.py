@@ -41,7 +41,7 @@ def write_map(
 ) -> None:
     """Write the classes in the files of rows as a Cloud-Optimized GeoTIFF.
 
-    Its band has the palette as color table. Its tag CLASSES is a JSON list of names, MADE_FROM a
+    Its band has the palette as colour table. Its tag CLASSES is a JSON list of names, MADE_FROM a
     JSON of `made_from`. Programs take the names of the classes from PATH.aux.xml.
 
     Raises:

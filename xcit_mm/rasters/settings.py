@@ -45,7 +45,7 @@ def resolve_settings(
     if trains and "tile" not in settings:
         fix = "give the size of the images that the model was trained on, in pixels"
         raise ArgumentError("tile", f"the config has no raster = dict(tile=...): {fix}")
-    # Three bands become colors, and one becomes gray. Other bands keep their values.
+    # Three bands become colours, and one becomes grey. Other bands keep their values.
     count = len(settings.get("bands", (1, 2, 3)))
     raw = model_input.raster_step is not None or (trains and count not in (1, 3))
     if trains and raw and command.get("bounds") is None:
