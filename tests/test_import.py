@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+# Of a table only the entries count: who adds to it may write it again.
 SNAPSHOTS = """
 import json, logging, multiprocessing, os, random, signal, sys, warnings
 from importlib import import_module
@@ -27,7 +28,6 @@ def attributes():
         for key, value in vars(sys.modules[name]).items():
             if key.startswith("__") or isinstance(value, ModuleType):
                 continue
-            # Of a table only the entries count: who adds to it may write it again.
             if not isinstance(value, (dict, set)):
                 found[f"{name}.{key}"] = id(value)
             parts = {}

@@ -16,6 +16,7 @@ TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
         (dict(arch=dict(TINY, embed_dim=30)), "num_heads=4.*embed_dim=30"),
         (dict(arch=dict(TINY, depth=2)), "depth 2"),
         (dict(patch_size=7), "patch_size=7.*16, 8"),
+        (dict(patch_embed="vit"), "patch_embed='vit': .*'conv', 'linear'"),
         (dict(out_indices=(3, 5, 7, 12)), r"12\).*0 to 11"),
         (dict(strides=(4, 64)), "64.*4, 8, 16, 32"),
         (dict(depth=50, strides=(1, 2, 2, 2)), "1, 2, 2, 2.*4, 8, 16, 32"),  # of mmseg's ResNet

@@ -29,6 +29,18 @@ def test_a_detection_is_arrays_by_descending_score_and_a_map_an_array(predictors
     assert len(np.unique(prediction.segmentation)) > 2
 
 
+def test_a_least_score_below_that_of_the_config_or_in_per_cent_is_named(models, capsys):
+    cfg = read_config(models["det"][0])
+    cfg.model.test_cfg.rcnn.score_thr = 0.5
+    model = load_model(cfg, models["det"][1])
+    Predictor(model, cfg, min_score=0.5)
+    Predictor(model, cfg, min_score=0.1)
+    line = "min_score=0.1 finds no more objects than score_thr=0.5 of the config\n"
+    assert capsys.readouterr().err == line
+    with pytest.raises(ValueError, match="min_score: 30 is not a"):
+        Predictor(model, cfg, min_score=30)
+
+
 def test_paths_and_arrays_give_the_same_prediction(predictors, turned):
     predict = predictors["det"]
     pixels = cv2.imread(str(turned))

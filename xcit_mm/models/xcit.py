@@ -319,6 +319,8 @@ class Trunk(Backbone):
         self.arch = resolve_arch(arch)
         if patch_size not in PATCH_SIZES:
             raise ValueError(f"{patch_size=}: choose one of {PATCH_SIZES}")
+        if patch_embed not in STEMS:
+            raise ValueError(f"{patch_embed=}: choose one of {tuple(STEMS)}")
         if with_cp not in (False, True, "bands"):
             raise ValueError(f"{with_cp=}: choose False, True or 'bands'")
         if not 0 <= drop_path_rate < 1:

@@ -50,7 +50,8 @@ class Predictor:
             Windows of a whole image are predicted one by one.
         dtype: 'float32', 'float16', 'bfloat16', or 'auto' for `fast_dtype` of the device. Half
             precision is by autocast. Boxes are decoded in float32.
-        min_score: Minimum score of a detector's instances. Default: that of the config.
+        min_score: Minimum score of a detector's instances, from 0 to 1. Default: `score_thr` in the
+            `test_cfg` of the model. A lower one leaves no more objects, which a message says.
         whole: Whether the trunk sees an image of any size whole, and neck and heads in windows. The
             model's backbone must be XCiT.
         scale: Factor by which images in tiles or whole are resized. Default: `large =
@@ -92,12 +93,11 @@ class Predictor:
         if scope not in ("mmdet", "mmseg"):
             raise ValueError(f"default_scope={scope!r}: must be one of mmdet, mmseg")
         self.is_detector = scope == "mmdet"
-        if min_score is not None and not self.is_detector:
-            problem = f"{min_score}: only detectors have scores"
-            raise ArgumentError("min_score", f"{problem}: leave it out")
         if batch_size < 1:
             raise ArgumentError("batch_size", f"{batch_size}: must be positive")
         self.cfg = cfg
+        if min_score is not None:
+            self._check_min_score(min_score)
         self.batch_size = batch_size
         self.min_score = min_score
         self.metainfo = tested_metainfo(cfg)
@@ -118,6 +118,16 @@ class Predictor:
             for finding in check_sizes(cfg, self.model):
                 say(str(finding))
         self.view = self._choose_view(whole, tile=tile, **sizes) if is_large else None
+
+    def _check_min_score(self, score: float) -> None:
+        """Raise ArgumentError unless it is a score, and print a line if the config's is higher."""
+        if not self.is_detector:
+            raise ArgumentError("min_score", f"{score}: only detectors have scores: leave it out")
+        if not 0 <= score <= 1:
+            raise ArgumentError("min_score", f"{score} is not a score from 0 to 1")
+        least = self._test_cfg.get("score_thr", 0)
+        if score < least:
+            say(f"min_score={score} finds no more objects than score_thr={least} of the config")
 
     @classmethod
     def from_pretrained(
@@ -297,9 +307,14 @@ class Predictor:
     @property
     def most_objects(self) -> int | None:
         """Number of objects that a detector returns at most, if it has a limit."""
-        test_cfg = self.cfg.model.get("test_cfg") or {}
-        limit = (test_cfg.get("rcnn") or test_cfg).get("max_per_img")
+        limit = self._test_cfg.get("max_per_img")
         return limit if limit and limit > 0 else None
+
+    @property
+    def _test_cfg(self) -> dict[str, Any]:
+        """The options by which a detector selects its objects."""
+        test_cfg = self.cfg.model.get("test_cfg") or {}
+        return test_cfg.get("rcnn") or test_cfg
 
     def to_prediction(self, image: np.ndarray, sample: Any) -> Prediction:
         """Convert the library's data sample of an image, or the classes of its pixels, to NumPy."""

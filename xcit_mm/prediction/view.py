@@ -85,6 +85,8 @@ def choose_view(
             raise ArgumentError(
                 "tile", f"{tile} is not for whole images: give window, or leave it out"
             )
+        if window is not None and window < 1:
+            raise ArgumentError("window", f"{window} pixels: must be positive")
         if cfg.default_scope == "mmdet":
             return View(scale, whole, window or side or WINDOW, round((overlap or 0) * scale))
         default = WINDOW if pooled_head(model) is None else WINDOW_OF_POOLS

@@ -96,8 +96,8 @@ class SeenWhole(Seen):
         and is removed at the end unless the block raises.
         """
         backbone = self.predictor.model.backbone
-        size = self.resized.height, self.resized.width
-        tokens = math.prod(_padded(side) // backbone.patch_size for side in size)
+        sides = self.resized.height, self.resized.width
+        tokens = math.prod(_padded(side) // backbone.patch_size for side in sides)
         needed = 4 * tokens * backbone.arch.embed_dim * len(backbone.out_indices)
         if needed <= MEMORY and self._ranks.size == 1:
             yield None
@@ -134,8 +134,9 @@ class SeenWhole(Seen):
             return inputs[:, : last - first, : size[1]], has_data
 
         # Shown if it takes seconds. It stays on the screen unless it is below a bar of images.
-        look: dict[str, Any] = dict(desc="trunk", delay=2, leave=None)
-        with progress_bar(1 + len(backbone.blocks), "pass", self._ranks.rank > 0, **look) as bar:
+        passes = 1 + len(backbone.blocks)
+        is_hidden = self._ranks.rank > 0
+        with progress_bar(passes, "pass", is_hidden, desc="trunk", delay=2, leave=None) as bar:
             return large_taps(
                 backbone,
                 read_rows,
@@ -177,16 +178,16 @@ class SeenWhole(Seen):
         size = row.stop - row.start, column.stop - column.start
         with self.predictor.network.autocast():
             model, images = self._heads.model_at(*_on_grid(row.span, column.span))
-            height, width = images.shape[2:]
+            padded = tuple(images.shape[2:])
             sample = self._sample.clone()
             sample.set_metainfo(
                 dict(
                     img_shape=size,
                     ori_shape=size,
-                    pad_shape=(height, width),
-                    batch_input_shape=(height, width),
+                    pad_shape=padded,
+                    batch_input_shape=padded,
                     # Of left, right, top and bottom: mmseg would stretch logits otherwise.
-                    padding_size=(0, width - size[1], 0, height - size[0]),
+                    padding_size=(0, padded[1] - size[1], 0, padded[0] - size[0]),
                     scale_factor=(1.0, 1.0),
                 )
             )
