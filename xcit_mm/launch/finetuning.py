@@ -2,22 +2,24 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..datasets import read_dataset, write_dataset
+from ..datasets import Dataset, read_dataset, write_dataset
 from ..utils.atomic import restored_on_error
-from ..utils.config_parts import type_name
 from ..utils.configs import check_keys
 from ..utils.errors import ArgumentError
 from ..utils.folders import check_output, lock_folder
 from ..utils.output import say
 from ..utils.ranks import rank_and_size
 from ..weights.class_names import configured_classes
-from .finetuning_config import adapt, read_model, write_config
+from .finetuning_config import adapt, check_model, read_model, write_config
 from .runner import read_run
 from .training import check_is_new, prepare, run
+
+if TYPE_CHECKING:
+    from ..rasters.cutting import Tiles
 
 _TILE = 512
 """Side in pixels of the tiles in which a raster that was trained whole is predicted in tiles."""
@@ -116,42 +118,37 @@ def finetune(
     if rank_and_size()[1] > 1:
         raise ValueError("finetune takes one process: stop it, and train its config in several")
     check_keys(cfg_options or ())
-    reading = dict(tile=tile, overlap=overlap, bands=bands, bounds=bounds, nodata=nodata)
-    columns = dict(class_column=class_column, class_name=class_name, layer=layer)
-    photos = dict(val=val, images=images, val_images=val_images)
     path = Path(config or f"{_name_of(data)}.py")
     if path.suffix != ".py":
         raise ArgumentError("config", f"{path}: give a name that ends in .py")
     cfg = read_model(model, checkpoint)
-    name = type_name(cfg.model)
-    if boxes and cfg.default_scope == "mmseg":
-        raise ArgumentError("boxes", f"{name} finds no boxes: leave it out")
-    if whole and name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):
-        raise ArgumentError(
-            "whole", f"{name} cannot train on whole images: leave it out, or give an EncoderDecoder"
-        )
-    is_detector = cfg.default_scope == "mmdet"
-    classes = configured_classes(cfg) or ()
+    check_model(cfg, boxes, whole)
+    reading = dict(tile=tile, overlap=overlap, bands=bands, bounds=bounds, nodata=nodata)
+    columns = dict(class_column=class_column, class_name=class_name, layer=layer)
+    photos = dict(val=val, images=images, val_images=val_images)
     if labels is None:
         given = reading | columns | dict(aoi=aoi, hold_out=None if hold_out else False)
         _refuse(given, "it is for a labelled raster: give its labels too")
-        folder = path.resolve().with_name(f"{path.stem}-coco")
-        written = [path, folder / "train.json", folder / "val.json"]
         files = photos | dict(data=data)
-        source = {name: os.path.abspath(file) for name, file in files.items() if file}
+        paths = {name: os.path.abspath(file) for name, file in files.items() if file}
+        own_data = _photos(path.resolve().with_name(f"{path.stem}-coco"), paths)
     else:
-        from ..rasters.cutting import check_folder, cut_raster  # they need the extra `raster`
-        from ..rasters.labels import LabelFile
+        from ..rasters.labels import LabelFile  # these need the extra `raster`
         from ..rasters.settings import resolve_settings
 
         _refuse(photos, "it is for a COCO json, and the data are a labelled raster")
-        folder = path.resolve().with_name(f"{path.stem}-tiles")
-        written = [path, folder]
-        check_folder(folder)
         if whole and tile is None:
             reading["tile"] = _TILE
-        settings = resolve_settings(cfg, reading, trains=True)
-        source = dict(raster=str(data))
+        own_data = _labelled_raster(
+            path.resolve().with_name(f"{path.stem}-tiles"),
+            str(data),
+            LabelFile(labels, **columns),
+            resolve_settings(cfg, reading, trains=True),
+            aoi=aoi,
+            hold_out=hold_out,
+            whole=whole,
+        )
+    written = [path, *own_data.outputs]
     for output in written:
         check_output(output, [cfg.filename, data], "config")
         if output.exists() and not overwrite:
@@ -162,35 +159,76 @@ def finetune(
     with lock_folder(work):
         check_is_new(work)
         with restored_on_error(written):
-            tiles = None
-            if labels is None:
-                paths = {name: Path(file) for name, file in source.items()}
-                dataset = read_dataset(is_detector=is_detector, order=classes, **paths)
-                write_dataset(dataset, folder)
-                source["folder"] = str(folder)
-            else:
-                tiles = cut_raster(
-                    data,
-                    LabelFile(labels, **columns),
-                    folder,
-                    settings,
-                    is_detector=is_detector,
-                    aoi=aoi,
-                    hold_out=hold_out,
-                    whole=whole,
-                    model_classes=classes,
-                )
-                dataset = tiles.dataset
+            is_detector = cfg.default_scope == "mmdet"
+            dataset, tiles = own_data.write(is_detector, configured_classes(cfg) or ())
             values = adapt(cfg, dataset, tiles, boxes, whole)
-            values["source"] = _SOURCE | source
+            values["source"] = _SOURCE | own_data.source
             values["work_dir"] = chosen and str(chosen)  # where the run resumes
-            write_config(path, cfg, dataset, folder, values)
+            write_config(path, cfg, dataset, own_data.folder, values)
             say(f"{path.stem}: {dataset.describe()}")
             run_cfg = read_run(path, work, cfg_options)
             runner = prepare(run_cfg, None, amp, auto_scale_lr, skip_checks)
         say(f"written: {path}; to train again, edit it and give another work folder")
         run(runner)
     return work
+
+
+class _OwnData(NamedTuple):
+    """The user's data, and what a fine-tuning makes of them.
+
+    Attributes:
+        folder: Folder of what is made.
+        outputs: Files or folders that `write` makes.
+        source: Where the data come from, for the config.
+        write: Function that makes the data set of a detector, or of a segmentor, and returns it
+            with its tiles, if there are any. Its second argument is a model's classes: if the
+            labels have the same, they take their order.
+    """
+
+    folder: Path
+    outputs: list[Path]
+    source: dict[str, str]
+    write: Callable[[bool, Sequence[str]], tuple[Dataset, "Tiles | None"]]
+
+
+def _photos(folder: Path, files: dict[str, str]) -> _OwnData:
+    """Return labelled photos: a COCO json, a data.yaml, or a folder with maps.
+
+    Args:
+        files: The user's files, by the names of arguments.
+    """
+
+    def write(is_detector: bool, classes: Sequence[str]) -> tuple[Dataset, None]:
+        paths = {name: Path(file) for name, file in files.items()}
+        dataset = read_dataset(is_detector=is_detector, order=classes, **paths)
+        write_dataset(dataset, folder)
+        return dataset, None
+
+    outputs = [folder / "train.json", folder / "val.json"]
+    return _OwnData(folder, outputs, files | dict(folder=str(folder)), write)
+
+
+def _labelled_raster(
+    folder: Path, path: str, labels: Any, reading: Mapping[str, Any], **options: Any
+) -> _OwnData:
+    """Return a raster and polygons on it, which become tiles.
+
+    Args:
+        labels: The polygons, a `LabelFile`.
+        reading, options: As in `cut_raster`.
+
+    Raises:
+        ValueError: If the folder has something else than tiles.
+    """
+    from ..rasters.cutting import check_folder, cut_raster
+
+    def write(is_detector: bool, classes: Sequence[str]) -> tuple[Dataset, "Tiles"]:
+        kind: dict[str, Any] = dict(is_detector=is_detector, model_classes=classes)
+        tiles = cut_raster(path, labels, folder, reading, **kind, **options)
+        return tiles.dataset, tiles
+
+    check_folder(folder)
+    return _OwnData(folder, [folder], dict(raster=path), write)
 
 
 def _refuse(options: Mapping[str, Any], problem: str) -> None:

@@ -65,6 +65,16 @@ def read_model(model: str | Path, checkpoint: str | Path | None) -> Config:
     return cfg
 
 
+def check_model(cfg: Config, boxes: bool, whole: bool) -> None:
+    """Raise ArgumentError if a model cannot be trained on boxes only, or whole."""
+    name = type_name(cfg.model)
+    if boxes and cfg.default_scope == "mmseg":
+        raise ArgumentError("boxes", f"{name} finds no boxes: leave it out")
+    if whole and name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):
+        problem = f"{name} cannot train on whole images"
+        raise ArgumentError("whole", f"{problem}: leave it out, or give an EncoderDecoder")
+
+
 def adapt(
     cfg: Config, dataset: Dataset, tiles: "Tiles | None", boxes: bool, whole: bool
 ) -> dict[str, Any]:
