@@ -80,7 +80,8 @@ def _find_first(named_in: Path, paths: list[Path]) -> Path:
 def _label_places(photo: Path) -> tuple[Path, Path]:
     """Return where an image's labels may be: below `labels` in place of `images`, or beside it."""
     beside = photo.with_suffix(".txt")
-    return Path("/labels/".join(str(beside).rsplit("/images/", 1))), beside
+    above, images, below = str(beside).rpartition("/images/")
+    return Path(f"{above}/labels/{below}") if images else beside, beside
 
 
 def _label_path(photo: Path) -> Path:
@@ -96,7 +97,21 @@ def _label_path(photo: Path) -> Path:
 def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
     label_paths = [_label_path(photo) for photo in photos]
     check_unique(label_paths, "two images have the labels")
-    for folder in {photo.parent for photo in photos}:
+    _check_labels_have_photos({photo.parent for photo in photos})
+    images = []
+    annotations = []
+    rows = zip(photos, label_paths, read_headers(photos), strict=True)
+    for number, (photo, labels, header) in enumerate(rows):
+        image = CocoImage(number, str(photo), header.width, header.height)
+        images.append(image)
+        if labels.exists():
+            annotations += _read_labels(labels, image, names)
+    return CocoFile(images, [Category(*item) for item in names.items()], annotations)
+
+
+def _check_labels_have_photos(folders: set[Path]) -> None:
+    """Raise ValueError if a file of labels for the photos in a folder has no photo there."""
+    for folder in folders:
         places = {place.parent for place in _label_places(folder / "any")}
         labelled = {path.stem for place in places for path in place.glob("*.txt")}
         there = {path.stem for path in folder.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES}
@@ -104,20 +119,19 @@ def _read_split(photos: list[Path], names: dict[int, str]) -> CocoFile:
         if alone:
             problem = f"{folder} has no photos for the labels {preview(alone)}"
             raise ValueError(f"{problem}: add the photos, or remove the labels")
-    images = []
-    annotations = []
-    rows = zip(photos, label_paths, read_headers(photos), strict=True)
-    for number, (photo, labels, header) in enumerate(rows):
-        image = CocoImage(number, str(photo), header.width, header.height)
-        images.append(image)
-        lines = read_text(labels).splitlines() if labels.exists() else []
-        for place, line in enumerate(lines, start=1):
-            try:
-                if line.strip():
-                    annotations.append(_read_object(line, image, names))
-            except ValueError as error:
-                raise ValueError(f"{labels}, line {place}: {line[:80]!r}: {error}") from None
-    return CocoFile(images, [Category(*item) for item in names.items()], annotations)
+
+
+def _read_labels(path: Path, image: CocoImage, names: dict[int, str]) -> list[Annotation]:
+    """Read the objects in a file of labels, one on each line."""
+    objects = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            objects.append(_read_object(line, image, names))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {line[:80]!r}: {error}") from None
+    return objects
 
 
 def _read_object(line: str, image: CocoImage, names: dict[int, str]) -> Annotation:
