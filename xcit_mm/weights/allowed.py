@@ -50,18 +50,20 @@ CHECKPOINT_TYPES: list[Any] = [
 ]
 """Types that a checkpoint of mmengine may hold, and functions that rebuild them."""
 
+# Paths are read as pure ones, which any system has.
+_PATHS: dict[str, type] = {
+    "PosixPath": PurePosixPath,
+    "PurePosixPath": PurePosixPath,
+    "PureWindowsPath": PureWindowsPath,
+    "WindowsPath": PureWindowsPath,
+}
+_PLAIN_TYPES = (bool, dict, float, int, list, str, tuple)
+
 SUBSTITUTES: list[Any] = [
     (argparse.Namespace, "argparse.Namespace"),
     (_make_dict, "collections.defaultdict"),  # torch fills only plain dicts
-    *(
-        (type_, f"builtins.{type_.__name__}")
-        for type_ in (bool, dict, float, int, list, str, tuple)
-    ),
-    *(
-        (type_, f"{module}.{prefix}{type_.__name__.removeprefix('Pure')}")
-        for type_ in (PurePosixPath, PureWindowsPath)
-        for module in ("pathlib", "pathlib._local")  # the latter in Python 3.13
-        for prefix in ("", "Pure")
-    ),
+    *((plain, f"builtins.{plain.__name__}") for plain in _PLAIN_TYPES),
+    *((path, f"pathlib.{name}") for name, path in _PATHS.items()),
+    *((path, f"pathlib._local.{name}") for name, path in _PATHS.items()),  # in Python 3.13
 ]
 """Types in other training files, with their names there. Some are read as a simpler type."""
