@@ -23,8 +23,6 @@ from ..weights.published import PUBLISHED, published_name
 from ..weights.reader import meta_of
 from .xcit import STRIDES, Pyramid, Trunk, XCiT, level_name, taps_and_strides
 
-_TAPS = ("out_indices", "strides")
-
 
 def backbone(
     name: str | Path, pretrained: bool = True, prefix: str | None = None, **options: Any
@@ -170,12 +168,11 @@ def _build_for_file(path: str, prefix: str | None, options: dict[str, Any]) -> T
         arguments = backbone_options(weights.trunk)
         trained = _taps_of_training(saved, weights.needs_pyramid)
         if weights.needs_pyramid:
+            patch_size = arguments["patch_size"]  # levels from there on have no tensors
             arguments["strides"] = [
                 stride
                 for stride in STRIDES
-                # Levels from the patch size on have no tensors.
-                if stride >= arguments["patch_size"]
-                or f"{level_name(stride)}.0.weight" in weights.trunk
+                if stride >= patch_size or f"{level_name(stride)}.0.weight" in weights.trunk
             ]
         model = _build_trunk(arguments | (trained or {}) | options)
     except ValueError as error:
@@ -197,18 +194,29 @@ def _taps_of_training(checkpoint: Any, has_pyramid: bool) -> dict[str, Any] | No
     """
     meta = meta_of(checkpoint)
     try:
-        config: Any = ast.parse(meta.get("cfg") or meta["config"])  # of mmengine, or mmcv 1
-        model = next(line.value for line in config.body if ast.unparse(line.targets[0]) == "model")
-        backbone = next(part.value for part in model.keywords if part.arg == "backbone")
-        said = {part.arg: part.value for part in backbone.keywords}
-        values = {name: _literal(said[name]) for name in ("arch", *_TAPS) if name in said}
-        # Of the trained depth: a file may end with the last tap.
-        depth = resolve_arch(values.pop("arch")).depth
+        written = _written_backbone(meta.get("cfg") or meta["config"])  # of mmengine, or mmcv 1
+        names = ("arch", "out_indices", "strides")
+        values = {name: _literal(written[name]) for name in names if name in written}
         if not has_pyramid and "strides" not in values:  # coarse levels have no tensors
             return None
-        return dict(zip(_TAPS, taps_and_strides(depth, *map(values.get, _TAPS)), strict=True))
+        # Of the trained depth: a file may end with the last tap.
+        depth = resolve_arch(values["arch"]).depth
+        taps, strides = taps_and_strides(depth, values.get("out_indices"), values.get("strides"))
     except Exception:  # a text may be anything
         return None
+    return dict(out_indices=taps, strides=strides)
+
+
+def _written_backbone(config: str) -> dict[str, Any]:
+    """Return the code of each argument of the backbone in the text of a config.
+
+    Raises:
+        KeyError: If the text has no model, or its model no backbone.
+    """
+    lines: Any = [line for line in ast.parse(config).body if isinstance(line, ast.Assign)]
+    values = {ast.unparse(line.targets[0]): line.value for line in lines}
+    model = {part.arg: part.value for part in values["model"].keywords}
+    return {part.arg: part.value for part in model["backbone"].keywords}
 
 
 def _literal(code: ast.expr) -> Any:

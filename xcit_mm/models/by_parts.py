@@ -1,7 +1,7 @@
 """Functions of large tensors whose values and gradients are computed part by part."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,22 +38,35 @@ def by_parts(
             the gradients of the sum.
     """
     tensors = [*large, *small]
-    parts = [(place, [index] * len(large) + [...] * len(small)) for place, index in parts]
-    computed = parts if values else parts[:1]
-    return _ByParts.apply(function, parts, computed, height, len(tensors), *tensors, *weights)
+    indexed = [(place, [index] * len(large) + [...] * len(small)) for place, index in parts]
+    job = _Job(function, indexed, len(parts) if values else 1, height, len(tensors))
+    return _ByParts.apply(job, *tensors, *weights)
+
+
+class _Job(NamedTuple):
+    """What `by_parts` computes, apart from tensors.
+
+    Attributes:
+        function, height: As in `by_parts`.
+        parts: The place of each part, and the index of its part of each tensor.
+        computed: How many parts the forward pass computes, from the first on.
+        tensors: How many tensors precede the weights.
+    """
+
+    function: Callable[..., Tensor]
+    parts: list[tuple[Any, list[Any]]]
+    computed: int
+    height: int | None
+    tensors: int
 
 
 class _ByParts(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, function: Any, parts: Any, computed: Any, height: Any, count: int, *inputs: Tensor
-    ) -> Tensor:
-        tensors = inputs[:count]
+    def forward(ctx: Any, job: _Job, *inputs: Tensor) -> Tensor:
+        tensors = inputs[: job.tensors]
         ctx.save_for_backward(*tensors)
-        ctx.weights = inputs[count:]
-        ctx.function = function
-        ctx.parts = parts
-        ctx.height = height
+        ctx.weights = inputs[job.tensors :]
+        ctx.job = job
         device = tensors[0].device
         ctx.gpus = [] if device.type == "cpu" else [device]
         dtype = autocast_dtype(device.type)
@@ -63,43 +76,44 @@ class _ByParts(torch.autograd.Function):
         )
         out: Any = 0
         with ctx.autocast:
-            for place, indices in computed:
-                part = function(place, *(x[i] for x, i in zip(tensors, indices, strict=True)))
-                if height is None:
+            for place, indices in job.parts[: job.computed]:
+                part = job.function(place, *(x[i] for x, i in zip(tensors, indices, strict=True)))
+                if job.height is None:
                     out = out + part
                     continue
                 if place.start == 0:
-                    out = part.new_empty(len(part), height, *part.shape[2:])
+                    out = part.new_empty(len(part), job.height, *part.shape[2:])
                 out[:, place] = part
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        job = ctx.job
         tensors = ctx.saved_tensors
-        has_gradient = ctx.needs_input_grad[5 : 5 + len(tensors)]
-        totals: list[Any] = [
+        has_gradient = ctx.needs_input_grad[1 : 1 + job.tensors]  # the job is the first input
+        grads: list[Any] = [
             torch.zeros_like(x) if needed else None
             for x, needed in zip(tensors, has_gradient, strict=True)
         ]
-        of_weights: dict[Tensor, Any] = {}
+        weight_grads: dict[Tensor, Any] = {}
         with torch.random.fork_rng(ctx.gpus):
-            for place, indices in ctx.parts:
+            for place, indices in job.parts:
                 own = [
                     x[i].detach().requires_grad_(needed)
                     for x, i, needed in zip(tensors, indices, has_gradient, strict=True)
                 ]
                 with torch.enable_grad(), ctx.autocast:
-                    out = ctx.function(place, *own)
-                of_part = of_out if ctx.height is None else of_out[:, place]
+                    part = job.function(place, *own)
+                grad_part = grad_out if job.height is None else grad_out[:, place]
                 used = [x for x in (*own, *ctx.weights) if x.requires_grad]
                 # Not `backward`, at whose end DDP would count the weights as finished.
-                found = torch.autograd.grad(out, used, of_part, allow_unused=True)
-                gradients = dict(zip(used, found, strict=True))
-                for x, i, total in zip(own, indices, totals, strict=True):
-                    if gradients.get(x) is not None:
-                        total[i] += gradients[x]
+                found = torch.autograd.grad(part, used, grad_part, allow_unused=True)
+                grad_of = dict(zip(used, found, strict=True))
+                for x, i, grad in zip(own, indices, grads, strict=True):
+                    if grad_of.get(x) is not None:
+                        grad[i] += grad_of[x]
                 for weight in ctx.weights:
-                    if gradients.get(weight) is not None:
-                        of_weights[weight] = of_weights.get(weight, 0) + gradients[weight]
-        return None, None, None, None, None, *totals, *map(of_weights.get, ctx.weights)
+                    if grad_of.get(weight) is not None:
+                        weight_grads[weight] = weight_grads.get(weight, 0) + grad_of[weight]
+        return None, *grads, *map(weight_grads.get, ctx.weights)

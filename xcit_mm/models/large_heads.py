@@ -99,6 +99,7 @@ class _Given(nn.Module):
 def replace_part(module: Any, name: str, part: nn.Module) -> Any:
     """Return a module that differs from another by one part, and shares all others."""
     changed = copy(module)
+    # torch has no public name for the dict of submodules, which a copy shares with its original.
     changed._modules = module._modules | {name: part}
     return changed
 
@@ -175,6 +176,7 @@ class Pools:
 
 def pooled_map(head: Any, features: Sequence[Tensor]) -> Tensor:
     """Return the map that a head of `pooled_head` pools, in UPerHead the coarsest."""
+    # mmseg (1.2) has no public name for how a head selects, resizes and joins its maps.
     x = head._transform_inputs(features)
     return x if isinstance(x, Tensor) else x[-1]
 

@@ -85,6 +85,7 @@ def check_training(trunk: Any) -> None:
         if layer.training and (isinstance(layer, BatchNorm) or getattr(layer, "p", 0)):
             raise ValueError(f"{OPTION} cannot train {name}: set norm_eval=True and no dropout")
     for name, weight in trunk.named_parameters():
+        # torch (2.13) has no public name for the hooks of a parameter.
         if type(weight) is not nn.Parameter or weight._backward_hooks or weight.itemsize < 4:
             kind = f"which is {weight.dtype}, has hooks or is divided by FSDP"
             raise ValueError(f"{OPTION} cannot train {name}, {kind}: set with_cp=True")
@@ -109,18 +110,19 @@ def storage(x: Tensor, blocks: int) -> Any:
     in_files = x.is_cpu or size > HOST_BYTES
     if in_files:
         check_disk(gettempdir(), size, "set TMPDIR to a larger one")
-    last: Any = [None, None]  # the address of tokens, and what is stored of them
+    # The last tokens that were stored. They exist until the next ones are computed, so these have
+    # another address.
+    address = 0
+    last: Any = None
 
     def pack(x: Tensor) -> Any:
-        if x.ndim < 4:
+        nonlocal address, last
+        if x.ndim < 4:  # no tokens
             return x
-        if last[0] != x.data_ptr():  # two functions of a block save the same tokens
-            # A file without a name, which is gone when no one refers to it.
-            stored: Any = TemporaryFile() if in_files else x.cpu()  # noqa: SIM115
-            if in_files:
-                torch.save(x, stored)
-            last[:] = x.data_ptr(), stored
-        return last[1]
+        if x.data_ptr() != address:  # two functions of a block save the same tokens
+            address = x.data_ptr()
+            last = _write(x) if in_files else x.cpu()
+        return last
 
     def unpack(stored: Any) -> Tensor:
         if isinstance(stored, Tensor):
@@ -129,6 +131,13 @@ def storage(x: Tensor, blocks: int) -> Any:
         return torch.load(stored, weights_only=True)
 
     return saved_tensors_hooks(pack, unpack)
+
+
+def _write(x: Tensor) -> Any:
+    """Write tokens into a file without a name, which is gone when no one refers to it."""
+    file = TemporaryFile()  # noqa: SIM115
+    torch.save(x, file)
+    return file
 
 
 def embed(trunk: Any, images: Tensor) -> Tensor:

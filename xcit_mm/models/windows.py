@@ -79,7 +79,7 @@ def windows_along(span: slice, length: int, side: int, overlap: int) -> list[Win
         low = max(start - margin, 0) * CELL
         high = min((stop + margin) * CELL, length)
         inside = slice(max(start * CELL, span.start), min(stop * CELL, span.stop))
-        if spread and (spread[-1].start, spread[-1].stop) == (low, high):  # sees the same
+        if spread and spread[-1].span == slice(low, high):  # it sees the same
             spread[-1] = spread[-1]._replace(inside=slice(spread[-1].inside.start, inside.stop))
             continue
         edges = (low > 0, high < length)
