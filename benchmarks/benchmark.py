@@ -6,8 +6,8 @@ Runs of the models alternate, so that a machine that slows down slows all models
 excludes model and image. On a GPU it is the peak that torch allocated, on a CPU the peak of a fresh
 process. `saved` is the memory that the forward pass keeps for backward. A run of more than half a
 minute is not repeated, one above the limit is stated, and larger images of that model are not run.
-Writes OUT.csv, in
-which rows of other models, sizes and batches stay. `ratio` is that of the least times.
+Writes OUT.csv, in which rows of other models, sizes and batches stay. `ratio` is that of the least
+times.
 """
 
 import argparse
@@ -107,12 +107,13 @@ def _peak_of_process(name: str, size: tuple[int, int], args: argparse.Namespace)
     Case(name, (64, 64), args).run()  # initialises libraries and threads
     case = Case(name, size, args)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak, on Linux
-    at_rest = _memory("VmRSS")
+    at_rest = status_bytes("VmRSS")
     case.run()
-    return _memory("VmHWM") - at_rest
+    return status_bytes("VmHWM") - at_rest
 
 
-def _memory(field: str) -> int:
+def status_bytes(field: str) -> int:
+    """Return a field of this process in /proc/self/status, such as 'VmRSS', in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 

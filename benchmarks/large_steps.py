@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmark import _memory
+from benchmark import status_bytes
 from csv_rows import ORIGIN, origin, write_row
 from torch import Tensor, nn
 
@@ -102,11 +102,11 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
     backward(model, *make_batch(model, 64))  # initialises libraries
     batch = make_batch(model, case["size"])
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak, on Linux
-    at_rest = _memory("VmRSS")
+    at_rest = status_bytes("VmRSS")
     start = time.process_time()
     backward(model, *batch)
     seconds = time.process_time() - start
-    peak = _memory("VmHWM") - at_rest
+    peak = status_bytes("VmHWM") - at_rest
     return dict(cpu_seconds=round(seconds, 2), memory_gb=round(peak / 1e9, 3))
 
 
