@@ -121,7 +121,6 @@ def predict_raster(
     check_output(out, [path for path in (raster, aoi) if isinstance(path, str | Path)])
     predictor = as_predictor(model, checkpoint, device)
     _check_result(out, predictor)
-    former = read_made_from(out) if out.exists() and not overwrite else None
     if whole is None:  # see docs/benchmark.md, "Whole images"
         is_in_tiles = predictor.is_detector or tile is not None or aoi is not None
         whole = not is_in_tiles and is_exact_whole(predictor.model)
@@ -151,19 +150,8 @@ def predict_raster(
         checksum = dict(value=crc32(shapely.to_wkb(area)), change="the area is another")
         settings = predictor.settings | view.settings | source.fingerprint()
         settings = as_json(settings | dict(area=checksum))
-        if former is not None:
-            change = find_change({name: former.get(name) for name in settings}, settings)
-            if not former:
-                change = "another program wrote it"
-            if change:
-                fix = "give another, or overwrite it"
-                raise ArgumentError("out", f"{out} is of another run: {change}: {fix}")
-            say(f"{out} exists: overwrite it to predict it again")
-            # A kill may have left its rows. Those of another call can still be resumed.
-            is_of_run = (parts / SETTINGS).exists() and not find_other_run(parts, settings)
-            if is_first() and is_of_run:
-                with lock_folder(parts):
-                    _remove(parts, taps)
+        if out.exists() and not overwrite:
+            _keep_result(out, settings, parts, taps)
             return out
         with open_folder(parts, settings, overwrite) if is_first() else nullcontext():
             ranks.wait()
@@ -184,6 +172,27 @@ def predict_raster(
                     maps.write_map(out, rows, source, names, predictor.palette, made_from)
                 _remove(parts, taps)
     return out
+
+
+def _keep_result(out: Path, settings: Mapping[str, Any], parts: Path, taps: Path) -> None:
+    """Say that a finished result stays, and remove the rows that a kill has left of it.
+
+    Rows of another call stay, too: it can still be resumed.
+
+    Raises:
+        ArgumentError: If the result is of another raster, model or option.
+    """
+    former = read_made_from(out)
+    change = find_change({name: former.get(name) for name in settings}, settings)
+    if not former:
+        change = "another program wrote it"
+    if change:
+        fix = "give another, or overwrite it"
+        raise ArgumentError("out", f"{out} is of another run: {change}: {fix}")
+    say(f"{out} exists: overwrite it to predict it again")
+    if is_first() and (parts / SETTINGS).exists() and not find_other_run(parts, settings):
+        with lock_folder(parts):
+            _remove(parts, taps)
 
 
 def _remove(parts: Path, taps: Path) -> None:
