@@ -109,6 +109,12 @@ def find_config(model: str | Path) -> str:
     Raises:
         ValueError: If the model is unknown, has no config, or is on the Hugging Face Hub.
     """
+    config, _ = _find(model)
+    return config
+
+
+def _find(model: str | Path) -> tuple[str, Model]:
+    """Return the path of a model's config, and what `lookup` finds, or raise as `find_config`."""
     name = str(model)
     if name.startswith(HUB_PREFIX):
         command = f"hf download {name.removeprefix(HUB_PREFIX)} --local-dir FOLDER"
@@ -117,7 +123,7 @@ def find_config(model: str | Path) -> str:
     found = lookup(name)
     if found.config is None:
         raise ValueError(found.problem)
-    return found.config
+    return found.config, found
 
 
 def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple[str, str]:
@@ -134,8 +140,7 @@ def find_model(model: str | Path, checkpoint: str | Path | None = None) -> tuple
         ArgumentError: If the model has no checkpoint, or `checkpoint` is a folder.
         ValueError: As in `find_config`.
     """
-    config = find_config(model)
-    found = lookup(model)
+    config, found = _find(model)
     weights = os.path.expanduser(checkpoint or found.checkpoint or "")
     if not weights:
         raise ArgumentError("checkpoint", found.problem)
