@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from xcit_mm import XCiT, XCiTClassifier
+from xcit_mm.models import pyramid_levels
 
 TINY = dict(embed_dim=32, depth=6, num_heads=4, eta=1.0)
 
@@ -38,6 +39,11 @@ def test_arguments_of_the_authors_own_configs_are_told_what_replaces_them():
     for network in (XCiT, XCiTClassifier):
         with pytest.raises(ValueError, match=r"one of n12, .*embed_dim, .*docs/backbone\.md"):
             network(patch_size=8, embed_dim=384, depth=12, num_heads=8, mlp_ratio=4, eta=1.0)
+
+
+def test_levels_of_other_strides_than_their_names_are_refused():
+    with pytest.raises(ValueError, match="patch_size=14: give a power"):
+        pyramid_levels(8, 14, [4], {})
 
 
 def test_numbers_of_numpy_are_numbers():

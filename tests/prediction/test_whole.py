@@ -270,7 +270,7 @@ def test_networks_that_see_whole_images_or_cut_them_are_refused():
     [
         (dict(whole=True, tile=128), "tile: 128 is not for whole images: give window"),
         (dict(tile=128, window=256), "window: 256 is for whole images"),
-        (dict(whole=True, window=0), "window: 0 pixels: must"),
+        (dict(whole=True, window=0), "window: 0 pixels"),
         (dict(tile=0), "tile: 0 pixels: must be positive"),
         (dict(whole=True, scale=-1), "scale: -1: must be positive"),
         (dict(scale=2), "scale: 2 is for large images: give tile or whole too"),

@@ -484,7 +484,12 @@ def pyramid_levels(
     Args:
         patch_size: Stride of the input maps in pixels, a power of two.
         strides: Strides of the levels, from `STRIDES`.
+
+    Raises:
+        ValueError: If `patch_size` is no power of two, or a stride is not from `STRIDES`.
     """
+    if not math.log2(patch_size).is_integer():
+        raise ValueError(f"{patch_size=}: give a power of two")
     levels = {}
     for stride in strides:
         name = level_name(stride)
