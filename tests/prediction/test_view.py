@@ -1,5 +1,7 @@
 """At which scale, and in what, a model sees a large image."""
 
+from types import SimpleNamespace
+
 import pytest
 from helpers.configs import read_config_file
 from helpers.paths import CONFIGS
@@ -16,7 +18,9 @@ RECIPE = CONFIGS / "mask_rcnn" / "mask-rcnn_xcit-t12-p16_fpn_amp-ms-crop-3x_coco
 
 
 def view_of(cfg: Config, whole: bool = True, **options: object):
-    return choose_view(cfg, None, Preprocessing(cfg), whole, **options)
+    predictor = SimpleNamespace(cfg=cfg, model=None, preprocess=Preprocessing(cfg))
+    predictor.is_detector = cfg.default_scope == "mmdet"
+    return choose_view(predictor, whole, **options)
 
 
 def test_the_scale_of_a_published_detector_is_that_of_its_recipe():

@@ -268,7 +268,7 @@ def test_networks_that_see_whole_images_or_cut_them_are_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(whole=True, tile=128), "tile: 128 is not for whole images: give window"),
+        (dict(whole=True, tile=128), "tile: 128 is not for whole images"),
         (dict(tile=128, window=256), "window: 256 is for whole images"),
         (dict(whole=True, window=0), "window: 0 pixels"),
         (dict(tile=0), "tile: 0 pixels: must be positive"),

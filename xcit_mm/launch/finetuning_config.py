@@ -71,8 +71,7 @@ def check_model(cfg: Config, boxes: bool, whole: bool) -> None:
     if boxes and cfg.default_scope == "mmseg":
         raise ArgumentError("boxes", f"{name} finds no boxes: leave it out")
     if whole and name not in ("EncoderDecoder", "WholeImageEncoderDecoder"):
-        problem = f"{name} cannot train on whole images"
-        raise ArgumentError("whole", f"{problem}: leave it out, or give an EncoderDecoder")
+        raise ArgumentError("whole", f"{name} cannot train on whole images: leave it out")
 
 
 def adapt(

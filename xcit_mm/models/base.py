@@ -121,9 +121,7 @@ class Backbone(BaseModule):
                 gradients are enabled.
         """
         if not self.can_leave_out_pixels:
-            raise ValueError(
-                f"{type(self).__name__} cannot leave out pixels: give an XCiT, or no masks"
-            )
+            raise ValueError(f"{type(self).__name__} cannot leave out pixels: give an XCiT")
         former = self._valid
         self._valid = masks
         try:

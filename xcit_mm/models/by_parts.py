@@ -39,7 +39,7 @@ def by_parts(
     """
     tensors = [*large, *small]
     indexed = [(place, [index] * len(large) + [...] * len(small)) for place, index in parts]
-    job = _Job(function, indexed, len(parts) if values else 1, height, len(tensors))
+    job = _Job(function, indexed, len(parts) if values else 1, height)
     return _ByParts.apply(job, *tensors, *weights)
 
 
@@ -50,22 +50,21 @@ class _Job(NamedTuple):
         function, height: As in `by_parts`.
         parts: The place of each part, and the index of its part of each tensor.
         computed: How many parts the forward pass computes, from the first on.
-        tensors: How many tensors precede the weights.
     """
 
     function: Callable[..., Tensor]
     parts: list[tuple[Any, list[Any]]]
     computed: int
     height: int | None
-    tensors: int
 
 
 class _ByParts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: _Job, *inputs: Tensor) -> Tensor:
-        tensors = inputs[: job.tensors]
+        count = len(job.parts[0][1])
+        tensors = inputs[:count]
         ctx.save_for_backward(*tensors)
-        ctx.weights = inputs[job.tensors :]
+        ctx.weights = inputs[count:]
         ctx.job = job
         device = tensors[0].device
         ctx.gpus = [] if device.type == "cpu" else [device]
@@ -91,7 +90,7 @@ class _ByParts(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         job = ctx.job
         tensors = ctx.saved_tensors
-        has_gradient = ctx.needs_input_grad[1 : 1 + job.tensors]  # the job is the first input
+        has_gradient = ctx.needs_input_grad[1 : 1 + len(tensors)]  # the job is the first input
         grads: list[Any] = [
             torch.zeros_like(x) if needed else None
             for x, needed in zip(tensors, has_gradient, strict=True)

@@ -80,10 +80,9 @@ class ClassAttentionBlock(nn.Module):
         if self.tokens_norm:
             x = self.norm2(x)
         cls = x[:, :1]
-        tokens = x[:, 1:]
         if not self.tokens_norm:
             cls = self.norm2(cls)
-        return torch.cat((cls + self.gamma2 * self.mlp(cls), 2 * tokens), dim=1)
+        return torch.cat((cls + self.gamma2 * self.mlp(cls), 2 * x[:, 1:]), dim=1)
 
 
 @MODELS.register_module()
@@ -133,7 +132,7 @@ class XCiTClassifier(Trunk):
         self.num_classes = num_classes
         self.as_tuple = as_tuple
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
-        self.cls_attn_blocks = nn.ModuleList(
+        self.cls_attn_blocks: Any = nn.ModuleList(
             ClassAttentionBlock(dim, num_heads, eta, tokens_norm, **rates)
             for _ in range(CLASS_ATTENTION_BLOCKS)
         )
@@ -187,8 +186,7 @@ class XCiTClassifier(Trunk):
         """
         tokens, size = self._with_cls_token(x)
         maps = []
-        blocks: list[Any] = list(self.cls_attn_blocks)
-        for block in blocks:
+        for block in self.cls_attn_blocks:
             attention, _ = block.attn.attend(block.norm1(tokens))
             maps.append(attention[:, :, 0, 1:].unflatten(2, size))
             tokens = block(tokens)

@@ -61,8 +61,7 @@ def copy_sharing_weights(model: nn.Module) -> Any:
 def refuse_training(model: nn.Module, inputs: object = None) -> None:
     """Raise RuntimeError if a prepared model is in training mode. It is a hook of the model."""
     if model.training:
-        fix = "call eval(); to train, build the model again"
-        raise RuntimeError(f"the model is prepared for inference: {fix}")
+        raise RuntimeError("prepared for inference: call eval(); to train, build the model again")
 
 
 def _fold_batch_norm(module: Any) -> None:

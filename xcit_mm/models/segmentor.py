@@ -54,8 +54,7 @@ class WholeImageEncoderDecoder(EncoderDecoder):
         self.window = window
         if type(self.backbone) is not XCiT or self.backbone.with_cp != "bands":
             fix = "give an XCiT with with_cp='bands' and norm_eval=True"
-            name = type(self.backbone).__name__
-            raise ValueError(f"{type(self).__name__} cannot train {name} as it is: {fix}")
+            raise ValueError(f"{type(self.backbone).__name__} cannot train on whole images: {fix}")
         for head in heads_of(self).values():
             check_loss(head)
         check_locality(self)

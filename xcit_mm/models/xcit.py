@@ -486,7 +486,7 @@ def pyramid_levels(
         strides: Strides of the levels, from `STRIDES`.
 
     Raises:
-        ValueError: If `patch_size` is no power of two, or a stride is not from `STRIDES`.
+        ValueError: If `patch_size` is not a power of two, or a stride is not from `STRIDES`.
     """
     if not math.log2(patch_size).is_integer():
         raise ValueError(f"{patch_size=}: give a power of two")

@@ -35,7 +35,7 @@ def predict_on_ray(
     import ray
 
     if predictor.arguments is None:
-        fix = "give a model's name, or a Predictor from Predictor.from_pretrained"
+        fix = "give its name, or a Predictor.from_pretrained"
         raise ArgumentError("model", f"each task of Ray builds the model itself: {fix}")
     ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:

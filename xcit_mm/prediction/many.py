@@ -121,9 +121,7 @@ def predict_many(
     if workers is None:  # a model on the CPU uses all cores itself
         workers = 0 if predictor.device == "cpu" else 2
     if scratch is not None and not (predictor.view and predictor.view.whole):
-        raise ArgumentError(
-            "scratch", "it is for images that are seen whole: leave it out, or set whole"
-        )
+        raise ArgumentError("scratch", "it is for images that are seen whole: set whole")
     folder = Path(out).absolute()  # tasks of Ray have another current folder
     drawing: dict[str, Any] = dict(font=font)
     if predictor.is_detector:

@@ -254,16 +254,14 @@ class Predictor:
         if isinstance(image, str | Path | np.ndarray):
             image = ImageSource(self.preprocess.read(image), valid)
         elif valid is not None:
-            raise ArgumentError(
-                "valid", "it is for a path or an array, and a Source has its own: leave it out"
-            )
+            raise ArgumentError("valid", "a Source has its own mask: leave it out")
         view = self.view or self._whole_view
         if view.whole:
             return SeenWhole(self, image, view, folder)
         return InTiles(self, image, view)
 
     def _choose_view(self, whole: bool, **sizes: Any) -> View:
-        view = choose_view(self.cfg, self.model, self.preprocess, whole, **sizes)
+        view = choose_view(self, whole, **sizes)
         if whole:
             check_whole(self.model)
         say(str(view))
@@ -322,11 +320,9 @@ class Predictor:
             classes = sample if isinstance(sample, Tensor) else sample.pred_sem_seg.data[0]
             labels = classes.cpu().numpy().astype(label_type(self.names))
             return Prediction(image, None, labels, self.names, self.palette)
-        instances = sample.pred_instances
-        if self.min_score is not None:
-            instances = instances[instances.scores >= self.min_score]
-        detections = to_detections(instances, image.shape[:2])
-        return Prediction(image, detections, None, self.names, self.palette)
+        detections = to_detections(sample.pred_instances, image.shape[:2])
+        prediction = Prediction(image, detections, None, self.names, self.palette)
+        return prediction if self.min_score is None else prediction.above(self.min_score)
 
 
 def as_predictor(

@@ -50,9 +50,7 @@ class View(NamedTuple):
 
 
 def choose_view(
-    cfg: Config,
-    model: Any,
-    preprocess: Preprocessing,
+    predictor: Any,
     whole: bool,
     *,
     scale: float | None = None,
@@ -60,11 +58,10 @@ def choose_view(
     overlap: int | None = None,
     window: int | None = None,
 ) -> View:
-    """Decide how a model sees a large image.
+    """Decide how a predictor sees a large image.
 
     Args:
-        model: The `model` of the config.
-        preprocess: The test pipeline of the config.
+        predictor: `Predictor`.
         whole: As in `View`.
         scale: Default: `large = dict(scale=...)` in the config, or the factor by which the test
             pipeline resizes the tiles of the training, or all images.
@@ -78,18 +75,16 @@ def choose_view(
         ArgumentError: If an option does not fit, or no scale is known.
         ValueError: If the test pipeline stretches images.
     """
-    scale = _choose_scale(cfg, preprocess, scale)
-    side = ModelInput(cfg).side
+    scale = _choose_scale(predictor.cfg, predictor.preprocess, scale)
+    side = ModelInput(predictor.cfg).side
     if whole:
         if tile is not None:
-            raise ArgumentError(
-                "tile", f"{tile} is not for whole images: give window, or leave it out"
-            )
+            raise ArgumentError("tile", f"{tile} is not for whole images: leave it out")
         if window is not None and window < 1:
             raise ArgumentError("window", f"{window} pixels: must be positive")
-        if cfg.default_scope == "mmdet":
+        if predictor.is_detector:
             return View(scale, whole, window or side or WINDOW, round((overlap or 0) * scale))
-        default = WINDOW if pooled_head(model) is None else WINDOW_OF_POOLS
+        default = WINDOW if pooled_head(predictor.model) is None else WINDOW_OF_POOLS
         return View(scale, whole, window or default, 2 * CELL)
     if window is not None:
         raise ArgumentError("window", f"{window} is for whole images: give tile, or set whole")

@@ -103,8 +103,7 @@ class SeenWhole(Seen):
             yield None
         elif self._folder is None:
             with TemporaryDirectory(prefix="xcit_mm-") as temporary:
-                written = f"{needed / 1e9:.1f} GB are written to {temporary}"
-                say(f"{written}: `folder` of `see` chooses another place")
+                say(f"{needed / 1e9:.1f} GB are written to {temporary}: give `see` a folder")
                 yield Path(temporary)
         else:
             settings = self.predictor.settings | self.view.settings | self.source.fingerprint()

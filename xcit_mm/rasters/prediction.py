@@ -132,9 +132,7 @@ def predict_raster(
     reading = resolve_settings(predictor.cfg, given)
     side = reading.pop("tile", None)
     view = choose_view(
-        predictor.cfg,
-        predictor.model,
-        predictor.preprocess,
+        predictor,
         whole,
         scale=scale,
         tile=tile if whole else side,  # the tile of the training is none of a whole raster
