@@ -96,5 +96,5 @@ def test_the_heads_of_another_model_are_refused_though_classes_may_differ():
         key.replace("decode_head.", "decodehead."): value
         for key, value in checkpoint["state_dict"].items()
     }
-    with pytest.raises(ValueError, match=r"unknown decodehead\."):
+    with pytest.raises(ValueError, match=r"holds decodehead\."):
         load_in_runner(model, checkpoint | dict(state_dict=state), strict_heads=False)
