@@ -85,3 +85,7 @@ def main() -> None:
     for path, page in pages.items():
         path.write_text(page)
     draw_whole(ROOT / "docs" / "whole.png")
+
+
+if __name__ == "__main__":
+    main()
