@@ -25,7 +25,7 @@ SIZES = {
     "xcit_mm/training": 21,
     "xcit_mm/utils": 32,
     "xcit_mm/weights": 36,
-    "tests": 590,
+    "tests": 592,
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

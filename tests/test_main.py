@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from helpers.paths import ROOT
 
-from xcit_mm import __version__
+from xcit_mm import __version__, diagnose
 from xcit_mm.__main__ import COMMANDS, main
 
 
@@ -71,7 +71,11 @@ def test_a_help_begins_with_two_calls_and_fits_a_screen(name, command, monkeypat
         (["predict", "photos", "--model", "m"], "arguments: --model"),
         (["predict", "m", "a.jpg", "--draw-score", 7], "7 is not a score from 0 to 1"),
         (["finetune", "m"], "arguments are required: DATA"),
-        (["train", "c", "--cfg-options", "a=b c"], "--cfg-options: a=b c: write KEY=VALUE"),
+        (["train", "c", "--cfg-options", "a.b"], "--cfg-options: a.b: write KEY=VALUE"),
+        (
+            ["train", "c", "--cfg-options", "a=b c"],
+            "a=b c: write KEY=VALUE, close each bracket, and",
+        ),
     ],
 )
 def test_a_wrong_argument_is_named_in_the_last_line(arguments, hint, command):
@@ -89,7 +93,12 @@ def test_a_name_that_is_not_utf8_is_printed_with_escapes(tmp_path, monkeypatch):
     with open(tmp_path / "printed", "w", encoding="utf-8") as stdout:
         monkeypatch.setattr("sys.stdout", stdout)
         assert main(["doctor", os.fsdecode(b"caf\xe9.py")]) == 1
-    assert "no config at caf\\udce9.py: check" in (tmp_path / "printed").read_text("utf-8")
+    assert "no config at caf\\udce9.py" in (tmp_path / "printed").read_text("utf-8")
+
+
+def test_a_config_that_does_not_exist_is_not_to_be_corrected():
+    (finding,) = diagnose("nowhere.py")
+    assert finding.message() == "FileNotFoundError: no config at nowhere.py: check the path"
 
 
 OF_OTHER_TOOLS = ("gdal_calc.py", "hf download", " --calc ", " --local-dir ")

@@ -119,7 +119,9 @@ def test_labels_beside_photos_in_a_folder_images_are_read(tmp_path):
     options = write_export("Ultralytics", tmp_path)
     whole = read_export(options).describe()
     shutil.copytree(tmp_path / "labels", tmp_path / "images", dirs_exist_ok=True)
-    with pytest.raises(ValueError, match=r"labels/.*txt and .*images/.*txt have the labels of"):
+    with pytest.raises(
+        ValueError, match=r"labels/.*txt and .*images/.*txt have the labels of one image"
+    ):
         read_export(options)
     shutil.rmtree(tmp_path / "labels")
     assert read_export(options).describe() == whole

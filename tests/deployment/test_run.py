@@ -128,7 +128,7 @@ def test_a_photo_is_read_upright_as_by_the_predictor(tmp_path):
 
 @pytest.mark.parametrize(
     "shape, message",
-    [((5, 5), r"\(5, 5\).*\(H, W, 3\)"), ((60, 90, 3), "120x180.* below 300")],
+    [((5, 5), r"\(5, 5\).*\(H, W, 3\)"), ((60, 90, 3), "120x180.* a side below 300")],
 )
 def test_array_that_the_model_does_not_take_is_refused(shape, message, edited):
     with pytest.raises(ValueError, match=message):

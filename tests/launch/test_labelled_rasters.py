@@ -134,7 +134,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
         (["--cfg-options", "max_iter=9"], "a config has no setting max_iter"),
         ([], "--tile: the config has no raster = dict(tile=...)"),
         (["--val", "val.json"], "--val: it is for a COCO json, and the data are a"),
-        (["--whole"], "--whole: MaskRCNN cannot train on whole images: leave it"),
+        (["--whole"], "--whole: MaskRCNN cannot train on whole images: leave it out"),
     ],
 )
 def test_options_that_do_not_fit_end_before_tiles_are_cut(

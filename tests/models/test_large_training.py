@@ -238,9 +238,9 @@ def flatten(layer: Any) -> None:
         (
             "blocks.1.mlp.fc1",
             lambda layer: layer.weight.register_hook(lambda gradient: 2 * gradient),
-            "blocks.1.mlp.fc1.weight, which is torch.float32, has",
+            "blocks.1.mlp.fc1.weight, which is torch.float32, has hooks or",
         ),
-        ("blocks.1.mlp.fc1", shard, r"fc1.weight, .*FSDP: set with_cp=True"),
+        ("blocks.1.mlp.fc1", shard, r"blocks.1.mlp.fc1.weight, .*FSDP: set with_cp=True"),
         ("blocks.1.mlp.fc1", flatten, "blocks.1.mlp.fc1 has hooks"),
         ("blocks.1.mlp", nn.Module.half, "blocks.1.mlp.fc1.weight, which is torch.float16"),
     ],

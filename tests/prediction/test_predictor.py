@@ -37,7 +37,7 @@ def test_a_least_score_below_that_of_the_config_or_in_per_cent_is_named(models, 
     Predictor(model, cfg, min_score=0.1)
     line = "min_score=0.1 finds no more objects than score_thr=0.5 of the config\n"
     assert capsys.readouterr().err == line
-    with pytest.raises(ValueError, match="min_score: 30 is not"):
+    with pytest.raises(ValueError, match="min_score: 30 is not a score from 0 to 1"):
         Predictor(model, cfg, min_score=30)
 
 

@@ -81,5 +81,5 @@ def test_images_are_loaded_as_the_config_states(options, size, models, turned):
     pipeline = Compose([load, *(step for step in steps if "Annotation" not in step.type)])
     expected = pipeline(dict(img_path=str(turned), img_id=0))
     assert torch.equal(preprocess(pixels)["inputs"], expected["inputs"])
-    with pytest.raises(ValueError, match=r"has 4 channels"):
+    with pytest.raises(ValueError, match=r"the image has 4 channels, but the model takes [13]"):
         preprocess(np.zeros((40, 40, 4), np.uint8))

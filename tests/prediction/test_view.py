@@ -56,13 +56,14 @@ def test_a_scale_is_that_of_the_call_then_the_config_then_the_pipeline():
     assert view_of(cfg).scale == 1.5  # of all images
 
 
-def test_a_scale_is_that_of_all_steps_whatever_the_metadata_say():
+@pytest.mark.parametrize("scale", [0.5, 0.25])
+def test_a_scale_is_that_of_all_steps_whatever_the_metadata_say(scale):
     cfg = semantic_fpn()
     pipeline = cfg.test_dataloader.dataset.pipeline
     resize = dict(type="Resize", scale=(320, 240), keep_ratio=True)
-    pipeline[1:2] = [resize, dict(type="Resize", scale_factor=0.5)]
+    pipeline[1:2] = [resize, dict(type="Resize", scale_factor=2 * scale)]
     pipeline[-1].meta_keys = ("img_path", "ori_shape", "img_shape")
-    assert trained_scale(Preprocessing(cfg), (480, 640)) == 0.25
+    assert trained_scale(Preprocessing(cfg), (480, 640)) == scale
 
 
 def test_tiles_have_the_size_of_the_training_and_do_not_change_the_scale():

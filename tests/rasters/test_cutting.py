@@ -206,6 +206,7 @@ def test_labels_count_by_their_part_in_the_area(tmp_path):
 
 
 NARROW = (5.2, 5.2, 5.6, 5.6)
+FLAT = (9, 0, 99, 0.8)
 SQUARE = (9, 9, 60, 60)
 
 
@@ -214,7 +215,8 @@ SQUARE = (9, 9, 60, 60)
     [
         ((9000, 0, 9100, 9), "tree", True, "labels: .* no polygon with a class in the area: com"),
         (NARROW, "tree", True, "labels: no label in train is a pixel wide: give others"),
-        ((9, 0, 99, 0.8), "tree", False, "labels: no label in train is a pixel wide: give"),
+        (NARROW, "tree", False, "labels: no label in train is a pixel wide: give others"),
+        (FLAT, "tree", False, "labels: no label in train is a pixel wide: give others"),
         ((5, 5, 475, 475), "tree", True, "tile: no tile of train shows a third of a label: give"),
         (SQUARE, "two\nlines", False, "labels: .* has a class with a line break"),
         (SQUARE, "background", False, "labels: .* has 1 classes with the background: a map has"),

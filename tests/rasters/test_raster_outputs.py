@@ -145,7 +145,7 @@ class TestFinished:
         assert (folder / "notes.txt").exists()
 
     def test_scratch_is_refused_where_no_taps_are_stored(self, run, tmp_path):
-        with pytest.raises(ValueError, match="scratch: the raster is not seen whole"):
+        with pytest.raises(ValueError, match="scratch: the raster is not seen whole, but in tiles"):
             run.predict(scratch=tmp_path)
 
     def test_overwriting_keeps_the_result_until_the_new_one_is_written(self, run):

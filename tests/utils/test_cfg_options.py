@@ -10,7 +10,7 @@ from xcit_mm import read_config
 DET = CONFIGS / "demo" / "mask-rcnn_xcit-n12-p16_shapes-quick.py"
 
 
-@pytest.mark.parametrize("key", ["optim_wraper.optimizer.lr", "max_iters"])
+@pytest.mark.parametrize("key", ["lr", "optim_wraper.optimizer.lr", "max_iters"])
 def test_a_first_name_that_no_run_reads_is_refused(key):
     """Also that of a variable, whose value the parts of the config have copied."""
     with pytest.raises(ValueError, match=f"cfg_options: a config has no setting {key}: "):

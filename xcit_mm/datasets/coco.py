@@ -85,10 +85,13 @@ def read_coco(path: Path) -> CocoFile:
     image_ids = {image.id for image in coco.images}
     category_ids = {category.id for category in coco.categories}
     for number, entry in enumerate(coco.annotations):
-        if entry.image_id not in image_ids or entry.category_id not in category_ids:
-            noun = "category" if entry.image_id in image_ids else "image"
-            problem = f"no {noun} has the id {getattr(entry, f'{noun}_id')}"
-            raise ValueError(f"{path}: {problem} - at `$.annotations[{number}]`")
+        if entry.image_id not in image_ids:
+            problem = f"no image has the id {entry.image_id}"
+        elif entry.category_id not in category_ids:
+            problem = f"no category has the id {entry.category_id}"
+        else:
+            continue
+        raise ValueError(f"{path}: {problem} - at `$.annotations[{number}]`")
     return coco
 
 

@@ -53,9 +53,9 @@ def check_types(part: Any, where: str = "model") -> None:
         if name not in TYPES[key]:
             fix = f"choose one of {', '.join(TYPES[key])}"
             raise ValueError(f"{where}.type={name!r} cannot be exported: {fix}")
-    if key == "nms" and not part.keys() <= {"type", "iou_threshold"}:
-        option = min(part.keys() - {"type", "iou_threshold"})
-        raise ValueError(f"{where}.{option} cannot be exported: leave it out")
+    others = part.keys() - {"type", "iou_threshold"}
+    if key == "nms" and others:
+        raise ValueError(f"{where}.{min(others)} cannot be exported: leave it out")
     for name, value in part.items():
         if name != "train_cfg":
             check_types(value, f"{where}.{name}")

@@ -178,8 +178,8 @@ class XCA(nn.Module):
         q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 4, 1)
         if valid is not None:  # A is a sum over the tokens
             q, k = (keep_valid(part, valid.flatten(2).unsqueeze(1)) for part in (q, k))
-        q, k = covariance.normalise(q), covariance.normalise(k)
-        attn = (self.temperature * (q @ k.transpose(-2, -1))).softmax(dim=-1)
+        cosines = covariance.normalise(q) @ covariance.normalise(k).transpose(-2, -1)
+        attn = (self.temperature * cosines).softmax(dim=-1)
         x = (self.attn_drop(attn) @ v).flatten(1, 2).transpose(1, 2)
         return self.proj_drop(self.proj(x))
 
@@ -527,7 +527,8 @@ def taps_and_strides(
 @torch.jit.script_if_tracing
 def pad_small_sides(x: Tensor, least: int) -> Tensor:
     """Pad images (B, C, H, W) with zeros, right and bottom, to at least `least` pixels a side."""
-    height, width = x.shape[2], x.shape[3]
+    height = x.shape[2]
+    width = x.shape[3]
     if height >= least and width >= least:
         return x[:]  # a trace tells the padded image from `x` only if it is another tensor
     return F.pad(x, (0, max(least - width, 0), 0, max(least - height, 0)))

@@ -84,8 +84,7 @@ def predict_many(
         draws: Whether to draw the predictions.
         draw_score: Minimum score of the objects that are drawn.
         font: Path of the font of the names in drawings. Default: DejaVu Sans.
-        workers: Number of processes that read images. Default: 2 if the model is
-            on a GPU, else 0.
+        workers: Number of processes that read images. Default: 2 if the model is on a GPU, else 0.
         ray: Address of a Ray cluster, 'auto' for that of this machine, or 'local' for a new one.
         retry_failed: Whether to predict failures again.
         overwrite: Whether to replace the results of earlier calls. They stay until all images are

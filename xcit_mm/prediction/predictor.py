@@ -120,7 +120,7 @@ class Predictor:
         self.view = self._choose_view(whole, tile=tile, **sizes) if is_large else None
 
     def _check_min_score(self, score: float) -> None:
-        """Raise ArgumentError unless it is a score, and print a line if the config's is higher."""
+        """Raise ArgumentError unless it is a score, and say if the config's is higher."""
         if not self.is_detector:
             raise ArgumentError("min_score", f"{score}: only detectors have scores: leave it out")
         if not 0 <= score <= 1:

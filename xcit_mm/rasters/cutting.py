@@ -188,11 +188,10 @@ def _divide(area: Any, labels: Labels) -> dict[str, Any]:
     inside = shapely.intersection(labels.objects, area)
     centres = shapely.get_coordinates(shapely.centroid(inside))
     border = round(np.quantile(centres[:, axis], 0.8))
-    if axis == 0:
-        trained = shapely.box(min_x, min_y, np.clip(border, min_x + 1, max_x - 1), max_y)
-    else:
-        trained = shapely.box(min_x, min_y, max_x, np.clip(border, min_y + 1, max_y - 1))
-    return {"train": shared_part(area, trained), "val": area.difference(trained)}
+    trained = list(area.bounds)
+    trained[axis + 2] = np.clip(border, trained[axis] + 1, trained[axis + 2] - 1)
+    box = shapely.box(*trained)
+    return {"train": shared_part(area, box), "val": area.difference(box)}
 
 
 def _cut_into_tiles(area: Any, side: int | None, overlap: int) -> list[Tile]:

@@ -181,9 +181,9 @@ def _keep_result(out: Path, settings: Mapping[str, Any], parts: Path, taps: Path
         ArgumentError: If the result is of another raster, model or option.
     """
     former = read_made_from(out)
-    change = find_change({name: former.get(name) for name in settings}, settings)
-    if not former:
-        change = "another program wrote it"
+    change = "another program wrote it"
+    if former:
+        change = find_change({name: former.get(name) for name in settings}, settings)
     if change:
         fix = "give another, or overwrite it"
         raise ArgumentError("out", f"{out} is of another run: {change}: {fix}")
